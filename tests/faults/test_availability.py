@@ -169,5 +169,5 @@ def test_speeds_that_change_do_not_go_with_given_frequencies() -> None:
     experiment = paced({"pattern": "cenasy"}, SLOWER)
     settings = experiment.settings
     changed = settings.model_copy(update={"network": settings.network.model_copy(update={"frequencies": "transfer"})})
-    with pytest.raises(InputError, match=r"network\.frequencies: do not go with speeds that change"):
+    with pytest.raises(InputError, match=r"network\.frequencies: cannot be used with changing speeds"):
         Experiment(changed).check()

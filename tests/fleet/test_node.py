@@ -176,7 +176,7 @@ def test_a_client_with_too_few_samples_is_named(tmp_path: Path) -> None:
     experiment = small()
     folder = write_shards(experiment, tmp_path)[2]
     settings = small(method={"name": "ifca", "resample": True}, rounds=50).settings
-    with pytest.raises(InputError, match="client 2 has 40 samples, it needs at least 2 x rounds = 100"):
+    with pytest.raises(InputError, match="client 2 has 40 samples but needs at least 2 x rounds = 100"):
         open_site(settings, folder, 2)
 
 

@@ -227,7 +227,7 @@ def test_what_does_not_go_with_it_is_refused(changes: list[str], message: str) -
 def test_a_run_must_begin_from_the_trainers_model() -> None:
     method = bcd(POPULATION, RULE, 1, GAMMA)
     elsewhere = {name: tensor + 1 for name, tensor in read_model(linear_module()).items()}
-    with pytest.raises(RunError, match="must begin from the model"):
+    with pytest.raises(RunError, match="must start from the model"):
         list(train(method, Serial(make(method)), init(method, elsewhere)))
 
 

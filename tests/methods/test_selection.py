@@ -111,7 +111,7 @@ def test_methods_that_count_all_alike_still_do() -> None:
     ("method", "message"),
     [
         (ifca(POPULATION, RULE, 3, 2, fraction=0.5), "needs a method with one model and one cohort"),
-        (ditto(POPULATION, RULE, 3, fraction=0.5, clock=CLOCK), "other times than the network's"),
+        (ditto(POPULATION, RULE, 3, fraction=0.5, clock=CLOCK), "times clients differently from the network"),
     ],
 )
 def test_other_methods_are_refused(method: Method, message: str) -> None:
@@ -121,7 +121,7 @@ def test_other_methods_are_refused(method: Method, message: str) -> None:
 
 @pytest.mark.parametrize("drawn", [[1, 1], [2, 1], [-1, 2], [7, 8], [], [0.5]])
 def test_wrong_draws_are_refused(drawn: Any) -> None:
-    with pytest.raises(InputError, match="must draw different clients from 0 to 7, ascending"):
+    with pytest.raises(InputError, match="must draw distinct clients from 0 to 7, ascending"):
         select(Selection(lambda index, size: np.asarray(drawn)))
 
 

@@ -1,4 +1,4 @@
-"""Attacking clients: what they send instead of what they trained."""
+"""Attacking clients and the results they send instead of their trained models."""
 
 from collections.abc import Callable
 from copy import copy
@@ -21,11 +21,11 @@ from atoll.support.requiring import require
 from atoll.support.seeds import generator
 
 Attack = Callable[[Model, Model, np.random.Generator, float], Model]
-"""What was sent to the client, what it trained, random numbers of its own, strength -> what it sends back."""
+"""Maps the received model, the trained model, a random generator and the strength to the model sent back."""
 
 
 def go_back(start: Model, model: Model, strength: float) -> Model:
-    """Return ``w - strength * (model - w)``; moments that were not sent begin at zero."""
+    """Return ``w - strength * (model - w)``; moments that were not sent start at zero."""
     return {
         name: start.get(name, torch.zeros_like(own)).lerp(own, -strength) if own.is_floating_point() else own
         for name, own in model.items()
@@ -33,12 +33,12 @@ def go_back(start: Model, model: Model, strength: float) -> Model:
 
 
 def flip_sign(start: Model, trained: Model, rng: np.random.Generator, strength: float) -> Model:
-    """Send ``w - strength * (w_k - w)``: the update backwards."""
+    """Send ``w - strength * (w_k - w)``: the reversed update."""
     return go_back(start, trained, strength)
 
 
 def add_noise(start: Model, trained: Model, rng: np.random.Generator, strength: float) -> Model:
-    """Send w and Gaussian noise, `strength` times as long as the update that was trained; moments as trained."""
+    """Send w plus Gaussian noise, `strength` times as long as the trained update; moments as trained."""
     names = [name for name, own in trained.items() if own.is_floating_point() and "@" not in name]
     drawn = {name: rng.standard_normal(tuple(trained[name].shape)) for name in names}
     length = np.sqrt(sum(float(np.square(each).sum()) for each in drawn.values()))
@@ -53,12 +53,12 @@ def break_numbers(start: Model, trained: Model, rng: np.random.Generator, streng
 
 
 def free_ride(start: Model, trained: Model, rng: np.random.Generator, strength: float) -> Model:
-    """Send w back, as who does no work would (Fraboni et al. 2021); moments that were not sent are zero."""
+    """Send w back without training (Fraboni et al. 2021); moments that were not sent are zero."""
     return {name: start.get(name, torch.zeros_like(own)) for name, own in trained.items()}
 
 
 def send_as_trained(start: Model, trained: Model, rng: np.random.Generator, strength: float) -> Model:
-    """Send what was trained: for attacks on the data, lies alone, and what `Colluding` makes of it."""
+    """Send the trained model: for data attacks, false reports, and attacks by `Colluding`."""
     return trained
 
 
@@ -73,23 +73,23 @@ ATTACKS: dict[str, Attack] = {
     "inner-product": send_as_trained,
 }
 STRENGTHS: dict[str, float] = {"sign-flip": 5.0, "noise": 5.0, "little-is-enough": 1.5, "inner-product": 0.5}
-"""The strength of attacks that have one, if it is not said."""
+"""The default strength of attacks that have one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Attacker:
-    """The client half of clients some of whom attack.
+    """The client half of the attack stage.
 
     Attackers train as others do, on labels ``classes - 1 - y`` for `label-flip`, and report the loss of that, or
     `claimed_loss`; of models that they are asked about they tell the truth. What one sends depends on the seed and its
     task alone, so executors agree to the bit.
 
     Attributes:
-        attackers: who attacks, throughout.
-        attack: makes what they send.
+        attackers: the attacking clients, the same in all rounds.
+        attack: computes what they send.
         strength: of the attack.
-        claimed_loss: the loss that they report; None: that of their training.
-        seed: what random numbers are derived from, with the task.
+        claimed_loss: the loss that they report; None: their training loss.
+        seed: seed for random numbers, combined with the task.
     """
 
     attackers: frozenset[int]
@@ -99,7 +99,7 @@ class Attacker:
     seed: int
 
     def send(self, task: ClientTask, update: ClientUpdate) -> ClientUpdate:
-        """Return what the client sends."""
+        """Return the result that the client sends."""
         if task.client not in self.attackers:
             return update
         rng = generator(self.seed, "attack", task.event, task.repeat, task.client)
@@ -107,7 +107,7 @@ class Attacker:
         return ClientUpdate(self.attack(task.start, update.model, rng, self.strength), loss)
 
     def trains(self, trainer: ClientTrainer) -> Train:
-        """Return what trains attackers on flipped labels.
+        """Return the training function, with flipped labels for attackers.
 
         Raises:
             InputError: there are no classes, or the trainer has no data whose labels could be flipped.
@@ -123,7 +123,7 @@ def attacking(
     claimed_loss: float | None = None,
     seed: int = 0,
 ) -> Stage:
-    """Return the stage at which these clients attack; a strength that is None is that of `STRENGTHS`."""
+    """Return the stage in which these clients attack; strength None: the default in `STRENGTHS`."""
     strength = STRENGTHS.get(attack, 1.0) if strength is None else strength
     made = Attacker(frozenset(attackers.tolist()), ATTACKS[attack], strength, claimed_loss, seed)
     told = "faults.attackers"
@@ -137,7 +137,7 @@ def attacking(
 
 
 def draw_attackers(share: float, clients: int, seed: int) -> Ids:
-    """Return the clients that attack, ascending: ``round(share * clients)`` of them, drawn from the seed.
+    """Return ``round(share * clients)`` randomly drawn attackers in ascending order.
 
     Raises:
         InputError: a share outside [0, 1), or one that rounds to no client at all.
@@ -150,14 +150,14 @@ def draw_attackers(share: float, clients: int, seed: int) -> Ids:
 
 
 def claim_samples(population: Population, attackers: Ids, times: float) -> Population:
-    """Return the population as the server hears of it: attackers claim so many times the samples that they hold."""
+    """Return the population as reported to the server: attackers claim `times` their number of samples."""
     sizes = population.sizes.copy()
     sizes[attackers] = np.clip(np.rint(sizes[attackers] * times), 1, LARGEST).astype(np.int64)
     return replace(population, stated=Stated(sizes))
 
 
 def _with_flipped_labels(trainer: ClientTrainer) -> ClientTrainer:
-    """Return a trainer of the same clients, with the labels ``classes - 1 - y``; it shares module and inputs."""
+    """Return a trainer for the same clients with labels ``classes - 1 - y``, sharing module and inputs."""
     population, module = getattr(trainer, "population", None), getattr(trainer, "module", None)
     if population is None or module is None:
         raise InputError(

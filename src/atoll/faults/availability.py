@@ -1,4 +1,4 @@
-"""When clients are there and how fast, as a file has it: rows of client, seconds, and what holds from then on."""
+"""Client availability and speed over time, from a file with rows of client, seconds and the state from then on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ _STATES = {"up": True, "1": True, "true": True, "down": False, "0": False, "fals
 
 @dataclass(frozen=True, eq=False)
 class Availability:
-    """Changes of clients between up and down, in order of time.
+    """Clients' changes between up and down, in chronological order.
 
     Attributes:
         path: of the file.
-        seconds: of each client's changes, ascending, one array a client.
-        is_up: from then on.
-        end: when the last change of all is; nothing is known after it.
-        pace: how their speeds change; None: the file says nothing of it.
+        seconds: times of each client's changes, ascending, one array per client.
+        is_up: whether the client is up from each time on.
+        end: time of the last change; availability is unknown after it.
+        pace: how speeds change; None: not in the file.
     """
 
     path: str
@@ -35,7 +35,7 @@ class Availability:
     pace: Pace | None = None
 
     def at(self, clients: Ids, seconds: Floats) -> Mask:
-        """Return which of these clients are up at these times; before its first change one is as it is not after it.
+        """Return which clients are up at these times; before its first row a client is in the opposite state.
 
         Raises:
             InputError: a time after the end.
@@ -55,12 +55,12 @@ class Availability:
 def read_availability(path: str, names: Sequence[str]) -> Availability:
     """Read a CSV file with the columns ``client``, ``seconds`` and any of ``up``, ``compute`` and ``rate``.
 
-    ``up`` (up or down) says whether the client is there from then on, ``compute`` and ``rate`` how many times as fast
-    as by itself it computes, and sends and receives. A cell that is empty changes nothing. Rows may be in any order.
+    ``up`` (up or down) says whether the client is available from then on; ``compute`` and ``rate`` multiply its normal
+    computation and transfer speeds. Empty cells change nothing. Rows may be in any order.
 
     Args:
         path: the file.
-        names: of the clients, in order.
+        names: client names, in order.
 
     Raises:
         InputError: names the row: an unknown client, a time that is no number of at least 0, another state, a speed
@@ -95,7 +95,7 @@ def read_availability(path: str, names: Sequence[str]) -> Availability:
 
 
 def _speeds(rows: Sequence[Sequence[tuple[float, Record]]], column: str) -> Changes:
-    """Return each client's changes in a column of speeds."""
+    """Return each client's changes in a speed column."""
     found = [[(t, speed) for t, row in mine if (speed := row.number(column, above=True)) is not None] for mine in rows]
     return [(np.array([t for t, _ in mine]), np.array([speed for _, speed in mine])) for mine in found]
 

@@ -1,4 +1,4 @@
-"""Attackers who know what the others send: possible in a simulation, where one place sees all results."""
+"""Attackers that know other clients' results; only possible in simulation, where all results are in one place."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,13 +15,13 @@ from atoll.support.arrays import Ids
 from atoll.support.process import one_thread
 
 Collusion = Callable[[Model, Sequence[Model], float], Model]
-"""What was sent to the clients, what the cohort's honest clients send, strength -> what every attacker sends."""
+"""Maps the received model, honest clients' models and the strength to the model that every attacker sends."""
 
 
 def little_is_enough(start: Model, honest: Sequence[Model], strength: float) -> Model:
     """Send ``mean - strength * deviation`` of the honest models, by coordinate (Baruch et al. 2019, strength z).
 
-    The authors take z = 1.5 on MNIST, and mean and deviation of what the attackers trained, here of all honest clients.
+    The authors use z = 1.5 on MNIST, and statistics of the attackers' own models instead of the honest clients'.
     """
     average = mean((1.0, model) for model in honest)
     return {
@@ -33,7 +33,7 @@ def little_is_enough(start: Model, honest: Sequence[Model], strength: float) -> 
 
 
 def manipulate_inner_product(start: Model, honest: Sequence[Model], strength: float) -> Model:
-    """Send ``w - strength * (mean - w)``: the honest clients' mean step backwards (Xie et al. 2020, epsilon)."""
+    """Send ``w - strength * (mean - w)``: the honest clients' mean update, reversed (Xie et al. 2020, epsilon)."""
     return go_back(start, mean((1.0, model) for model in honest), strength)
 
 
@@ -45,12 +45,12 @@ COLLUSIONS: dict[str, Collusion] = {
 
 @dataclass(frozen=True)
 class Colluding(Screening):
-    """A screening before which attackers replace what they send, once the honest clients of their cohort are done.
+    """A screening that first replaces attackers' results, once their cohort's honest clients have finished.
 
     Attributes:
-        attackers: who.
+        attackers: the attacking clients.
         attack: one of `COLLUSIONS`.
-        strength: its strength; None: that of `STRENGTHS`.
+        strength: its strength; None: the default in `STRENGTHS`.
     """
 
     attackers: frozenset[int] = frozenset()
@@ -58,11 +58,11 @@ class Colluding(Screening):
     strength: float | None = None
 
     def sent(self, clients: Ids, start: Model, updates: Iterator[ClientUpdate]) -> Iterator[ClientUpdate]:
-        """Return what the clients of a cohort send; attackers what they trained where nobody is honest."""
+        """Return a cohort's results; attackers send their trained models if no client is honest."""
         attack = [client in self.attackers for client in clients.tolist()]
         if all(attack) or not any(attack):
             return updates
-        # An executor may use a model's memory anew once the next is asked for.
+        # An executor may reuse a model's memory once the next one is requested.
         trained = [replace(each, model=_copied(each.model)) for each in islice(updates, len(clients))]
         model = self._conspire(start, [each.model for each, evil in zip(trained, attack, strict=True) if not evil])
         return iter([replace(each, model=model) if evil else each for each, evil in zip(trained, attack, strict=True)])

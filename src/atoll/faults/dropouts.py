@@ -1,7 +1,7 @@
-"""Clients that do not answer, as part of the schedule: who is absent, drops out or is late is known before training.
+"""Clients that do not answer, as part of the schedule: absence, dropout and lateness are known before training.
 
-A client that an event loses is taken from its cohort; the event still ends when it would have. The server does not know
-who will fail: it waits as long as the cohort would have taken, at most until the deadline (`Clock`).
+A lost client is removed from its event's cohort, but the event's end time is unchanged. The server does not know who
+will fail: it waits as long as the whole cohort would take, at most until the deadline (`Clock`).
 """
 
 from dataclasses import replace
@@ -27,10 +27,10 @@ def lose_clients(
     clock: Clock | None = None,
     availability: Availability | None = None,
 ) -> Schedule:
-    """Return the schedule without the clients that each event loses; the events count them.
+    """Return the schedule without each event's lost clients; the events count them.
 
-    A client is lost for the first of these reasons that holds. Each draws under a key of its own (seed, event, client),
-    so whether it is lost does not depend on who else is in the cohort.
+    A client is lost for the first reason that applies. Each client's draw has its own key (seed, event, client), so
+    it does not depend on the rest of the cohort.
 
     - absent: the slot of the day in which its work begins is not one of its `slots`, bool [clients, slots], or it is
       down then by `availability`. It is sent nothing. The clock starts at midnight UTC.
@@ -59,12 +59,12 @@ def lose_clients(
 
 
 def _without(event: Event, absent: Mask, dropped: Mask, late: Mask) -> Event:
-    """Take clients from an event, and what they would have sent and, if they are absent, been sent from its costs."""
+    """Remove clients from an event, with the cost of their uploads and, if absent, of their downloads."""
     lost = absent | dropped | late
     if not lost.any():
         return event
     kept = ~lost
-    # models that each client is sent
+    # models sent to each client
     sent = event.models_down // len(event.cohort) if event.clusters is None else event.intra_rounds
     return replace(
         event,
@@ -85,7 +85,7 @@ def _draw(seed: int, event: Event) -> Floats:
 
 
 def _seconds(clock: Clock, event: Event) -> Floats:
-    """Return how long each client of the cohort takes from when it began, [cohort]."""
+    """Return each cohort client's duration from its start, [cohort]."""
     if clock.pace is None:
         return clock.seconds_of(event.cohort)
     began = _began(event)
@@ -107,7 +107,7 @@ def _began(event: Event) -> Floats:
 
 
 def _require_kept(schedule: Schedule, clock: Clock) -> None:
-    """Refuse a deadline that leaves every event without clients."""
+    """Reject a deadline that leaves every event without clients."""
     least = min(float(_seconds(clock, event).min()) for event in schedule.events)
     if least > clock.deadline_seconds:
         raise InputError(missed(clock.deadline_seconds, least))

@@ -1,1 +1,1 @@
-"""The methods, a file each: what its paper says, and the schedule, local rule, assignment and combine rule it is."""
+"""Federated learning methods, their shared parts, and client selection."""

@@ -1,7 +1,7 @@
 """The methods by name.
 
-A user's own is a function that returns a `Method`. It may ask by parameter name for `population`, `rule`, `rounds`,
-`seed`, `clock`, `clustering`, `network`, `phases` and `module`; its other parameters are settings of ``[method]``.
+A custom method is a function that returns a `Method`. It may request `population`, `rule`, `rounds`, `seed`, `clock`,
+`clustering`, `network`, `phases` and `module` by parameter name; its other parameters are settings of ``[method]``.
 """
 
 from collections.abc import Callable
@@ -73,5 +73,5 @@ METHODS: dict[str, Callable[..., Method] | MethodKind] = {
 ACCOUNTED = frozenset(
     {fedcluster, fedavg, fedavgm, fedadagrad, fedadam, fedyogi, fedat, hierarchical, hierfavg, ifca, cfl_mgd}
 )
-"""Those that `atoll.privacy` accounts for: their schedules go by no more of clients' data than how many samples there
-are, and what clients send goes nowhere but into their cluster's sum."""
+"""The methods that `atoll.privacy` covers: their schedules depend on clients' data only through sample counts, and
+clients' results are used only in their cluster's sum."""

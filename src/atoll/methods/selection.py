@@ -1,7 +1,7 @@
-"""Who is in a round's cohort: uniform, by size, in turn, by tiers of speed, or those with the greatest losses.
+"""Client selection for each round: uniform, by size, in turn, by speed tiers, or by greatest loss.
 
-A selection is made for methods with one model for all clients and one cohort a round (`reselect`). It is a value that
-a function such as `tiers` returns, whose parameters are settings of ``[method]``.
+It applies to methods with one model for all clients and one cohort per round (`reselect`). A selection is a value
+returned by a function such as `by_tiers`, whose parameters are settings of ``[method]``.
 """
 
 from collections.abc import Callable
@@ -26,8 +26,8 @@ class Selection:
     """How a round's clients are drawn.
 
     Attributes:
-        draw: returns the clients, ascending, from the round and the size of a cohort.
-        by_loss: only so many of those drawn train as the cohort has; those on whose data the model's loss is greatest.
+        draw: maps the round and the cohort size to client ids in ascending order.
+        by_loss: whether only the drawn clients with the greatest losses train, as many as the cohort size.
     """
 
     draw: Callable[[int, int], Ids]
@@ -35,7 +35,7 @@ class Selection:
 
 
 def uniform() -> None:
-    """Leave cohorts as the method draws them: without replacement, everyone as likely."""
+    """Keep the method's own cohorts: drawn uniformly without replacement."""
 
 
 def by_size(population: Population, seed: int) -> Selection:
@@ -44,27 +44,27 @@ def by_size(population: Population, seed: int) -> Selection:
 
 
 def round_robin(population: Population) -> Selection:
-    """Take the clients in turn, by ascending number; the cohort after the last client begins with the first again."""
+    """Take clients in turn by ascending id, starting over after the last one."""
     clients = len(population)
     return Selection(lambda index, size: np.sort((index * size + np.arange(size)) % clients))
 
 
 def by_tiers(clock: Clock | None, seed: int, select_tiers: Positive = 5) -> Selection:
-    """Draw each cohort from one tier of clients that are equally fast, so that nobody waits for a slow one (TiFL).
+    """Draw each cohort from one tier of clients of similar speed, so that nobody waits for a slow one (TiFL).
 
-    Chai et al. 2020, "TiFL: A Tier-based Federated Learning System", its static selection with equal probabilities: a
-    tier is drawn, then clients of it, all as likely. Tiers have equally many clients, by `tiers_of`.
+    Chai et al. 2020, "TiFL: A Tier-based Federated Learning System", static selection with equal probabilities: a
+    tier is drawn uniformly, then clients uniformly within it. Tiers have equal numbers of clients (`tiers_of`).
 
     Args:
-        clock: how long each client takes.
-        seed: what tiers and cohorts are drawn from.
-        select_tiers: groups of clients by speed.
+        clock: each client's training and upload times.
+        seed: seed for drawing tiers and cohorts.
+        select_tiers: number of tiers, clients grouped by speed.
 
     Raises:
-        InputError: more tiers than clients; and, when it draws, a tier with fewer clients than a cohort.
+        InputError: more tiers than clients; or, on drawing, a tier smaller than a cohort.
     """
     if clock is None:
-        raise InputError("method.select = 'tiers': needs a method that has a clock, by which clients are fast or slow")
+        raise InputError("method.select = 'tiers': needs a method with a clock, which says how fast each client is")
     clients = len(clock.compute_seconds)
     if not 1 <= select_tiers <= clients:
         raise InputError(
@@ -85,20 +85,20 @@ def by_tiers(clock: Clock | None, seed: int, select_tiers: Positive = 5) -> Sele
 
 
 def power_of_choice(population: Population, seed: int, candidates: Positive = 20) -> Selection:
-    """Draw candidates by their samples, ask for the losses of the model of now, and train with the greatest.
+    """Draw candidates by size, ask for their losses on the current model, and train those with the greatest.
 
     Cho et al. 2020, "Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection
     Strategies", Algorithm 1: d candidates are drawn without replacement with probabilities proportional to their
-    samples, are sent the model and report their loss on their data; the m of them with the greatest train, m being
-    the size of a cohort. With d = m it is `by_size`. The clock counts the slowest candidate.
+    samples, receive the model and report their local loss; the m with the greatest losses train, where m is the
+    cohort size. With d = m this is `by_size`. Time counts the slowest candidate.
 
     Args:
         population: the clients.
-        seed: what candidates are drawn from.
-        candidates: d.
+        seed: seed for drawing candidates.
+        candidates: number of candidates, d.
 
     Raises:
-        InputError: more candidates than clients; and, when it draws, fewer than a cohort.
+        InputError: more candidates than clients; or, on drawing, fewer than the cohort size.
     """
     if not 1 <= candidates <= len(population):
         raise InputError(
@@ -124,10 +124,10 @@ SELECTIONS: dict[str, Callable[..., Selection | None]] = {
 
 
 def reselect(method: Method, selection: Selection, population: Population, clock: Clock | None) -> Method:
-    """Return the method with other cohorts of the same size; rounds take as long as their clients on the clock.
+    """Return the method with newly selected cohorts of the same sizes, timed by the clock.
 
     Raises:
-        InputError: the method's rounds are not cohorts of all clients with one model, on this clock.
+        InputError: the method does not train one model on one cohort of all clients per round, timed by this clock.
     """
     events = method.schedule.events
     _require_cohorts(method, clock)
@@ -163,16 +163,16 @@ def _require_cohorts(method: Method, clock: Clock | None) -> None:
     first = method.schedule.events[0]
     one_model = method.schedule.has_server and method.schedule.clusters == 1 and method.arrivals is None
     if not one_model or method.finds_clusters or method.labels is not None or first.intra_rounds != 1:
-        raise InputError("method.select: needs a method with one model and one cohort of all clients a round")
+        raise InputError("method.select: needs a method with one model and one cohort drawn from all clients per round")
     expected = clock.event_seconds(first.cohort) if clock else 1.0
     if abs(first.seconds - expected) > 1e-9 * expected:
-        raise InputError("method.select: does not go with a method whose clients take other times than the network's")
+        raise InputError("method.select: cannot be used with a method that times clients differently from the network")
 
 
 def _check(drawn: Ids, clients: int) -> None:
     ascending = drawn.ndim == 1 and len(drawn) and drawn.dtype.kind == "i" and bool((np.diff(drawn) > 0).all())
     if not ascending or drawn[0] < 0 or drawn[-1] >= clients:
-        raise InputError(f"method.select: must draw different clients from 0 to {clients - 1}, ascending")
+        raise InputError(f"method.select: must draw distinct clients from 0 to {clients - 1}, ascending")
 
 
 def _draw_by_size(sizes: Ids, seed: int) -> Callable[[int, int], Ids]:

@@ -1,4 +1,4 @@
-"""No federation: every client trains a model of its own, and nothing is sent. The baseline of personal models."""
+"""Local training without federation: the baseline for personal models."""
 
 from dataclasses import replace
 
@@ -26,26 +26,26 @@ def alone(
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Method:
-    """Training alone: the clients and batches of FedAvg, but each client goes on from its own model.
+    """Local training: the clients and batches of FedAvg, but each client continues from its own model.
 
-    Nothing is sent, and the server's model stays the initial one; probe `client_accuracy` for what clients have.
+    Nothing is sent, and the server keeps the initial model; the metric `client_accuracy` measures clients' models.
 
     Args:
         population: the clients.
-        rule: what a client does.
-        rounds: T.
-        fraction: share of the clients that train in a round, as in FedAvg, so that the work is the same.
-        clock: how long clients take, uploads apart; None: every round takes a second.
-        seed: what cohorts are drawn from.
+        rule: the local training rule.
+        rounds: number of rounds, T.
+        fraction: share of clients that train in each round, as in FedAvg, for equal work.
+        clock: clients' training times; None: every round takes one second.
+        seed: seed for drawing cohorts.
 
     Raises:
-        InputError: the rule has a proximal term, which would pull toward a model that nobody sends.
+        InputError: the rule has a proximal term, but there is no communicated model for it to pull toward.
     """
     if rule.proximal:
         raise InputError(
-            f"local.proximal = {rule.proximal:g}: does not go with method.name = 'local', where nothing is sent"
+            f"local.proximal = {rule.proximal:g}: cannot be used with method.name = 'local', where nothing is sent"
         )
-    from atoll.methods.parts.personal_trainer import LoneTrainer  # needs PyTorch, which settings do not wait for
+    from atoll.methods.parts.personal_trainer import LoneTrainer  # late: reading settings needs no PyTorch
 
     if clock is not None:
         clock = replace(clock, upload_seconds=np.zeros(len(population)))
@@ -56,5 +56,5 @@ def alone(
 
 
 def keep_start(models: Weighted, start: Model, cohort_weight: float) -> Model:
-    """Leave the server's model as it is (a combine rule)."""
+    """Return the server's model unchanged (a combine rule)."""
     return start

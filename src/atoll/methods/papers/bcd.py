@@ -1,11 +1,11 @@
-"""Block coordinate descent over personal models and a global one that a quadratic penalty ties (Wu et al. 2021).
+"""Block coordinate descent on personal models tied to a global one by a quadratic penalty (Wu et al. 2021).
 
 Wu et al. 2021, "Federated Block Coordinate Descent Scheme for Learning Global and Personalized Models", also calls
 itself FedBCD, and is not the vertical method of that name (`fedbcd`). It minimises over theta_1, ..., theta_N and z
 
     sum over i of f_i(theta_i) + (gamma / 2) * ||theta_i - z||^2,
 
-a client's theta_i by steps of SGD, the server's z by the mean of all theta_i, where the penalty is least.
+where clients update theta_i by SGD, and the server sets z to the mean of all theta_i, which minimises the penalty.
 """
 
 from dataclasses import dataclass, replace
@@ -33,29 +33,29 @@ def bcd(
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Method:
-    """FedBCD of personal models: each client keeps its own, pulled toward the server's, which is the mean of all.
+    """FedBCD for personal models: each client keeps its own, pulled toward their mean, the server's model.
 
     Wu et al. 2021, one cloud. All theta_i and z begin as the initial model. A round's cohort takes `rule.steps` steps
     ``theta_i <- theta_i - eta * (g_i(theta_i) + gamma * (theta_i - z))``, each from its own theta_i; then
-    ``z <- z - server_lr * (z - mean of all theta_i)``, clients outside the cohort counting with what they have.
+    ``z <- z - server_lr * (z - mean of all theta_i)``, where clients outside the cohort keep their theta_i.
 
-    A client sends what its theta_i changed by, added to z, so the server knows the mean without keeping N models.
+    Clients send z plus the change in theta_i, so the server can track the mean without storing N models.
 
     Args:
-        population: the clients; all count alike.
-        rule: what a client does.
-        rounds: T.
-        gamma: weight of the penalty; 0: clients train alone.
-        server_lr: step of the server's model toward the mean; 1 minimises over z exactly.
-        fraction: share of the clients in a cohort.
-        clock: how long clients take; None: every round takes a second.
-        seed: what cohorts are drawn from.
+        population: the clients, equally weighted.
+        rule: the local training rule.
+        rounds: number of rounds, T.
+        gamma: penalty weight; 0: clients train alone.
+        server_lr: the server's step toward the mean; 1 minimises over z exactly.
+        fraction: share of clients in each cohort.
+        clock: clients' training and upload times; None: every round takes one second.
+        seed: seed for drawing cohorts.
 
     Raises:
-        InputError: the rule has a proximal term of its own, or resamples.
+        InputError: the rule has its own proximal term, or resamples.
     """
     refuse_proximal(rule, "method.name = 'bcd', whose penalty is method.gamma")
-    from atoll.methods.parts.personal_trainer import PersonalTrainer  # needs PyTorch, which settings do not wait for
+    from atoll.methods.parts.personal_trainer import PersonalTrainer  # late: reading settings needs no PyTorch
 
     return replace(
         fedavg(population, replace(rule, proximal=gamma), rounds, fraction, clock, seed),
@@ -67,23 +67,23 @@ def bcd(
 
 @dataclass(frozen=True)
 class AddShares:
-    """The combine rule ``z + (1 / N) * sum of (theta_i's change)``, N counting all clients: the new mean of theta_i."""
+    """The combine rule ``z + (1 / N) * sum of changes in theta_i``, where N counts all clients."""
 
     clients: int
 
     def __call__(self, models: Weighted, start: Model, cohort_weight: float) -> Model:
-        """Return what the server's model becomes."""
+        """Return z plus the change in the mean of all theta_i."""
         return add_updates(start, ((1 / self.clients, model, start) for _, model in models))
 
 
 @dataclass(frozen=True)
 class StepToMean:
-    """The server rule ``z <- z - lr * (z - mean of all theta_i)``; what it keeps is that mean."""
+    """The server rule ``z <- z - lr * (z - mean of all theta_i)``; its state is that mean."""
 
     lr: float
 
     def __call__(self, before: Model, merged: Model, state: Model | None) -> tuple[Model, Model]:
-        """Return the new z and the new mean, which has moved by as much as the merged model has from z."""
+        """Return the new z and the new mean, which moves by the same amount as the merged model from z."""
         mean = add_updates(state or before, [(1.0, merged, before)])
         moved = {name: before[name].lerp(mean[name], self.lr) for name in mean if mean[name].is_floating_point()}
         return merged | moved, mean

@@ -1,4 +1,4 @@
-"""CFL: clusters split in two where their clients' updates no longer agree (Sattler et al. 2020)."""
+"""CFL: clusters split in two when their clients' updates disagree (Sattler et al. 2020)."""
 
 from dataclasses import dataclass
 
@@ -27,29 +27,29 @@ def cfl(
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Method:
-    """CFL: FedAvg of all clients, in a cluster that splits in two once it is stationary and its clients are not.
+    """CFL: FedAvg within clusters that split in two once the cluster is stationary but its clients are not.
 
     Sattler, Müller and Samek 2020, "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization
-    under Privacy Constraints", Algorithm 4 (updates of weights). All clients train in every round. After it a cluster
-    c with updates d_i splits if ``||sum n_i d_i / n_c|| < eps1`` and ``max ||d_i|| > eps2``, into the two parts c1, c2
-    whose largest similarity across, ``a = max of <d_i, d_j> / (||d_i|| ||d_j||)``, is least; only if
-    ``gamma < sqrt((1 - a) / 2)``. Both go on from the cluster's mean. With eps1 = 0 it never splits, and is FedAvg.
+    under Privacy Constraints", Algorithm 4 (weight updates). All clients train in every round. A cluster c with
+    updates d_i then splits if ``||sum n_i d_i / n_c|| < eps1``, ``max ||d_i|| > eps2`` and
+    ``gamma < sqrt((1 - a) / 2)``. Its parts c1 and c2 minimise the largest similarity between them,
+    ``a = max of <d_i, d_j> / (||d_i|| ||d_j||)``, and continue from its mean. With eps1 = 0 it is FedAvg.
 
     Args:
         population: the clients.
-        rule: what a client does.
-        rounds: T.
-        clusters: the most clusters that splits may lead to; the paper sets no limit.
-        eps1: a cluster whose mean update is shorter is stationary.
-        eps2: a client whose update is longer is not.
-        gamma: bound on how far a client's update strays from its group's, the paper's gamma_max; 0: no bound.
-        clock: how long clients take; None: every round takes a second.
-        seed: unused, as nobody is drawn.
+        rule: the local training rule.
+        rounds: number of rounds, T.
+        clusters: maximum number of clusters; the paper sets no limit.
+        eps1: a cluster is stationary if its mean update is shorter.
+        eps2: a client is not stationary if its update is longer.
+        gamma: bound on a client's deviation from its group, the paper's gamma_max; 0: no bound.
+        clock: clients' training and upload times; None: every round takes one second.
+        seed: unused, as all clients train.
 
     Raises:
         InputError: more clusters than clients.
     """
-    from atoll.methods.parts.update_trainers import UpdateTrainer  # needs PyTorch, which settings do not wait for
+    from atoll.methods.parts.update_trainers import UpdateTrainer  # late: reading settings needs no PyTorch
 
     everyone = np.arange(len(population))
     turns = (Turn(everyone, j, regroups=True) for j in range(rounds))
@@ -64,7 +64,7 @@ def cfl(
 
 @dataclass(frozen=True, eq=False)
 class Splitting:
-    """Splits clusters while there is room for more; the part without the first client gets the next number."""
+    """Splits clusters up to the maximum number; the part without the first client gets the next number."""
 
     population: Population
     eps1: float
@@ -72,7 +72,7 @@ class Splitting:
     gamma: float
 
     def __call__(self, event: Event, state: State) -> Grouping:
-        """Return the clusters after an event."""
+        """Return the cluster labels after an event."""
         assert state.labels is not None, "Method.labels are given"
         labels, models = state.labels.copy(), {}
         for cluster in range(labels.max() + 1):
@@ -87,7 +87,7 @@ class Splitting:
         return Grouping(labels, models)
 
     def _is_at_odds(self, updates: Floats, sizes: Ids) -> bool:
-        """Return whether a cluster as a whole is stationary, and one of its several clients is not."""
+        """Return whether a cluster of several clients is stationary as a whole, but one of its clients is not."""
         if len(updates) == 1:
             return False
         mean = np.linalg.norm(np.average(updates, axis=0, weights=sizes))
@@ -95,9 +95,9 @@ class Splitting:
 
 
 def bipartition(updates: Floats) -> tuple[Mask, float]:
-    """Return the two parts whose largest similarity across is least: who is in the second one, and that similarity.
+    """Return the bipartition with the least maximum similarity between parts: the second part, and that similarity.
 
-    Single linkage finds them: it merges the most similar clients until two parts are left (Algorithm 1).
+    Found by single linkage, which merges the most similar clients until two parts are left (Algorithm 1).
 
     >>> bipartition(np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]))
     (array([False,  True, False]), 0.0)

@@ -35,36 +35,36 @@ def cfl_mgd(
     shared_layers: Count = 0,
     module: "nn.Module | None" = None,
 ) -> Method:
-    """CFL-MGD: IFCA with the heavy ball ``u <- beta * u + g; chi <- chi - eta * u``, u kept by each cluster.
+    """CFL-MGD: IFCA with heavy-ball momentum ``u <- beta * u + g; chi <- chi - eta * u`` for each cluster.
 
-    The clusters' u_p are sent with the models and averaged like them, so clients keep no state. The heavy ball
-    replaces the rule's optimiser, which must be SGD; with beta = 0 it is IFCA with SGD.
+    Each u_p is communicated and averaged with its cluster's model, so clients keep no state. Momentum replaces the
+    rule's optimiser, which must be SGD; with beta = 0 this is IFCA with SGD.
 
     Args:
         population: the clients.
-        rule: what a client does.
-        rounds: T.
+        rule: the local training rule.
+        rounds: number of rounds, T.
         clusters: number of models, P.
         beta: the clusters' momentum.
-        option: what is averaged.
-        fraction: share of the clients in a cohort.
-        clock: how long clients take; None: every round takes a second.
-        seed: what cohorts are drawn from.
-        restarts: starts tried; the one with the least loss is kept.
-        restart_rounds: rounds that each start is tried for.
-        resample: disjoint data for identity and training, every round.
-        shared_layers: first layers that all clusters share.
-        module: the model, needed where layers are shared.
+        option: whether models or gradients are averaged.
+        fraction: share of clients in each cohort.
+        clock: clients' training and upload times; None: every round takes one second.
+        seed: seed for drawing cohorts.
+        restarts: number of initialisations to try; the one with the least loss is kept.
+        restart_rounds: number of trial rounds per initialisation.
+        resample: use disjoint data for cluster assignment and training in every round.
+        shared_layers: number of first layers shared by all clusters.
+        module: the model, needed if layers are shared.
 
     Raises:
-        InputError: beta out of range, another optimiser, or what `ifca` refuses.
+        InputError: beta is out of range, the optimiser is not SGD, or `ifca` rejects the settings.
     """
     if not 0 <= beta < 1:
         raise InputError(f"method.beta = {beta}: must be at least 0 and less than 1")
     require_sgd(
         rule,
-        "method.name = 'cfl-mgd', whose momentum is the clusters' own (method.beta); with 'ifca' any optimizer runs, "
-        "its state afresh every round",
+        "method.name = 'cfl-mgd', which keeps momentum per cluster (method.beta); 'ifca' accepts any optimizer, "
+        "with fresh state in every round",
     )
     heavy_ball = replace(rule, optimizer=partial(momentum, momentum=beta), carry_moments=True)
     return ifca(

@@ -1,4 +1,4 @@
-"""Ditto: FedAvg's model, and beside it each client's own, pulled toward it (Li et al. 2021)."""
+"""Ditto: FedAvg, plus a personal model per client that is pulled toward the global one (Li et al. 2021)."""
 
 from dataclasses import replace
 from functools import partial
@@ -22,22 +22,22 @@ def ditto(
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Method:
-    """Ditto: FedAvg, and each client of a cohort also trains a model of its own near the one that it was sent.
+    """Ditto: FedAvg, where each client also trains a personal model near the one it received.
 
-    Li et al. 2021, Algorithm 1. Beside the `rule.steps` steps that it takes from the server's model w, a client takes
-    as many ``v_k <- v_k - eta * (g_k(v_k) + lambda * (v_k - w))`` on the same batches. All v_k begin as the initial
-    model. What the server has is FedAvg's to the bit; a round takes twice as long to compute.
+    Li et al. 2021, Algorithm 1. Besides its `rule.steps` steps from the server's model w, a client takes as many
+    steps ``v_k <- v_k - eta * (g_k(v_k) + lambda * (v_k - w))`` on the same batches. All v_k start from the initial
+    model. The server's model is bit-identical to FedAvg's; a round takes twice the computation.
 
     Args:
         population: the clients.
-        rule: what a client does; a proximal term of its own is the server's model's alone.
-        rounds: T.
-        penalty: lambda, the pull of clients' own models toward the server's; 0: they are trained alone.
-        fraction: share of the clients in a cohort.
-        clock: how long clients take; None: every round takes a second.
-        seed: what cohorts are drawn from.
+        rule: the local training rule; its proximal term applies only to the server's model.
+        rounds: number of rounds, T.
+        penalty: weight of the pull of personal models toward the server's, lambda; 0: trained alone.
+        fraction: share of clients in each cohort.
+        clock: clients' training and upload times; None: every round takes one second.
+        seed: seed for drawing cohorts.
     """
-    from atoll.methods.parts.personal_trainer import DittoTrainer  # needs PyTorch, which settings do not wait for
+    from atoll.methods.parts.personal_trainer import DittoTrainer  # late: reading settings needs no PyTorch
 
     twice = None if clock is None else replace(clock, compute_seconds=2 * clock.compute_seconds)
     method = fedavg(population, rule, rounds, fraction, twice, seed)

@@ -1,4 +1,4 @@
-"""FedAsync: the server goes a step toward every client's model as it arrives, a shorter one if it is stale.
+"""FedAsync: the server steps toward each client's model on arrival, by less the staler it is.
 
 Xie et al. 2019, "Asynchronous Federated Optimization".
 """
@@ -33,31 +33,31 @@ def fedasync(
     hinge_slope: PositiveFloat = 10.0,
     seed: int = 0,
 ) -> Method:
-    """FedAsync: ``x <- (1 - mixing * s(tau)) * x + mixing * s(tau) * x_k`` whenever a client k is done.
+    """FedAsync: ``x <- (1 - mixing * s(tau)) * x + mixing * s(tau) * x_k`` whenever a client k finishes.
 
-    Xie et al. 2019, Algorithm 1; tau is how often x has changed since k was sent it, and s one of
+    Xie et al. 2019, Algorithm 1; the staleness tau counts changes of x since k received it, and s is one of
 
     - constant: 1;
     - polynomial: ``(tau + 1) ** -exponent``;
-    - hinge: 1 up to ``tau = hinge_after``, from there on ``1 / (hinge_slope * (tau - hinge_after) + 1)``.
+    - hinge: 1 up to ``tau = hinge_after``, then ``1 / (hinge_slope * (tau - hinge_after) + 1)``.
 
     The paper's clients also have a proximal term, `rule.proximal`.
 
     Args:
         population: the clients.
-        rule: what a client does.
-        clock: how long each client takes.
-        rounds: how often the server's model changes.
-        concurrency: clients at work at any time.
-        mixing: the weight of a model that is not stale, alpha.
-        staleness: how weights fall with staleness.
-        exponent: of polynomial staleness, a.
-        hinge_after: the staleness from which a hinge falls, b.
-        hinge_slope: how steeply it does, a.
-        seed: what clients are drawn from.
+        rule: the local training rule.
+        clock: each client's training and upload times.
+        rounds: number of server updates.
+        concurrency: number of clients training at any time.
+        mixing: weight of a fresh model, alpha.
+        staleness: the staleness function, s.
+        exponent: exponent of polynomial staleness, a.
+        hinge_after: staleness above which the hinge decreases, b.
+        hinge_slope: slope of the hinge, a.
+        seed: seed for drawing clients.
 
     Raises:
-        InputError: a setting out of range, or more clients at work than there are.
+        InputError: a setting is out of range, or concurrency exceeds the number of clients.
     """
     _check(mixing, staleness, exponent, hinge_after, hinge_slope)
 

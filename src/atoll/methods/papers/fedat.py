@@ -27,22 +27,22 @@ def fedat(
     fraction: Share = 0.1,
     seed: int = 0,
 ) -> Method:
-    """FedAT: tiers by speed, each in rounds of its own; whenever one is over, the server's model is made anew.
+    """FedAT: speed tiers run FedAvg rounds at their own pace; the server updates after each of them.
 
-    Chai et al. 2021, Algorithm 1. A tier works as FedAvg does, from the server's model. With T_m the rounds that the
-    m-th fastest tier has behind it, T their sum and w_m its latest mean, ``w <- sum over m of T_(M+1-m) / T * w_m``:
-    the fewer a tier's rounds, the more it weighs. A tier without a round yet counts with the initial model.
+    Chai et al. 2021, Algorithm 1. With T_m the number of completed rounds of the m-th fastest tier, T their sum and
+    w_m the tier's latest mean, ``w <- sum over m of T_(M+1-m) / T * w_m``. A tier without a completed round counts
+    with the initial model.
 
-    The paper's clients also have a proximal term, `rule.proximal`. With one tier it is FedAvg, to the bit.
+    The paper's clients also have a proximal term, `rule.proximal`. With one tier this is bit-identical to FedAvg.
 
     Args:
         population: the clients.
-        rule: what a client does.
-        clock: how long each client takes, which makes the tiers, of equal numbers of clients.
-        rounds: how often the server's model is made, tiers' rounds all together.
-        tiers: groups of clients by speed, M.
-        fraction: share of a tier's clients in a cohort.
-        seed: what cohorts are drawn from.
+        rule: the local training rule.
+        clock: each client's training and upload times, which define the tiers, of equal numbers of clients.
+        rounds: number of server updates, over all tiers.
+        tiers: number of tiers, clients grouped by speed, M.
+        fraction: share of a tier's clients in each cohort.
+        seed: seed for drawing cohorts.
 
     Raises:
         InputError: more tiers than clients.
@@ -72,6 +72,6 @@ def fedat(
 
 
 def tiers_of(clock: Clock, tiers: int) -> list[Ids]:
-    """Return the clients of each tier, ascending, the fastest tier first."""
+    """Return the clients of each tier in ascending order, fastest tier first."""
     by_speed = np.argsort(clock.seconds_of(np.arange(len(clock.compute_seconds))), kind="stable")
     return [np.sort(own) for own in np.array_split(by_speed, tiers)]

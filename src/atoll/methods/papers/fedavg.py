@@ -31,18 +31,18 @@ def fedavg(
 
     Args:
         population: the clients.
-        rule: what a client does.
-        rounds: T.
-        fraction: share of the clients in a cohort.
-        clock: how long clients take; None: every round takes a second.
-        seed: what cohorts are drawn from.
+        rule: the local training rule.
+        rounds: number of rounds, T.
+        fraction: share of clients in each cohort.
+        clock: clients' training and upload times; None: every round takes one second.
+        seed: seed for drawing cohorts.
     """
     clustering = one_cluster(len(population))
     return fedcluster(population, clustering, rule, rounds, fraction, "fixed", clock, seed)
 
 
 def pooled(population: Population) -> Population:
-    """Return the one client that holds all samples."""
+    """Return a population of one client that holds all samples."""
     return population.pooled()
 
 
@@ -50,7 +50,7 @@ def pooled(population: Population) -> Population:
 def centralized(
     population: Population, rule: LocalRule, rounds: int, clock: Clock | None = None, seed: int = 0
 ) -> Method:
-    """SGD on the pooled data: FedAvg with one client that holds everything and keeps its optimiser's state.
+    """SGD on the pooled data: FedAvg with one client that holds all samples and keeps its optimiser state.
 
     `population` must be pooled (``population.pooled()``); a round is ``rule.steps`` steps. Nothing is uploaded.
     """

@@ -1,9 +1,9 @@
-"""Vertical federated learning: parties that hold different features of the same samples (FedBCD).
+"""Vertical federated learning, where parties hold different features of the same samples (FedBCD).
 
 Liu et al. 2022, "FedBCD: a communication-efficient collaborative learning framework for distributed features". A
-party is a client whose block of the input and whose block of the model are its own; the model's output is the sum of
-the parties' outputs. Party 0 is the label party: the others send it their outputs, it sends each of them the sum of
-the outputs that are not theirs. The labels of a batch are taken as known to all parties.
+party is a client with its own block of the input and of the model; the model's output is the sum of the parties'
+outputs. Party 0 is the label party: the others send it their outputs, and it sends each the sum of all other
+outputs. The labels of a batch are assumed to be known to all parties.
 """
 
 from dataclasses import replace
@@ -31,37 +31,37 @@ OUTPUT_BYTES = 4  # the built-in models compute in float32
 def fedbcd(
     population: Population, rule: LocalRule, rounds: int, mode: Mode = "parallel", clock: Clock | None = None
 ) -> Method:
-    """FedBCD: parties that hold different features of the same samples train a sum of their networks.
+    """FedBCD: parties with different features of the same samples train the sum of their networks.
 
     Liu et al. 2022. A round exchanges the parties' outputs for one batch S; then each party k takes Q = `rule.steps`
-    steps ``theta_k <- theta_k - eta * grad_k f(theta_k, the others' outputs; S)`` on its own block, side by side
-    (`parallel`) or in turn, with the new outputs of those before it (`sequential`). Parties keep their optimiser's
-    state. With Q = 1, parallel is SGD on the whole model.
+    steps ``theta_k <- theta_k - eta * grad_k f(theta_k, the others' outputs; S)`` on its own block, simultaneously
+    (`parallel`) or in turn, using earlier parties' new outputs (`sequential`). Parties keep their optimiser state.
+    With Q = 1, parallel is SGD on the whole model.
 
-    `population` is that of the parties (`share_samples`), the model a `Parties`, the trainer a `PartyTrainer`.
+    `population` contains the parties (`share_samples`), the model is a `Parties`, the trainer a `PartyTrainer`.
 
     Args:
         population: the parties.
-        rule: what a party does.
-        rounds: exchanges of outputs.
-        mode: parties train at once or in turn.
-        clock: how long parties take; None: every event takes a second.
+        rule: the parties' local training rule.
+        rounds: number of output exchanges.
+        mode: whether parties train simultaneously or in turn.
+        clock: parties' training and upload times; None: every event takes one second.
     """
     if not all(np.array_equal(population.samples(k), population.samples(0)) for k in range(len(population))):
         raise InputError("method.name = 'fedbcd': needs parties that hold the same samples, as share_samples gives")
     if rule.resample_parts:
         raise InputError(
-            "method.resample = true: does not go with method.name = 'fedbcd', whose parties have no data apart"
+            "method.resample = true: cannot be used with method.name = 'fedbcd', whose parties share all samples"
         )
     refuse_epochs(rule, "method.name = 'fedbcd', whose parties take local.steps on the same batch")
-    from atoll.methods.parts.party_trainer import PartyTrainer  # needs PyTorch, which settings do not wait for
+    from atoll.methods.parts.party_trainer import PartyTrainer  # late: reading settings needs no PyTorch
 
     schedule = exchanging(len(population), rounds, mode, output_bytes(population, rule), clock)
     return Method(schedule, replace(rule, carry_moments=True), combine=join_blocks, trainer=PartyTrainer)
 
 
 def join_blocks(models: Weighted, start: Model, cohort_weight: float) -> Model:
-    """Replace the blocks that parties started from by those they trained (a combine rule)."""
+    """Replace the parties' initial blocks with the trained ones (a combine rule)."""
     joined = dict(start)
     for _, block in models:
         joined |= block
@@ -71,14 +71,14 @@ def join_blocks(models: Weighted, start: Model, cohort_weight: float) -> Model:
 def exchanging(
     parties: int, rounds: int, mode: Mode = "parallel", message_bytes: int = 0, clock: Clock | None = None
 ) -> Schedule:
-    """Every round one batch's outputs are exchanged, then the parties train (FedBCD).
+    """Return a schedule that exchanges one batch's outputs per round before the parties train (FedBCD).
 
-    `parallel`: one event a round, in which all parties train. `sequential`: one event a party, in ascending order, each
-    using the new outputs of those before it. Without a clock every event takes one second.
+    `parallel`: one event per round, in which all parties train. `sequential`: one event per party, in ascending
+    order, each using earlier parties' new outputs. Without a clock every event takes one second.
 
-    Messages are outputs of `message_bytes`. In parallel the K - 1 parties send theirs to the label party, and it sends
-    each the sum of the others'. In sequence it is the same, and each party but the first and the last also sends its
-    new outputs when it has trained.
+    Messages are outputs of `message_bytes` bytes. The other K - 1 parties send theirs to the label party, which sends
+    each the sum of all others. In sequence, each party but the first and the last also sends its new outputs after
+    training.
     """
     if rounds < 1:
         raise InputError(f"rounds = {rounds}: must be at least 1")
@@ -96,13 +96,13 @@ def exchanging(
 
 
 def output_bytes(population: Population, rule: LocalRule) -> int:
-    """Return the bytes of one party's outputs for one batch."""
+    """Return the size of one party's outputs for one batch, in bytes."""
     batch = int(population.sizes[0]) if rule.batch_size == "full" else rule.batch_size
     return batch * population.data.outputs * OUTPUT_BYTES
 
 
 def _turns(parties: int, mode: Mode) -> list[tuple[Ids, int, int]]:
-    """Return the cohort of each event of a round, and how many messages go up and down in it."""
+    """Return each event's cohort in a round, with its numbers of messages up and down."""
     last = parties - 1
     if mode == "parallel":
         return [(np.arange(parties), last, last)]

@@ -1,4 +1,4 @@
-"""FedBuff: the server adds the updates of every K clients as they are done (Nguyen et al. 2022)."""
+"""FedBuff: the server adds updates in batches of K as clients finish (Nguyen et al. 2022)."""
 
 from collections.abc import Sequence
 
@@ -23,30 +23,30 @@ def fedbuff(
     server_lr: PositiveFloat = 1.0,
     seed: int = 0,
 ) -> Method:
-    """FedBuff: whenever K clients are done, the server adds the mean of their updates, discounted by staleness.
+    """FedBuff: once K clients have finished, the server adds the mean of their updates, discounted by staleness.
 
-    Nguyen et al. 2022, Algorithm 1. With Delta_k what client k changed the model by that it was sent, and tau_k how
-    often the server's model has changed since, ``x <- x + server_lr / K * sum of Delta_k / sqrt(1 + tau_k)``.
+    Nguyen et al. 2022, Algorithm 1. With Delta_k the update of client k, and tau_k the number of server updates since
+    k received its model, ``x <- x + server_lr / K * sum of Delta_k / sqrt(1 + tau_k)``.
 
-    A client whose result is lost counts as a Delta_k of zero. With K clients that all take part and take equally long
-    it is FedAvg in which all clients count alike; to the bit where K is a power of two.
+    A lost result counts as a Delta_k of zero. With K clients of equal speed that all take part, this is FedAvg with
+    equal client weights; bit-identical if K is a power of two.
 
     Args:
         population: the clients.
-        rule: what a client does.
-        clock: how long each client takes.
-        rounds: how often the server's model changes.
-        concurrency: clients at work at any time.
-        buffer: updates that the server waits for, K.
+        rule: the local training rule.
+        clock: each client's training and upload times.
+        rounds: number of server updates.
+        concurrency: number of clients training at any time.
+        buffer: number of updates per server step, K.
         server_lr: the server's step size, eta_g.
-        seed: what clients are drawn from.
+        seed: seed for drawing clients.
 
     Raises:
-        InputError: more clients at work, or a larger buffer, than there are clients.
+        InputError: concurrency or buffer exceeds the number of clients.
     """
 
     def mix(jobs: Sequence[PendingWork], index: int) -> Mix:
-        """Add updates to the server's model; for those that began with it now, that is to go toward what they made."""
+        """Add updates to the server's model; a fresh update amounts to a step toward the client's model."""
         shares = {job: server_lr / buffer * (1 + index - job.version) ** -0.5 for job in jobs}
         fresh = tuple((job.place, share) for job, share in shares.items() if job.version == index)
         stale = tuple((job.place, share) for job, share in shares.items() if job.version != index)

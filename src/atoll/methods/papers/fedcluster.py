@@ -1,4 +1,4 @@
-"""FedCluster: clusters take turns, so the server's model moves M times a round at the same cost (Chen et al. 2020)."""
+"""FedCluster: clusters take turns, giving M server updates per round at the same cost (Chen et al. 2020)."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -32,20 +32,20 @@ def fedcluster(
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Method:
-    """FedCluster: clusters take turns, so the server's model moves M times a round at the same cost.
+    """FedCluster: clusters take turns, giving M server updates per round at the same cost.
 
-    Chen et al. 2020, Algorithm 1. For rounds j, for cycles K in the order sigma_j: the cycle's cohort starts from
+    Chen et al. 2020, Algorithm 1. In each round j, for cycles K in the order sigma_j, the cycle's cohort starts from
     the server's model W, trains, and ``W <- sum_k p_k w_k / sum_k p_k``.
 
     Args:
         population: the clients.
-        clustering: their clusters, none of them empty.
-        rule: what a client does.
-        rounds: in each of them every cluster has its cycle.
-        fraction: share of a cluster's clients in a cohort.
-        order: order of the cycles, drawn anew every round or ascending.
-        clock: how long clients take; None: every cycle takes a second.
-        seed: what orders and cohorts are drawn from.
+        clustering: their clusters, none empty.
+        rule: the local training rule.
+        rounds: number of rounds, with one cycle per cluster in each.
+        fraction: share of a cluster's clients in each cohort.
+        order: order of the cycles, reshuffled in every round or fixed.
+        clock: clients' training and upload times; None: every cycle takes one second.
+        seed: seed for drawing orders and cohorts.
     """
     return Method(cycling(population, clustering, rounds, fraction, order, clock, seed), rule)
 
@@ -60,12 +60,12 @@ def cycling(
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Schedule:
-    """Clusters take turns; after each turn the server takes the cluster's mean (FedCluster, Algorithm 1).
+    """Return a schedule in which clusters take turns, and the server adopts each mean (FedCluster, Algorithm 1).
 
-    In round j the cycles follow the permutation sigma_j: drawn anew every round (`reshuffled`, what Theorem 1
+    In round j the cycles follow the permutation sigma_j: redrawn every round (`reshuffled`, as Theorem 1
     assumes) or ascending (`fixed`). A cycle's cohort is ``cohort_size(fraction, cluster size)`` clients drawn without
-    replacement. Where the clustering gives times of day, a cycle begins at the next such time of its cluster, so
-    that the schedule spans simulated days. Without a clock every cycle takes one second. One cluster makes it FedAvg.
+    replacement. If the clustering has times of day, a cycle begins at its cluster's next such time, so that the
+    schedule spans simulated days. Without a clock every cycle takes one second. With one cluster this is FedAvg.
     """
     check_rounds(rounds, fraction)
     if order not in ("reshuffled", "fixed"):

@@ -1,4 +1,4 @@
-"""FedDyn: FedAvg with a regulariser that makes the clients' optima the common one (Acar et al. 2021)."""
+"""FedDyn: FedAvg with a regulariser that aligns clients' optima with the global one (Acar et al. 2021)."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -30,31 +30,31 @@ def feddyn(
     seed: int = 0,
     module: "nn.Module | None" = None,
 ) -> Method:
-    """FedDyn: each client adds a linear and a quadratic term to its loss, which change as it trains.
+    """FedDyn: each client adds a linear and a quadratic term to its loss, updated as it trains.
 
-    Acar et al. 2021, Algorithm 1, its exact minimisation taken as `rule.steps` steps. A cohort's clients go from W
-    down ``L_k(w) - <h_k, w> + alpha / 2 * ||w - W||^2`` and set ``h_k <- h_k - alpha * (w_k - W)``. Then the server
-    sets ``h <- h - alpha / m * sum(w_k - W)``, m counting all clients, and ``W <- mean(w_k) - h / alpha``.
+    Acar et al. 2021, Algorithm 1, with its exact minimisation replaced by `rule.steps` steps. From W, each client
+    descends ``L_k(w) - <h_k, w> + alpha / 2 * ||w - W||^2`` and sets ``h_k <- h_k - alpha * (w_k - W)``. The server
+    then sets ``h <- h - alpha / m * sum(w_k - W)``, m counting all clients, and ``W <- mean(w_k) - h / alpha``.
 
-    h_k stays at its client, h at the server; what is sent is that of FedAvg. All clients count alike. As alpha goes to
-    0 the local steps become FedAvg's, but not the server's: h / alpha does not depend on it.
+    h_k stays at its client and h at the server, so traffic is that of FedAvg. Clients have equal weights. As alpha
+    goes to 0, local steps approach FedAvg's but the server's do not: h / alpha does not depend on alpha.
 
     Args:
         population: the clients.
-        rule: what a client does.
-        rounds: T.
-        alpha: weight of the regulariser.
-        fraction: share of the clients in a cohort.
-        clock: how long clients take; None: every round takes a second.
-        seed: what cohorts are drawn from.
-        module: says which tensors are parameters; None: all are.
+        rule: the local training rule.
+        rounds: number of rounds, T.
+        alpha: regularisation weight.
+        fraction: share of clients in each cohort.
+        clock: clients' training and upload times; None: every round takes one second.
+        seed: seed for drawing cohorts.
+        module: the model, to tell parameters from buffers; None: all tensors are parameters.
 
     Raises:
-        InputError: the rule has a proximal term of its own.
+        InputError: the rule has its own proximal term.
     """
     refuse_proximal(rule, "method.name = 'feddyn', whose quadratic term is method.alpha's")
     from atoll.methods.parts.corrected_trainers import (
-        DynamicRegulariser,  # needs PyTorch, which settings do not wait for
+        DynamicRegulariser,  # late: reading settings needs no PyTorch
     )
 
     plain = weigh_equally(fedavg(population, replace(rule, proximal=alpha), rounds, fraction, clock, seed))
@@ -64,12 +64,12 @@ def feddyn(
 
 @dataclass(frozen=True)
 class SubtractDrift:
-    """The server rule of FedDyn; what it keeps is h / alpha, which the mean is less by."""
+    """The server rule of FedDyn, which subtracts its state h / alpha from the mean."""
 
     buffers: frozenset[str] = frozenset()
 
     def __call__(self, before: Model, merged: Model, state: Model | None) -> tuple[Model, Model | None]:
-        """Return W and h / alpha; both stay as they are where nobody answered."""
+        """Return W and h / alpha; both are unchanged if nobody answered."""
         mean, share = take_share(merged)
         if not share:
             return mean, state

@@ -1,4 +1,4 @@
-"""FedGroup: groups found once, by the directions of clients' first updates (Duan et al. 2021)."""
+"""FedGroup: groups formed once, by the directions of clients' first updates (Duan et al. 2021)."""
 
 from dataclasses import dataclass
 
@@ -31,24 +31,24 @@ def fedgroup(
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Method:
-    """FedGroup: some clients train once from the initial model and are grouped by it; others join when first drawn.
+    """FedGroup: some clients are grouped by their first updates; others join a group when first drawn.
 
     Duan et al. 2021, "FedGroup: efficient federated learning via decomposed similarity-based clustering" (FlexCFL's
-    static grouping), Algorithms 1 to 3. Cold start: ``pretrained * m`` clients, drawn at random, send the updates D_i
-    that they make to w_0, m being `clusters`. With V the m leading right singular vectors of these, k-means groups the
-    rows ``(cos(D_i, v_1), ..., cos(D_i, v_m))`` (EDC). A group begins at the mean of its clients' ``w_0 + D_i``, all
-    counting alike, and trains by FedAvg. A newcomer makes its own D_i first and joins the group with the largest cosine
-    to the mean of D over those that founded it. Groups do not exchange models (the paper's eta_g = 0).
+    static grouping), Algorithms 1 to 3. Cold start: ``pretrained * m`` randomly drawn clients, m being `clusters`,
+    send their updates D_i from w_0. With V the m leading right singular vectors of these, k-means groups the rows
+    ``(cos(D_i, v_1), ..., cos(D_i, v_m))`` (EDC). A group starts from the unweighted mean of its clients'
+    ``w_0 + D_i`` and trains by FedAvg. A newcomer first computes its own D_i and joins the group with the largest
+    cosine to its founders' mean D. Groups do not exchange models (the paper's eta_g = 0).
 
     Args:
         population: the clients.
-        rule: what a client does, also before it has a group.
-        rounds: T, after the cold start.
+        rule: the local training rule, also for pretraining.
+        rounds: number of rounds after the cold start, T.
         clusters: number of groups, m.
-        pretrained: clients of the cold start, for each group; at most all.
-        fraction: share of all clients in a cohort, of whatever group they are.
-        clock: how long clients take; None: every event takes a second.
-        seed: what cohorts are drawn from.
+        pretrained: cold-start clients per group; at most all clients are used.
+        fraction: share of all clients in each cohort, regardless of group.
+        clock: clients' training and upload times; None: every event takes one second.
+        seed: seed for drawing cohorts.
 
     Raises:
         InputError: more groups than clients.
@@ -56,7 +56,7 @@ def fedgroup(
     check_rounds(rounds, fraction)
     if clusters > len(population):
         raise InputError(f"method.clusters = {clusters}: must be at most data.clients = {len(population)}")
-    from atoll.methods.parts.update_trainers import PretrainTrainer  # needs PyTorch, which settings do not wait for
+    from atoll.methods.parts.update_trainers import PretrainTrainer  # late: reading settings needs no PyTorch
 
     everyone = np.arange(len(population))
     founders = draw_cohort(everyone, min(len(everyone), pretrained * clusters), generator(seed, "founders"))
@@ -79,20 +79,20 @@ def fedgroup(
 
 @dataclass(frozen=True, eq=False)
 class Grouper:
-    """Groups the clients of the cold start, and lets newcomers join; nobody ever changes groups."""
+    """Groups the cold-start clients and adds newcomers; clients never change groups."""
 
     clusters: int
     founders: Ids
     seed: int
 
     def __call__(self, event: Event, state: State) -> Grouping:
-        """Return the groups after an event, and at first their models."""
+        """Return the groups after an event and, after the cold start, their models."""
         assert state.labels is not None, "Method.labels are given"
         labels = state.labels.copy()
         updates = self._updates_of(event.cohort, state)
         if event.index:
             labels[event.cohort] = self._join(updates, state)
-            return Grouping(labels, {0: state.starts[0]})  # not the mean of the copies that newcomers returned
+            return Grouping(labels, {0: state.starts[0]})  # not the mean of newcomers' copies
         labels[event.cohort] = nearest_means(decompose(updates, self.clusters), self.clusters, self.seed)
         return Grouping(labels, {g: self._first_model(g, labels, state) for g in range(int(labels.max()) + 1)})
 
@@ -101,7 +101,7 @@ class Grouper:
         return mean((1.0, add_updates(state.starts[0], [(1.0, state.clients[k], {})])) for k in members)
 
     def _join(self, updates: Floats, state: State) -> Ids:
-        """Return the group whose founders' mean update has the largest cosine to each of these."""
+        """Return, for each update, the group whose founders' mean update has the largest cosine to it."""
         assert state.labels is not None, "Method.labels are given"
         theirs, groups = self._updates_of(self.founders, state), state.labels[self.founders]
         directions = np.stack([theirs[groups == g].mean(axis=0) for g in range(int(groups.max()) + 1)])
@@ -112,12 +112,12 @@ class Grouper:
 
 
 def decompose(updates: Floats, directions: int) -> Floats:
-    """Return each update's cosine to the leading right singular vectors of all, [updates, at most directions].
+    """Return each update's cosines to the leading right singular vectors of all, [updates, at most directions].
 
     >>> decompose(np.array([[0.0, 2.0], [0.0, 1.0]]), 1).round(12)
     array([[1.],
            [1.]])
     """
     leading = np.linalg.svd(updates, full_matrices=False)[2][:directions]
-    signs = np.sign(leading[np.arange(len(leading)), np.abs(leading).argmax(axis=1)])  # which the SVD leaves open
+    signs = np.sign(leading[np.arange(len(leading)), np.abs(leading).argmax(axis=1)])  # the SVD leaves signs open
     return np.asarray(normalised(updates) @ (leading * signs[:, None]).T)

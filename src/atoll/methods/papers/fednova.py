@@ -1,4 +1,4 @@
-"""FedNova: clients take steps by the size of their data; updates are averaged per step (Wang et al. 2020)."""
+"""FedNova: clients' step counts depend on their data size; updates are averaged per step (Wang et al. 2020)."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -25,30 +25,30 @@ def fednova(
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Method:
-    """FedNova: FedAvg of clients with different numbers of steps, without a pull to those that take more.
+    """FedNova: FedAvg for clients with different step counts, without bias toward those that take more steps.
 
-    Wang et al. 2020, "Tackling the Objective Inconsistency Problem". Client k, with n_k samples, takes the steps of
+    Wang et al. 2020, "Tackling the Objective Inconsistency Problem". Client k, with n_k samples, trains for
     `rule.epochs` from x to y_k. With p_k its share of the cohort's samples and a_k the length of its steps,
     ``x <- x + (sum p_k a_k) * sum of p_k (y_k - x) / a_k``. For plain SGD a_k is the number of steps; with momentum
-    the sum of the weights that the optimiser gives the gradients.
+    it is the sum of the optimiser's weights of the gradients.
 
-    Nothing more is sent than in FedAvg: the server knows n_k. With equally many steps it is FedAvg, to the bit.
+    Traffic is that of FedAvg: the server knows n_k. With equal step counts this is bit-identical to FedAvg.
 
     Args:
         population: the clients.
-        rule: what a client does, for so many epochs; SGD, with or without momentum.
-        rounds: T.
-        fraction: share of the clients in a cohort.
-        clock: how long clients take; None: every round takes a second.
-        seed: what cohorts are drawn from.
+        rule: the local training rule, with `epochs`; SGD, with or without momentum.
+        rounds: number of rounds, T.
+        fraction: share of clients in each cohort.
+        clock: clients' training and upload times; None: every round takes one second.
+        seed: seed for drawing cohorts.
 
     Raises:
-        InputError: another optimiser or a proximal term, or a number of steps that is the same for all.
+        InputError: the optimiser is not SGD, there is a proximal term, or step counts are fixed.
     """
-    refuse_proximal(rule, "method.name = 'fednova', which knows the length of SGD's steps only")
+    refuse_proximal(rule, "method.name = 'fednova', which only knows the length of SGD steps")
     if rule.epochs is None:
         raise InputError(
-            "local.epochs is not set, but method.name = 'fednova' needs it: with equally many steps it is 'fedavg'"
+            "local.epochs is not set, but method.name = 'fednova' needs it: with equal step counts it is 'fedavg'"
         )
     _require_linear(rule)
     plain = fedavg(population, rule, rounds, fraction, clock, seed)
@@ -57,7 +57,7 @@ def fednova(
 
 @cache
 def length_of(rule: LocalRule, steps: int) -> float:
-    """Return how far so many steps go where every gradient is 1 and the learning rate too: the paper's ``|a|``."""
+    """Return how far this many steps go with gradients and learning rate all 1: the paper's ``|a|``."""
     import torch
 
     place = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
@@ -70,17 +70,17 @@ def length_of(rule: LocalRule, steps: int) -> float:
 
 @dataclass(frozen=True)
 class NormalisedMean:
-    """The combine rule ``x + (sum p_k a_k) * sum of p_k (y_k - x) / a_k``; clients' weights must be their samples.
+    """The combine rule ``x + (sum p_k a_k) * sum of p_k (y_k - x) / a_k``; weights must be sample counts.
 
     Attributes:
-        most: the most steps that any client takes; lengths are counted in theirs, so that equal ones are exactly 1.
+        most: maximum step count of any client; lengths are relative to it, so that equal ones are exactly 1.
     """
 
     rule: LocalRule
     most: int
 
     def __call__(self, models: Weighted, start: Model, cohort_weight: float) -> Model:
-        """Return x's next: the mean with weights ``p_k / a_k``, and from there on by the factor that is left."""
+        """Return the next x: the mean with weights ``p_k / a_k``, extrapolated by the remaining factor."""
         most, samples, lengths, weights = length_of(self.rule, self.most), 0.0, 0.0, 0.0
 
         def normalised() -> Weighted:
@@ -98,7 +98,7 @@ class NormalisedMean:
 
 
 def _require_linear(rule: LocalRule) -> None:
-    """Refuse an optimiser whose way is not a weighted sum of gradients."""
+    """Reject an optimiser whose total step is not a weighted sum of gradients."""
     import torch
 
     made = rule.optimizer([torch.nn.Parameter(torch.zeros(1))], rule.lr)

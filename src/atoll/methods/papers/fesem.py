@@ -1,4 +1,4 @@
-"""FeSEM: several centres, each the mean of the clients whose models are nearest to it (Xie et al. 2020)."""
+"""FeSEM: several centres, each the mean of the client models nearest to it (Xie et al. 2020)."""
 
 from dataclasses import dataclass
 
@@ -26,26 +26,26 @@ def fesem(
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Method:
-    """FeSEM: every round clients go to the centre nearest to their models, and train from the mean of those there.
+    """FeSEM: in every round clients join the centre nearest to their model, and train from its mean.
 
     Xie et al. 2020, "Multi-center federated learning" (Long et al. 2023), Algorithm 1. All clients train in every
     round. After it, with w_i a client's model and c_k the centres, the E-step is ``r_i = argmin over k of
-    ||w_i - c_k||^2`` and the M-step ``c_k = mean of w_i over r_i = k``, all clients counting alike; one that nobody is
-    near stays. A client then trains from its centre. How centres begin is open: here all clients train from one
-    model first, and k-means of their models, run to its end, is the first E-step.
+    ||w_i - c_k||^2`` and the M-step ``c_k = unweighted mean of w_i over r_i = k``; an empty centre stays. A client
+    then trains from its centre. The paper leaves initialisation open: here all clients first train from one model,
+    and k-means of their models, run to convergence, is the first E-step.
 
     Args:
         population: the clients.
-        rule: what a client does.
-        rounds: T.
+        rule: the local training rule.
+        rounds: number of rounds, T.
         clusters: number of centres, K.
-        clock: how long clients take; None: every round takes a second.
-        seed: what k-means begins from.
+        clock: clients' training and upload times; None: every round takes one second.
+        seed: seed for k-means.
 
     Raises:
         InputError: more centres than clients.
     """
-    from atoll.methods.parts.update_trainers import ModelTrainer  # needs PyTorch, which settings do not wait for
+    from atoll.methods.parts.update_trainers import ModelTrainer  # late: reading settings needs no PyTorch
 
     everyone = np.arange(len(population))
     turns = (Turn(everyone, j, regroups=True) for j in range(rounds))
@@ -60,19 +60,19 @@ def fesem(
 
 
 def keep_start(models: Weighted, start: Model, cohort_weight: float) -> Model:
-    """Leave a centre where it is: it moves in the M-step, to the mean of whoever is near then (a combine rule)."""
+    """Leave a centre unchanged, as it moves in the M-step (a combine rule)."""
     return start
 
 
 @dataclass(frozen=True)
 class ExpectationMaximisation:
-    """Moves clients to the nearest centre, then centres to the mean of their clients' models."""
+    """Assigns clients to the nearest centre, then moves centres to the mean of their clients' models."""
 
     clusters: int
     seed: int
 
     def __call__(self, event: Event, state: State) -> Grouping:
-        """Return who is near which centre, and the centres of those that somebody is near."""
+        """Return each client's centre, and the models of non-empty centres."""
         models = [state.clients[k] for k in event.cohort.tolist()]
         rows = as_vectors(models)
         labels = self._nearest(rows, state) if event.index else nearest_means(rows, self.clusters, self.seed)

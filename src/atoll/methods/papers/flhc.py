@@ -1,4 +1,4 @@
-"""FL+HC: after some rounds of FedAvg, clients are clustered by their updates, once (Briggs et al. 2020)."""
+"""FL+HC: after some rounds of FedAvg, clients are clustered once by their updates (Briggs et al. 2020)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,35 +41,35 @@ def flhc(
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Method:
-    """FL+HC: FedAvg, then a round in which all clients send their updates, then FedAvg in each cluster of these.
+    """FL+HC: FedAvg, then one round that clusters all clients by their updates, then FedAvg within each cluster.
 
     Briggs, Fan and Andras 2020, "Federated learning with hierarchical clustering of local updates to improve training
     on non-IID data", Algorithm 1. In round `warmup` every client trains from the joint model w; the updates
-    ``w_i - w`` are clustered agglomeratively, and serve nothing else. All clusters go on from w.
+    ``w_i - w`` are clustered agglomeratively, then discarded. All clusters continue from w.
 
     Args:
         population: the clients.
-        rule: what a client does.
-        rounds: T, the warm-up and the round of clustering among them.
-        clusters: number of clusters; with a threshold, the most.
-        warmup: rounds of FedAvg before.
+        rule: the local training rule.
+        rounds: number of rounds, T, including warm-up and clustering.
+        clusters: number of clusters; with a threshold, the maximum.
+        warmup: rounds of FedAvg before clustering.
         linkage: distance between two clusters of updates.
         metric: distance between two updates.
-        threshold: clusters farther apart are not merged, unless more than `clusters` would be left; unset: the number
-            alone counts.
-        fraction: share of all clients in a cohort, of whatever cluster they are.
-        clock: how long clients take; None: every round takes a second.
-        seed: what cohorts are drawn from.
+        threshold: clusters farther apart are merged only while there are more than `clusters`; unset: merging stops
+            at `clusters`.
+        fraction: share of all clients in each cohort, regardless of cluster.
+        clock: clients' training and upload times; None: every round takes one second.
+        seed: seed for drawing cohorts.
 
     Raises:
-        InputError: no round is left after the warm-up, Ward's linkage of other distances, or too many clusters.
+        InputError: the warm-up leaves no round, Ward's linkage is used with another metric, or too many clusters.
     """
     check_rounds(rounds, fraction)
     if warmup >= rounds:
         raise InputError(f"method.warmup = {warmup}: must be less than rounds = {rounds}, to leave one for clustering")
     if linkage == "ward" and metric != "euclidean":
         raise InputError(f"method.metric = {metric!r}: must be 'euclidean' with method.linkage = 'ward'")
-    from atoll.methods.parts.update_trainers import UpdateTrainer  # needs PyTorch, which settings do not wait for
+    from atoll.methods.parts.update_trainers import UpdateTrainer  # late: reading settings needs no PyTorch
 
     everyone = np.arange(len(population))
     size = cohort_size(fraction, len(everyone))
@@ -86,7 +86,7 @@ def flhc(
 
 @dataclass(frozen=True)
 class Agglomeration:
-    """Clusters all clients by their updates; every cluster goes on from the joint model."""
+    """Clusters all clients by their updates; every cluster continues from the joint model."""
 
     clusters: int
     linkage: Linkage

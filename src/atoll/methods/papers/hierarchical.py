@@ -1,7 +1,7 @@
-"""FedUC's hierarchical aggregation in four patterns: the virtual clock decides who merges when.
+"""FedUC's hierarchical aggregation in four patterns, with merges ordered by the virtual clock.
 
-CenSyn, CenAsy, DecSyn and DecAsy differ in two things only: who takes part in an event (all clusters, or the next
-that finishes), and how published models are merged in it (with a server, or between neighbours).
+CenSyn, CenAsy, DecSyn and DecAsy differ only in who takes part in an event (all clusters, or the next to finish)
+and how published models are merged (with a server, or between neighbours).
 """
 
 import heapq
@@ -37,12 +37,12 @@ Neighbours = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """Who is where from a round on, for clients that move.
+    """The clustering and network from a round on, for clients that move.
 
     Attributes:
-        round: the local step index t from which it holds.
+        round: the local step index t from which it applies.
         clustering: each client's aggregator; cluster j is aggregator j.
-        network: how long things take.
+        network: training and transfer times.
     """
 
     round: int
@@ -63,32 +63,32 @@ def hierarchical(
     deadline_seconds: float = math.inf,
     pace: Pace | None = None,
 ) -> Method:
-    """FedUC's hierarchical aggregation: clusters average often, and merge with each other now and then.
+    """FedUC's hierarchical aggregation: clusters average often and merge with each other less often.
 
-    Algorithm 1 of FedUC. Clients take T'' = `rule.steps` local steps, then their aggregator j takes
-    ``w~_j = sum_i phi_ij v_i`` (6); after T' = `intra_rounds` of these it merges, as the pattern says:
+    Algorithm 1 of FedUC. Clients take T'' = `rule.steps` local steps, then their aggregator j computes
+    ``w~_j = sum_i phi_ij v_i`` (6); after T' = `intra_rounds` of these it merges, according to the pattern:
 
-    - censyn (7): ``w = sum_j beta_j w~_j``, which all start from;
-    - cenasy (8): whenever one finishes, ``w <- (1 - beta_j) w + beta_j w~_j``, which it alone starts from;
-    - decsyn (10): each starts from ``sum over j' in S_j of sigma_jj' w~_j'``, S_j being its neighbours and itself;
-    - decasy (11): whenever one finishes, it starts from that sum, of what its neighbours sent last.
+    - censyn (7): all continue from ``w = sum_j beta_j w~_j``;
+    - cenasy (8): a cluster that finishes sets ``w <- (1 - beta_j) w + beta_j w~_j`` and alone continues from it;
+    - decsyn (10): each continues from ``sum over j' in S_j of sigma_jj' w~_j'``, S_j being its neighbours and itself;
+    - decasy (11): a cluster that finishes continues from that sum of its neighbours' latest models.
 
-    The seconds of the network decide who finishes when. A round is one local step index t: T = `rounds` must be a
-    multiple of T'T'', and the rule's `lr_decay` is per local step, taken at the first of an event. For clients that
-    move, `phases` replaces `clustering` and `network` by those in force from each round on. Clients that have not
+    The network's times decide who finishes when. A round is one local step index t: T = `rounds` must be a
+    multiple of T'T'', and the rule's `lr_decay` is per local step, evaluated at the first step of an event. For
+    clients that move, `phases` gives the `clustering` and `network` from each round on. Clients that have not
     uploaded by the deadline are left out.
 
     Args:
         population: the clients.
-        clustering: each client's aggregator; aggregators may have none.
-        network: how long things take.
-        rule: what a client does.
-        rounds: T, local step indices.
-        pattern: how clusters merge: central or not, synchronous or not.
-        intra_rounds: averages in a cluster before each merge, T'.
+        clustering: each client's aggregator; aggregators may have no clients.
+        network: training and transfer times.
+        rule: the local training rule.
+        rounds: number of local step indices, T.
+        pattern: how clusters merge: centralised or decentralised, synchronous or asynchronous.
+        intra_rounds: intra-cluster averages before each merge, T'.
         phases: for clients that move.
-        deadline_seconds: an intra-cluster round waits no longer.
-        pace: how clients' seconds change; a cluster's work keeps those at which it began.
+        deadline_seconds: maximum wait per intra-cluster round.
+        pace: how clients' speeds change; a cluster's work keeps those at its start.
     """
     refuse_epochs(rule, "hierarchical aggregation, whose rounds are local steps that all clients take")
     if phases is None:
@@ -108,13 +108,13 @@ def hierarchical_schedule(
     deadline_seconds: float = math.inf,
     pace: Pace | None = None,
 ) -> Schedule:
-    """Clusters work side by side, each at its own speed, and merge as the pattern says (FedUC, Algorithm 1).
+    """Return a schedule in which clusters work in parallel and merge by a pattern (FedUC, Algorithm 1).
 
     A cluster's work is `intra_rounds` (T') intra-cluster aggregations of all its clients, each after `local_steps`
-    (T'') local steps, and then one inter-cluster transfer (`network.event_seconds`). In the synchronous patterns an
-    event is the work of all clusters and lasts as long as the slowest; in the asynchronous ones it is the work of the
-    one that finishes next, of equals the lowest. A round is one local step index t, so an event takes T'T'' rounds, and
-    there are ``R = T / (T'T'')`` of them over all clusters together.
+    (T'') local steps, then one inter-cluster transfer (`network.event_seconds`). In synchronous patterns an event is
+    the work of all clusters and lasts as long as the slowest; in asynchronous ones it is the work of the next cluster
+    to finish, the lowest on ties. A round is one local step index t, so an event takes T'T'' rounds, and all clusters
+    together have ``R = T / (T'T'')`` events.
 
     Aggregators without clients never train and have weight 0 in every merge; in CenSyn and DecSyn they still receive
     models. Staleness counts the events between a cluster's last download and this event.
@@ -146,7 +146,7 @@ def _make_arrivals(
     deadline_seconds: float,
     pace: Pace | None,
 ) -> Arrivals:
-    """Return the works and merges in force at each event."""
+    """Return the works and merges that apply at each event."""
     _check(population, phases, pattern, rounds, intra_rounds, local_steps)
     rounds_per_event = intra_rounds * local_steps
     plans = [_plan(population, phase, pattern, intra_rounds, deadline_seconds, pace) for phase in phases]
@@ -158,7 +158,7 @@ def _make_arrivals(
 
 
 def _lay_out(arrivals: Arrivals, phases: Sequence[Phase], pattern: Pattern, rounds: int) -> Schedule:
-    """Return the events that the clusters' work becomes on the virtual clock."""
+    """Lay the clusters' work out on the virtual clock as events."""
     clusters = phases[0].network.aggregators
     downloaded = np.full(clusters, -1)
     finished = _synchronous(arrivals) if pattern in SYNCHRONOUS else _asynchronous(arrivals, clusters)
@@ -167,9 +167,9 @@ def _lay_out(arrivals: Arrivals, phases: Sequence[Phase], pattern: Pattern, roun
 
 
 def cut_by_empty(network: Network, clustering: Clustering) -> bool:
-    """Whether aggregators without clients cut the others into parts that never hear of each other.
+    """Return whether aggregators without clients separate the others into parts that never exchange models.
 
-    Then a decentralised pattern trains several models that do not meet, though the graph is connected.
+    A decentralised pattern then trains several independent models, though the graph is connected.
     """
     return is_cut(network.neighbours, np.flatnonzero(clustering.sizes).tolist())
 
@@ -193,7 +193,7 @@ def _decsyn(samples: Sequence[float], neighbours: Neighbours, active: tuple[int,
 
 
 def _decasy(samples: Sequence[float], neighbours: Neighbours, active: tuple[int, ...]) -> Merge:
-    """(11): the same for the one that finished, of the models that its neighbours sent last."""
+    """(11): the same for the cluster that finished, from its neighbours' latest models."""
     (j,) = active
     mix = _weighted(samples, (j, *neighbours[j]))
     return None, ((j, mix),) if mix else ()
@@ -208,7 +208,7 @@ _MERGES: dict[Pattern, Callable[[Sequence[float], Neighbours, tuple[int, ...]], 
 
 
 def _weighted(samples: Sequence[float], clusters: Iterable[int]) -> Mix | None:
-    """Weigh published models by their clusters' samples, D_j; None if all these clusters are empty."""
+    """Weight published models by their clusters' samples, D_j; None if all these clusters are empty."""
     weighing = [j for j in sorted(clusters) if samples[j]]
     total = sum(samples[j] for j in weighing)
     return Mix(published=tuple((j, samples[j] / total) for j in weighing)) if weighing else None
@@ -219,10 +219,10 @@ def _plan(
 ) -> PhaseWork:
     clustering, network = phase.clustering, phase.network
     if pace is not None and network.frequencies is not None:
-        raise InputError("network.frequencies: do not go with speeds that change, as faults.availability_file has them")
+        raise InputError("network.frequencies: cannot be used with changing speeds from faults.availability_file")
 
     def times(network: Network, clients: Ids) -> tuple[Floats, Mask]:
-        """Return how long each cluster's work takes, [aggregators], and who is late, [clients of all]."""
+        """Return the duration of each cluster's work, [aggregators], and who is late, [all clients]."""
         labels, late = clustering.labels[clients], np.zeros(len(population), bool)
         if deadline < math.inf:
             late[clients] = late_clients(network, labels, deadline)
@@ -268,7 +268,7 @@ def _plan(
 
 
 def _synchronous(arrivals: Arrivals) -> Iterator[Finished]:
-    """All clusters work, then wait for the slowest."""
+    """All clusters work and wait for the slowest."""
     now = 0.0
     for index, plan in enumerate(arrivals.in_force):
         work = plan.begun(plan.works[0], now)
@@ -277,7 +277,7 @@ def _synchronous(arrivals: Arrivals) -> Iterator[Finished]:
 
 
 def _asynchronous(arrivals: Arrivals, clusters: int) -> Iterator[Finished]:
-    """Whichever cluster finishes next merges and goes on; one without clients begins once it gets some."""
+    """The next cluster to finish merges and continues; one without clients starts once it gets some."""
     now = 0.0
     idle = set(range(clusters))
     in_flight: list[tuple[float, int, float, Work]] = []
@@ -286,13 +286,13 @@ def _asynchronous(arrivals: Arrivals, clusters: int) -> Iterator[Finished]:
             work = arrivals.in_force[index].begun(planned, now)
             heapq.heappush(in_flight, (now + work.seconds, j, now, work))
             idle.remove(j)
-        now, j, began, work = heapq.heappop(in_flight)  # the earliest; of equals the lowest cluster
+        now, j, began, work = heapq.heappop(in_flight)  # the earliest; on ties the lowest cluster
         idle.add(j)
         yield arrivals.end(index, j, work, began, now)
 
 
 def _require_kept(phases: Sequence[Phase], plans: Sequence[PhaseWork], deadline: float) -> None:
-    """Refuse a deadline that leaves every event without clients."""
+    """Reject a deadline that leaves every event without clients."""
     if not any(len(work.cohort) for plan in plans for work in plan.works.values()):
         least = min(fastest_seconds(phase.network, phase.clustering.labels) for phase in phases)
         raise InputError(missed(deadline, least))
@@ -327,7 +327,7 @@ def _check_phase(population: Population, phase: Phase, aggregators: int, central
         )
     if not clustering.clusters == network.aggregators == aggregators:
         raise InputError(
-            f"clustering.clusters = {clustering.clusters}: must be the number of aggregators, {aggregators}, always"
+            f"clustering.clusters = {clustering.clusters}: must be {aggregators}, the number of aggregators, always"
         )
     if not clustering.sizes.any():
         raise InputError("clustering: no client is in any cluster")

@@ -1,4 +1,4 @@
-"""HierFAVG: edge servers average often, the cloud now and then (Liu et al. 2020)."""
+"""HierFAVG: edge servers average often, the cloud less often (Liu et al. 2020)."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def hierfavg(
     deadline_seconds: float = math.inf,
     pace: Pace | None = None,
 ) -> Method:
-    """HierFAVG: a client-edge-cloud hierarchy; it is `hierarchical` with the pattern censyn.
+    """HierFAVG: a client-edge-cloud hierarchy, equal to `hierarchical` with the pattern censyn.
 
     Liu et al. 2020, "Client-Edge-Cloud Hierarchical Federated Learning", Algorithm 1: kappa_1 = `rule.steps` local
     steps, then each edge averages its clients; after kappa_2 = `intra_rounds` of these the cloud averages the edges,
@@ -37,14 +37,14 @@ def hierfavg(
     Args:
         population: the clients.
         clustering: each client's edge server.
-        network: how long things take.
-        rule: what a client does.
-        rounds: local steps.
-        intra_rounds: averages at the edges before each at the cloud, kappa_2.
-        pattern: always censyn; for a clustering that is made for a pattern.
+        network: training and transfer times.
+        rule: the local training rule.
+        rounds: number of local steps, T.
+        intra_rounds: edge averages before each cloud average, kappa_2.
+        pattern: always censyn; used by clusterings that depend on a pattern.
         phases: for clients that move.
-        deadline_seconds: an average at an edge waits no longer.
-        pace: how clients' seconds change.
+        deadline_seconds: maximum wait per edge average.
+        pace: how clients' speeds change.
     """
     return hierarchical(
         population, clustering, network, rule, rounds, pattern, intra_rounds, phases, deadline_seconds, pace

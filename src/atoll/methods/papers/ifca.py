@@ -1,4 +1,4 @@
-"""IFCA: every round each client takes the cluster whose model has the least loss on its data (Ghosh et al. 2020)."""
+"""IFCA: in every round clients choose the cluster with the least loss on their data (Ghosh et al. 2020)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,29 +44,28 @@ def ifca(
     shared_layers: Count = 0,
     module: "nn.Module | None" = None,
 ) -> Method:
-    """IFCA: every round each client of the cohort takes the model with the least loss on its data, and trains it.
+    """IFCA: in every round each client of the cohort trains the cluster model with the least loss on its data.
 
     Ghosh et al. 2020. Option `models`: a cluster's model becomes the mean of its clients' models. Option
     `gradients`, with one local step: ``chi_p <- chi_p - (eta / m) * sum of g_i``, m counting the whole cohort.
 
     Args:
         population: the clients.
-        rule: what a client does.
-        rounds: T.
+        rule: the local training rule.
+        rounds: number of rounds, T.
         clusters: number of models, P.
-        option: what is averaged.
-        fraction: share of the clients in a cohort.
-        clock: how long clients take; None: every round takes a second.
-        seed: what cohorts are drawn from.
-        restarts: starts tried; the one with the least loss is kept.
-        restart_rounds: rounds that each start is tried for.
-        resample: disjoint data for identity and training, every round.
-        shared_layers: first layers that all clusters share.
-        module: the model, needed where layers are shared.
+        option: whether models or gradients are averaged.
+        fraction: share of clients in each cohort.
+        clock: clients' training and upload times; None: every round takes one second.
+        seed: seed for drawing cohorts.
+        restarts: number of initialisations to try; the one with the least loss is kept.
+        restart_rounds: number of trial rounds per initialisation.
+        resample: use disjoint data for cluster assignment and training in every round.
+        shared_layers: number of first layers shared by all clusters.
+        module: the model, needed if layers are shared.
 
     Raises:
-        InputError: settings that do not go together, clients with too few samples to resample, or more shared layers
-            than the model has.
+        InputError: settings conflict, clients have too few samples to resample, or there are too many shared layers.
     """
     rule = resampled(rule, population, rounds) if resample else rule
     shared = first_layers(module, shared_layers) if shared_layers and module is not None else ()
@@ -90,7 +89,7 @@ def ifca(
 
 
 def resampled(rule: LocalRule, population: Population, rounds: int) -> LocalRule:
-    """Return the rule with each client's data split into two disjoint parts a round: for identity, and for training.
+    """Return the rule with clients' data split into disjoint parts, two per round: for assignment and for training.
 
     Raises:
         InputError: a client has too few samples.
@@ -98,7 +97,7 @@ def resampled(rule: LocalRule, population: Population, rounds: int) -> LocalRule
     parts, sizes = 2 * rounds, population.sizes
     if sizes.min() < parts:
         raise InputError(
-            f"method.resample = true: client {sizes.argmin()} has {sizes.min()} samples, it needs at least "
+            f"method.resample = true: client {sizes.argmin()} has {sizes.min()} samples but needs at least "
             f"2 x rounds = {parts}"
         )
     return replace(rule, resample_parts=parts)
@@ -106,7 +105,7 @@ def resampled(rule: LocalRule, population: Population, rounds: int) -> LocalRule
 
 def first_layers(module: "nn.Module", count: int) -> tuple[str, ...]:
     """Return the names of the parameters and buffers of the first `count` layers that have any."""
-    from atoll.local.travel import layers_of, names_in  # need PyTorch, which settings do not wait for
+    from atoll.local.travel import layers_of, names_in  # late: reading settings needs no PyTorch
 
     layers = layers_of(module)
     if count >= len(layers):
@@ -124,9 +123,9 @@ def all_together(
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Schedule:
-    """Every round one cohort, drawn from all clients, trains; each client finds its cluster first (IFCA, CFL-MGD).
+    """Return a schedule of one cohort per round, whose clients first find their clusters (IFCA, CFL-MGD).
 
-    Each client is sent all clusters' models and returns one. Clusters are never merged, and there is no server's
+    Each client receives all clusters' models and returns one. Clusters are never merged, and there is no server
     model. The cohort is ``cohort_size(fraction, clients)`` clients drawn without replacement.
     """
     check_rounds(rounds, fraction)
@@ -147,7 +146,7 @@ def all_together(
 
 
 def choose_start(method: Method, executor: Executor, candidates: Sequence[tuple[Model, ...]], clients: int) -> int:
-    """Return which start's clusters fit best after `restart_rounds`: the least mean of each client's least loss."""
+    """Return the index of the best start after `restart_rounds`: the least mean of clients' least losses."""
     events = tuple(event for event in method.schedule.events if event.round < method.restart_rounds)
     trial = replace(method.schedule, events=events)
     everyone = np.arange(clients)

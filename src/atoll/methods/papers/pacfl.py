@@ -1,4 +1,4 @@
-"""PACFL: clusters found before training, by the angles between what clients' data span (Vahidian et al. 2023)."""
+"""PACFL: clustering before training, by angles between clients' data subspaces (Vahidian et al. 2023)."""
 
 import math
 from dataclasses import replace
@@ -22,9 +22,9 @@ from atoll.support.seeds import generator
 if TYPE_CHECKING:
     from torch import nn
 
-Linkage = Literal["complete", "average", "single"]  # not Ward's, which is of Euclidean distances alone
+Linkage = Literal["complete", "average", "single"]  # not Ward's, which needs Euclidean distances
 
-_NUMBER_BYTES = 4  # of a singular vector, sent as inputs are computed with
+_NUMBER_BYTES = 4  # per element of a singular vector, sent in float32 like the inputs
 
 
 @checked
@@ -42,29 +42,29 @@ def pacfl(
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Method:
-    """PACFL: clients send a few singular vectors of their data, are clustered by these, then FedAvg in each cluster.
+    """PACFL: clients are clustered by a few singular vectors of their data; each cluster then runs FedAvg.
 
     Vahidian et al. 2023, "Efficient distribution similarity identification in clustered federated learning via
     principal angles between client data subspaces". Client i sends ``U_i``, the p leading left singular vectors of its
-    inputs of each class. The distance of two clients is the smallest principal angle between all that each sent
-    (`smallest`), or the sum of the principal angles of class and class (`sum`), 90 degrees each for a vector of a class
-    that the other lacks; singular vectors have no sign, so neither depends on it. Clusters by agglomeration; all begin
-    from one model. The vectors, four bytes a number, count as models sent in the first event, rounded up.
+    inputs of each class. The distance of two clients is the smallest principal angle between all their vectors
+    (`smallest`), or the sum of principal angles class by class (`sum`), with 90 degrees for each vector that the other
+    client lacks; both are independent of the vectors' signs. Clustering is agglomerative; all clusters start from one
+    model. The vectors, at four bytes per element, count as models sent in the first event, rounded up.
 
     Args:
         population: the clients.
-        rule: what a client does.
-        rounds: T.
-        module: the model; what vectors are measured in.
-        clusters: number of clusters; with a threshold, the most.
-        vectors: singular vectors of each class, p.
+        rule: the local training rule.
+        rounds: number of rounds, T.
+        module: the model, whose size is the unit for counting the vectors.
+        clusters: number of clusters; with a threshold, the maximum.
+        vectors: singular vectors per class, p.
         angle: distance between two clients.
         linkage: distance between two clusters.
-        threshold: clusters farther apart (degrees) are not merged, unless more than `clusters` would be left; unset:
-            the number alone counts.
-        fraction: share of all clients in a cohort, of whatever cluster they are.
-        clock: how long clients take; None: every round takes a second.
-        seed: what cohorts are drawn from.
+        threshold: clusters farther apart (degrees) are merged only while there are more than `clusters`; unset:
+            merging stops at `clusters`.
+        fraction: share of all clients in each cohort, regardless of cluster.
+        clock: clients' training and upload times; None: every round takes one second.
+        seed: seed for drawing cohorts.
 
     Raises:
         InputError: more clusters than clients.
@@ -84,7 +84,7 @@ def pacfl(
 
 
 def _with_signatures(schedule: Schedule, bases: Floats, module: "nn.Module") -> Schedule:
-    """Return the schedule whose first event also counts the vectors, as models of as many bytes."""
+    """Return the schedule with the vectors counted in the first event, in units of models."""
     from atoll.local.weights import count_bytes
 
     numbers = int(bases.any(axis=2).sum()) * bases.shape[2]

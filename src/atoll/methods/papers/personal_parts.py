@@ -1,4 +1,4 @@
-"""FedAvg of a part of the model; the rest stays with each client: FedBN, FedPer and FedRep."""
+"""FedAvg on part of the model, with the rest kept at each client: FedBN, FedPer and FedRep."""
 
 from dataclasses import replace
 from functools import partial
@@ -28,24 +28,24 @@ def fedbn(
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Method:
-    """FedBN: FedAvg of everything but normalisation layers, which stay with the clients.
+    """FedBN: FedAvg of everything but normalisation layers, which stay at the clients.
 
-    Li et al. 2021, Algorithm 1: of every layer l that is no batch normalisation, ``w_l <- sum_k p_k w_l,k``. Here the
-    other normalisation layers of PyTorch stay too, and of batch normalisation also the running statistics.
+    Li et al. 2021, Algorithm 1: ``w_l <- sum_k p_k w_l,k`` for every layer l except batch normalisation. Here PyTorch's
+    other normalisation layers stay too, and so do batch normalisation's running statistics.
 
     Args:
         population: the clients.
-        rule: what a client does.
-        rounds: T.
+        rule: the local training rule.
+        rounds: number of rounds, T.
         module: the initial model.
-        fraction: share of the clients in a cohort.
-        clock: how long clients take; None: every round takes a second.
-        seed: what cohorts are drawn from.
+        fraction: share of clients in each cohort.
+        clock: clients' training and upload times; None: every round takes one second.
+        seed: seed for drawing cohorts.
 
     Raises:
-        InputError: a model without normalisation layers.
+        InputError: the model has no normalisation layers.
     """
-    from atoll.local.travel import norms  # needs PyTorch, which settings do not wait for
+    from atoll.local.travel import norms  # late: reading settings needs no PyTorch
 
     told = "method.name = 'fedbn'"
     if not (names := norms(module)):
@@ -64,22 +64,22 @@ def fedper(
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Method:
-    """FedPer: FedAvg of the base layers; the last layers, the head, stay with the clients.
+    """FedPer: FedAvg of the base layers; the last layers, the head, stay at the clients.
 
-    Arivazhagan et al. 2019: a client trains base and head together, K_P layers of which are its own.
+    Arivazhagan et al. 2019: a client trains the base together with its own head of K_P layers.
 
     Args:
         population: the clients.
-        rule: what a client does.
-        rounds: T.
+        rule: the local training rule.
+        rounds: number of rounds, T.
         module: the initial model.
-        personal_layers: last layers with parameters that stay, K_P; 0 is FedAvg.
-        fraction: share of the clients in a cohort.
-        clock: how long clients take; None: every round takes a second.
-        seed: what cohorts are drawn from.
+        personal_layers: number of last layers with parameters kept at the clients, K_P; 0 is FedAvg.
+        fraction: share of clients in each cohort.
+        clock: clients' training and upload times; None: every round takes one second.
+        seed: seed for drawing cohorts.
 
     Raises:
-        InputError: no layer is left that travels.
+        InputError: no layer would be communicated.
     """
     names, told = _head(module, personal_layers), f"method.personal_layers = {personal_layers}"
     return keep_at_clients(fedavg(population, rule, rounds, fraction, clock, seed), names, module, told)
@@ -97,31 +97,31 @@ def fedrep(
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Method:
-    """FedRep: a client trains its own head on the body that it was sent, then the body below that head.
+    """FedRep: a client trains its own head on the body that it received, then the body below that head.
 
     Collins et al. 2021, Algorithm 1, has tau steps for the head and one for the body; here tau = `rule.steps` -
-    `body_steps`, so that a task takes as many local steps as in other methods.
+    `body_steps`, so that the number of local steps is the same as in other methods.
 
     Args:
         population: the clients.
-        rule: what a client does.
-        rounds: T.
+        rule: the local training rule.
+        rounds: number of rounds, T.
         module: the initial model.
-        personal_layers: last layers with parameters that stay, the head.
-        body_steps: the last local steps, which train what travels; those before train the head.
-        fraction: share of the clients in a cohort.
-        clock: how long clients take; None: every round takes a second.
-        seed: what cohorts are drawn from.
+        personal_layers: number of last layers with parameters kept at the clients, the head.
+        body_steps: number of final local steps that train the body; the earlier ones train the head.
+        fraction: share of clients in each cohort.
+        clock: clients' training and upload times; None: every round takes one second.
+        seed: seed for drawing cohorts.
 
     Raises:
-        InputError: no layer is left that travels, or no local step for the head.
+        InputError: no layer would be communicated, or no local step is left for the head.
     """
-    from atoll.methods.parts.head_first import HeadFirstTrainer  # needs PyTorch, which settings do not wait for
+    from atoll.methods.parts.head_first import HeadFirstTrainer  # late: reading settings needs no PyTorch
 
     if body_steps >= (least := rule.steps_of(int(population.sizes.min()))):
         raise InputError(
             f"method.body_steps = {body_steps}: must be less than a client's local steps, which may be {least}; the "
-            "rest of them train the head"
+            "others train the head"
         )
     names, told = _head(module, personal_layers), f"method.personal_layers = {personal_layers}"
     method = fedavg(population, rule, rounds, fraction, clock, seed)

@@ -24,29 +24,29 @@ def scaffold(
     clock: Clock | None = None,
     seed: int = 0,
 ) -> Method:
-    """SCAFFOLD: each client's steps are corrected by ``c - c_i``, what it would drift by from the others.
+    """SCAFFOLD: each client's steps are corrected by ``c - c_i``, to counteract its drift.
 
     Karimireddy et al. 2020, Algorithm 1 with option II. A cohort's clients start from x, take K = `rule.steps` steps
     ``y <- y - eta * (g(y) - c_i + c)`` and set ``c_i <- c_i - c + (x - y) / (K * eta)``. Then the server sets
-    ``x <- x + server_lr * mean(y - x)`` and ``c <- c + |S| / N * mean(c_i's change)``, S being those who answered.
+    ``x <- x + server_lr * mean(y - x)`` and ``c <- c + |S| / N * mean(c_i's change)``, S being those that answered.
 
-    c travels with the model, so twice as much is sent either way; c_i stays at its client. All clients count alike.
+    c is communicated with the model, which doubles traffic; c_i stays at its client. Clients have equal weights.
 
     Args:
         population: the clients.
-        rule: what a client does; plain SGD.
-        rounds: T.
+        rule: the local training rule; plain SGD.
+        rounds: number of rounds, T.
         server_lr: the server's step size, eta_g.
-        fraction: share of the clients in a cohort.
-        clock: how long clients take; None: every round takes a second.
-        seed: what cohorts are drawn from.
+        fraction: share of clients in each cohort.
+        clock: clients' training and upload times; None: every round takes one second.
+        seed: seed for drawing cohorts.
 
     Raises:
-        InputError: another optimiser, or a proximal term: c_i would not be the mean of gradients.
+        InputError: the optimiser is not plain SGD, or there is a proximal term: c_i would not be a mean of gradients.
     """
-    require_sgd(rule, "method.name = 'scaffold', whose c_i are means of the gradients that steps were made of")
-    refuse_proximal(rule, "method.name = 'scaffold', whose c_i are means of the gradients that steps were made of")
-    from atoll.methods.parts.corrected_trainers import ControlVariates  # needs PyTorch, which settings do not wait for
+    require_sgd(rule, "method.name = 'scaffold', whose c_i are means of the gradients of local steps")
+    refuse_proximal(rule, "method.name = 'scaffold', whose c_i are means of the gradients of local steps")
+    from atoll.methods.parts.corrected_trainers import ControlVariates  # late: reading settings needs no PyTorch
 
     plain = weigh_equally(fedavg(population, rule, rounds, fraction, clock, seed))
     combine, server_rule = MeanAndShare(len(population)), MoveBoth(server_lr)
@@ -55,7 +55,7 @@ def scaffold(
 
 @dataclass(frozen=True)
 class MoveBoth:
-    """The server rule of x and c: x goes a step of `lr` toward the mean, c the clients' share of the way to theirs."""
+    """The server rule of x and c: x steps by `lr` toward its mean, c by the share of clients that answered."""
 
     lr: float
 

@@ -1,4 +1,4 @@
-"""Methods called from a script are held against what an experiment file would be, and told in the same sentences."""
+"""Methods called from a script are checked like an experiment file, with the same error messages."""
 
 from collections.abc import Callable, Mapping
 from inspect import signature
@@ -11,14 +11,14 @@ from atoll.support.requiring import check_arguments, require_has
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_COMMON = {"rounds": Positive, "seed": Count}  # settings that stand in no section
+_COMMON = {"rounds": Positive, "seed": Count}  # settings outside any section
 _OBJECTS = ("population", "clustering", "network", "clock", "rule", "module", "phases", "pace")
 
 
 def checked(make: Callable[P, R]) -> Callable[P, R]:
-    """Return the method's function with its arguments checked: types, limits, and whether they are of as many clients.
+    """Return the method's function with its arguments checked: types, limits, and equal numbers of clients.
 
-    The function then raises an `InputError` before anything else is done.
+    The function then raises an `InputError` before doing anything else.
     """
     module = signature(make).parameters.get("module")
 
@@ -31,12 +31,12 @@ def checked(make: Callable[P, R]) -> Callable[P, R]:
 
 
 def _path(name: str) -> str:
-    """Return what a sentence calls an argument: a setting by its path, an object by its name."""
+    """Return an argument's name in error messages: a setting's path, or an object's name."""
     return name if name in _COMMON or name in _OBJECTS else f"method.{name}"
 
 
 def _require_same_clients(given: Mapping[str, Any]) -> None:
-    """Refuse a clustering, a clock or a network of another number of clients than the population has."""
+    """Reject a clustering, clock or network whose number of clients differs from the population's."""
     clients = len(given["population"])
     counts = {"clustering": ("labels", _labels), "clock": ("seconds", _seconds), "network": ("seconds", _computes)}
     for name, (what, count) in counts.items():

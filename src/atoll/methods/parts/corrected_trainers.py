@@ -1,4 +1,4 @@
-"""Trainers whose clients keep a correction of their gradients from task to task: SCAFFOLD's and FedDyn's."""
+"""Trainers whose clients keep a gradient correction between tasks: SCAFFOLD's and FedDyn's."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,21 +13,21 @@ from atoll.local.trainer import Trainer
 
 
 class CorrectedTrainer(Trainer):
-    """Takes the rule's steps with a constant added to each gradient. What a client keeps begins as zeros."""
+    """Takes the rule's steps with a constant added to each gradient. Client state starts at zero."""
 
     keeps_state = True
 
     def __init__(self, *given: Any, **named: Any) -> None:
-        """Do what `Trainer` does, with autograd's gradients, which can be added to."""
+        """Set up a `Trainer` that uses autograd, whose gradients can be added to."""
         super().__init__(*given, **named)
         self.dense = None
 
     def state_of(self, task: ClientTask) -> Model:
-        """Return what the client kept last: one tensor a parameter."""
+        """Return the client's state: one tensor per parameter."""
         return task.state or {name: torch.zeros_like(own) for name, own in self.module.named_parameters()}
 
     def train_corrected(self, task: ClientTask, terms: Model) -> ClientUpdate:
-        """Return what `Trainer.train` does where these terms are added to the parameters' gradients."""
+        """Return the result of `Trainer.train` with these terms added to the parameters' gradients."""
         with _adding(dict(self.module.named_parameters()), terms):
             return super().train(task)
 
@@ -35,12 +35,12 @@ class CorrectedTrainer(Trainer):
 class ControlVariates(CorrectedTrainer):
     """SCAFFOLD's client, option II: K steps ``y <- y - eta (g(y) - c_i + c)`` from y = x.
 
-    Then ``c_i <- c_i - c + (x - y) / (K eta)``. It is sent c as ``parameter@c`` with the model, zeros at first, and
-    sends c plus what its c_i changed by.
+    Then ``c_i <- c_i - c + (x - y) / (K eta)``. It receives c with the model as ``parameter@c``, initially zero, and
+    sends back c plus the change in c_i.
     """
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return y, and c_i to keep."""
+        """Return y, with c_i as the client's state."""
         own, start = self.state_of(task), task.start
         c = {name: start.get(f"{name}@c", torch.zeros_like(tensor)) for name, tensor in own.items()}
         update = self.train_corrected(task, {name: c[name] - own[name] for name in own})
@@ -51,14 +51,14 @@ class ControlVariates(CorrectedTrainer):
 
 
 class DynamicRegulariser(CorrectedTrainer):
-    """FedDyn's client: steps down ``L_k(w) - alpha <lambda_k, w> + alpha / 2 ||w - W||^2``; then lambda_k is moved.
+    """FedDyn's client: descends ``L_k(w) - alpha <lambda_k, w> + alpha / 2 ||w - W||^2``, then updates lambda_k.
 
-    ``lambda_k <- lambda_k - (w - W)``, which is the paper's gradient of L_k divided by alpha. The rule's proximal
-    term is the last one, so alpha is `rule.proximal`.
+    ``lambda_k <- lambda_k - (w - W)`` is the paper's gradient of L_k divided by alpha. The quadratic term is the
+    rule's proximal term, so alpha is `rule.proximal`.
     """
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return w, and lambda_k to keep."""
+        """Return w, with lambda_k as the client's state."""
         own = self.state_of(task)
         update = self.train_corrected(task, {name: tensor * -self.rule.proximal for name, tensor in own.items()})
         new = {name: own[name] - (update.model[name] - task.start[name]) for name in own}

@@ -1,4 +1,4 @@
-"""What methods share in which all clients of a cohort count alike, and the server needs to know how many answered."""
+"""Equal client weights, and a mean that also tells the server how many clients answered."""
 
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -18,7 +18,7 @@ Worked = TypeVar("Worked", Event, Work)
 
 
 def weigh_equally(method: Method) -> Method:
-    """Return the method with weight 1 for every client; what clusters weigh in a merge stays."""
+    """Return the method with weight 1 for every client; clusters' weights in merges are unchanged."""
     schedule = replace(method.schedule, events=pack(map(_equally, method.schedule.events)))
     if method.arrivals is None:
         return replace(method, schedule=schedule)
@@ -37,9 +37,9 @@ def _equally(work: Worked) -> Worked:
 
 @dataclass(frozen=True)
 class MeanAndShare:
-    """The combine rule that returns the mean of the models, and as `SHARE` how many they are of all clients.
+    """The combine rule that returns the mean of the models, and the share of all clients in it as `SHARE`.
 
-    The share is for the server rule, which takes it out of the model with `take_share`.
+    The server rule removes the share from the model with `take_share`.
     """
 
     clients: int
@@ -61,6 +61,6 @@ class MeanAndShare:
 
 
 def take_share(merged: Model) -> tuple[Model, float]:
-    """Return the mean, and which share of all clients it is of: 0 if nobody answered."""
+    """Return the mean and the share of all clients in it, 0 if nobody answered."""
     share = float(merged[SHARE]) if SHARE in merged else 0.0
     return {name: tensor for name, tensor in merged.items() if name != SHARE}, share

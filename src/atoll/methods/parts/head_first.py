@@ -1,4 +1,4 @@
-"""The trainer of clients that train a head of their own first, then the body below it (FedRep)."""
+"""The trainer for clients that first train their own head, then the body below it (FedRep)."""
 
 from collections.abc import Collection
 from itertools import islice
@@ -13,10 +13,10 @@ from atoll.support.seeds import layers_drawing_from
 
 
 class HeadFirstTrainer(Trainer):
-    """Takes the first local steps with the head alone, the last `body_steps` with the body alone."""
+    """Trains only the head in the first local steps, only the body in the last `body_steps`."""
 
     def __init__(self, module: nn.Module, *given: Any, head: Collection[str], body_steps: int, **named: Any) -> None:
-        """Do what `Trainer` does, with the names of the head's parameters; no step is made by hand."""
+        """Set up a `Trainer` with the names of the head's parameters; all steps use autograd."""
         super().__init__(module, *given, **named)
         self.head = frozenset(head)
         self.body_steps = body_steps
@@ -25,7 +25,7 @@ class HeadFirstTrainer(Trainer):
         """Return the whole model after the client's local steps.
 
         Raises:
-            RunError: the loss or the model is not finite, unless `tolerant`; names event, cluster and client.
+            RunError: loss or model is not finite, unless `tolerant`; names event, cluster and client.
         """
         load_model(self.module, task.start)
         self.module.train()

@@ -1,4 +1,4 @@
-"""What a method needs besides its function."""
+"""A method's needs besides its function."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class MethodKind:
-    """A method that changes more than a schedule; for others their function alone stands in the table.
+    """A method with special needs; others are listed by their function alone.
 
     Attributes:
-        make: makes the `Method` from what it asks for by parameter name.
-        population: makes the population that trains from the clients' (`population`); None: it is the clients'.
-        module: returns the factory that replaces `model.name`'s, from that name (`name`); None: it is not replaced.
-        why_one_place: why it can have neither faults nor a fleet, as the end of a sentence; empty if it can.
-        rounds_are_local_steps: whether a round is one local step index (FedUC's t), not a piece of work.
-        untested: what of a client's model the server's lacks, as the subject of a sentence: a warning that the test
-            accuracy is without it, where no probe measures the clients' own models.
+        make: makes the `Method` from the arguments it requests by parameter name.
+        population: maps the clients' population (`population`) to the one that trains; None: unchanged.
+        module: maps `model.name` (`name`) to a replacement for its factory; None: not replaced.
+        why_one_place: why it supports neither faults nor a fleet, as the end of a sentence; empty if it does.
+        rounds_are_local_steps: whether a round is one local step index (FedUC's t).
+        untested: the part of clients' models that the server's lacks, as the subject of a sentence, to warn that test
+            accuracy excludes it unless a metric measures the clients' own models.
     """
 
     make: Callable[..., Any]
@@ -33,5 +33,5 @@ class MethodKind:
 
 
 def kind_of(made: "Callable[..., Any] | MethodKind") -> MethodKind:
-    """Return a method's kind; a bare function is one that needs nothing else."""
+    """Return a method's kind; a bare function has no special needs."""
     return made if isinstance(made, MethodKind) else MethodKind(made)

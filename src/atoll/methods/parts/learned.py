@@ -1,4 +1,4 @@
-"""What methods with learned clusters share: their schedule, and clusterings of what clients send."""
+"""Shared by methods with learned clusters: their schedule, and clustering of clients' results."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from atoll.support.errors import InputError
 Linkage = Literal["ward", "complete", "average", "single"]
 
 SENDING = "whose clusters are found from what every client sends"
-"""Why such a method can have neither faults nor a fleet."""
+"""Why such a method supports neither faults nor a fleet."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,10 +23,10 @@ class Turn:
     """One event of a method with learned clusters.
 
     Attributes:
-        cohort: who trains, each from its own cluster's model.
-        round: its round.
-        regroups: whether clients' clusters are found anew after it.
-        asks: whether it serves that alone: clients send what the clusters are found from, and models stay.
+        cohort: the clients that train, each from its own cluster's model.
+        round: the event's round.
+        regroups: whether clients are clustered anew after it.
+        asks: whether it only collects results for clustering and leaves models unchanged.
     """
 
     cohort: Ids
@@ -43,15 +43,15 @@ def apart(
     clock: Clock | None = None,
     labels: Ids | None = None,
 ) -> Schedule:
-    """Return the schedule in which clusters train apart: each client is sent its cluster's model, and returns it.
+    """Return the schedule of independently training clusters: each client receives and returns its cluster's model.
 
     Args:
         population: the clients.
-        clusters: the most clusters that there can be.
+        clusters: maximum number of clusters.
         turns: the events.
-        rounds: rounds that they make up.
-        clock: how long clients take; None: every event takes a second.
-        labels: each client's cluster, where it is known before training.
+        rounds: total number of rounds.
+        clock: clients' training and upload times; None: every event takes one second.
+        labels: each client's cluster, if known before training.
 
     Raises:
         InputError: more clusters than clients.
@@ -84,7 +84,7 @@ def apart(
 
 
 def as_vectors(models: Sequence[Model]) -> Floats:
-    """Return models as rows, [models, numbers]: their real tensors by name, one after the other, in float64."""
+    """Return models as rows in float64, [models, numbers]: their floating-point tensors, concatenated by name."""
     names = sorted(name for name, tensor in models[0].items() if tensor.is_floating_point())
     return np.stack(
         [np.concatenate([model[name].double().cpu().numpy().ravel() for name in names]) for model in models]
@@ -92,13 +92,13 @@ def as_vectors(models: Sequence[Model]) -> Floats:
 
 
 def normalised(rows: Floats) -> Floats:
-    """Return rows of unit length; one of zeros stays."""
+    """Return the rows scaled to unit length; zero rows stay zero."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.where(lengths > 0, lengths, 1.0))
 
 
 def numbered(labels: Ids) -> Ids:
-    """Return the same clusters, numbered by their first client.
+    """Return the same clusters, numbered in order of their first clients.
 
     >>> numbered(np.array([2, 2, 0, 1]))
     array([0, 0, 1, 2])
@@ -108,13 +108,13 @@ def numbered(labels: Ids) -> Ids:
 
 
 def agglomerate(distances: Floats, clusters: int, linkage: Linkage, threshold: float | None = None) -> Ids:
-    """Return each client's cluster by agglomerative clustering: as many clusters, or those that a threshold leaves.
+    """Return each client's cluster by agglomerative clustering, down to a number of clusters or up to a threshold.
 
     Args:
-        distances: of every pair, as `scipy.spatial.distance.pdist` has them; at least one.
-        clusters: how many are left; with a threshold, at most so many.
+        distances: pairwise distances in the order of `scipy.spatial.distance.pdist`; at least one.
+        clusters: number of clusters; with a threshold, the maximum.
         linkage: distance between clusters: ward, complete, average or single.
-        threshold: clusters farther apart are not merged, unless there would be too many.
+        threshold: clusters farther apart are merged only while there are too many.
     """
     from scipy.cluster import hierarchy
 
@@ -125,7 +125,7 @@ def agglomerate(distances: Floats, clusters: int, linkage: Linkage, threshold: f
 
 
 def nearest_means(rows: Floats, clusters: int, seed: int) -> Ids:
-    """Return each row's cluster by k-means, the best of ten starts."""
+    """Return each row's cluster by k-means, the best of ten initialisations."""
     from sklearn.cluster import KMeans
 
     return numbered(KMeans(clusters, n_init=10, random_state=seed).fit_predict(rows))

@@ -1,4 +1,4 @@
-"""Samples and models split over parties that hold different features of the same samples (FedBCD)."""
+"""Splits samples and models between parties that hold different features of the same samples (FedBCD)."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def share_samples(population: Population, parties: Positive = 2) -> Population:
-    """Return the population of so many parties, each of which holds (its features of) the union of all samples.
+    """Return the population of parties, each of which holds its features of the union of all samples.
 
     Args:
         population: the clients, whose samples are pooled.
-        parties: parties that the features are split over, K.
+        parties: number of parties that share the features, K.
 
     Raises:
         InputError: fewer than one party, or more parties than features.
@@ -31,13 +31,13 @@ def share_samples(population: Population, parties: Positive = 2) -> Population:
 
 
 def split_model(name: str) -> Callable[..., "Parties"]:
-    """Return the factory of a built-in dense model split between parties.
+    """Return a factory that splits a built-in dense model between parties.
 
-    Each hidden layer's units are dealt out evenly, at least one a party, and only the label party has the biases of
-    the outputs. So the sum has the whole model's widths, and for `linear` it is the whole model.
+    Each hidden layer's units are divided evenly, at least one per party, and only the label party has output biases.
+    So the sum has the whole model's widths, and for `linear` it equals the whole model.
 
     Raises:
-        InputError: a model that is not a chain of dense layers, which alone can be split by features.
+        InputError: the model is not a chain of dense layers, so it cannot be split by features.
 
     >>> split_model("mlp")((1, 28, 28), 10, 2).parties[1]
     Sequential(

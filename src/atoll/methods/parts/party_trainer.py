@@ -1,4 +1,4 @@
-"""The network of all parties, whose output is the sum of theirs, and its trainer (FedBCD)."""
+"""The joint model of all parties, whose output is the sum of theirs, and its trainer (FedBCD)."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ class Parties(nn.Module):
     """
 
     def __init__(self, shape: Shape, networks: Sequence[nn.Module]) -> None:
-        """Give network k the k-th block of inputs of this shape, [n, channels, pixels] (see `split_shape`)."""
+        """Assign network k the k-th block of inputs of this shape, [n, channels, pixels] (see `split_shape`)."""
         super().__init__()
         blocks = split_shape(shape, len(networks))
         self.channels = blocks[0][0]
@@ -45,9 +45,9 @@ class Parties(nn.Module):
 
 
 class PartyTrainer(Trainer):
-    """Trains one party after the other on one device; a client is a party, which holds its features of all samples.
+    """Trains parties one by one on one device; each client is a party with its own features of all samples.
 
-    All parties of a round see the same batch, which depends on the seed and the round alone. No step is made by hand.
+    All parties see the same batch per round, which depends only on seed and round. All steps use autograd.
     """
 
     why_one_by_one = "parties hold different models"
@@ -63,10 +63,10 @@ class PartyTrainer(Trainer):
         by_hand: bool = False,
         tolerant: bool = False,
     ) -> None:
-        """Put the module, which is scratch space, and the pool on the device.
+        """Move the module, which is scratch space, and the pool to the device.
 
         Raises:
-            InputError: the module is not of parties, or of another number of them than the population.
+            InputError: the module is not a `Parties` with as many parties as the population.
         """
         if not isinstance(module, Parties) or len(module.parties) != len(population):
             raise InputError(f"the model must be Parties of {len(population)} parties, as the population is")
@@ -74,7 +74,7 @@ class PartyTrainer(Trainer):
         self.parties = module
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the party's block of the model after its local steps, the other parties' outputs frozen.
+        """Return the party's block of the model after its local steps, with the other parties' outputs frozen.
 
         Raises:
             RunError: the loss or the block is not finite; names event, cluster and client (the party).
@@ -101,5 +101,5 @@ class PartyTrainer(Trainer):
         samples = self.population.samples(task.client)
         if self.rule.batch_size == "full":
             return samples
-        rng = generator(self.seed, "batches", task.round, 0, 0)  # for all parties the same
+        rng = generator(self.seed, "batches", task.round, 0, 0)  # the same for all parties
         return samples[rng.integers(len(samples), size=self.rule.batch_size)]

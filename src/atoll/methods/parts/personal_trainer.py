@@ -1,4 +1,4 @@
-"""Trainers of clients that keep a model of their own beside the server's (`bcd`, `local`, `ditto`)."""
+"""Trainers for clients that keep a personal model besides the server's (`bcd`, `local`, `ditto`)."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,33 +16,33 @@ from atoll.support.seeds import layers_drawing_from
 
 
 class PersonalTrainer(Trainer):
-    """Trains each client's own model, which it keeps; the rule's proximal term pulls it toward the server's.
+    """Trains each client's personal model; the rule's proximal term pulls it toward the server's.
 
-    A client's model begins as the module that the trainer is made with, which must be the run's initial model. What a
-    client sends is the server's model plus the change of its own.
+    A personal model starts from the trainer's module, which must be the run's initial model. Clients send the server's
+    model plus the change in their own.
     """
 
     keeps_state = True
-    keeps_model = True  # and that is what the state is
+    keeps_model = True  # the state is the model
 
     def __init__(self, module: nn.Module, *given: Any, **named: Any) -> None:
-        """Keep the initial model, and do what `Trainer` does."""
+        """Set up a `Trainer` that keeps the initial model."""
         super().__init__(module, *given, **named)
         self.initial = read_model(self.module)
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the server's model, moved by what the client's own changed by, and the latter to keep.
+        """Return the server's model plus the change in the personal model, which is the client's state.
 
         Raises:
-            RunError: the loss or the model is not finite, unless `tolerant`; names event, cluster and client. Or the
-                run did not begin from the trainer's module.
+            RunError: loss or model is not finite, unless `tolerant`, naming event, cluster and client; or the run
+                did not start from the trainer's module.
         """
         before = task.state or self._first(task)
         after, loss = self.train_own(task, before, self.rule)
         return ClientUpdate(add_updates(task.start, [(1.0, after, before)]), loss, after)
 
     def train_own(self, task: ClientTask, before: Model, rule: LocalRule) -> tuple[Model, float]:
-        """Return a client's own model after the rule's steps from `before`, and the mean loss."""
+        """Return a client's personal model after the rule's steps from `before`, and the mean loss."""
         load_model(self.module, before)
         self.module.train()
         with layers_drawing_from(self.seed, "layers", *task.key):
@@ -54,17 +54,17 @@ class PersonalTrainer(Trainer):
         return after, loss
 
     def _first(self, task: ClientTask) -> Model:
-        """Return the model that clients have before they train, which in the first event is also the server's."""
+        """Return the initial personal model, which in the first event is also the server's."""
         if task.event == 0 and any(not tensor.equal(task.start[name]) for name, tensor in self.initial.items()):
-            raise RunError("PersonalTrainer: the run must begin from the model of the module that the trainer is given")
+            raise RunError("PersonalTrainer: the run must start from the model of the trainer's module")
         return self.initial
 
 
 class LoneTrainer(PersonalTrainer):
-    """Trains each client's own model, of which nothing is sent: its node on a fleet returns what it was given."""
+    """Trains each client's personal model and sends nothing of it: a fleet node returns the model it received."""
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the server's model as it was sent, and the client's own to keep.
+        """Return the server's model unchanged, with the personal model as the client's state.
 
         Raises:
             RunError: as `PersonalTrainer.train`.
@@ -73,15 +73,15 @@ class LoneTrainer(PersonalTrainer):
 
 
 class DittoTrainer(PersonalTrainer):
-    """Trains the model that a client is sent as `Trainer` does, then its own, pulled toward that one."""
+    """Trains the received model like `Trainer`, then the client's personal model, pulled toward the received one."""
 
     def __init__(self, module: nn.Module, *given: Any, penalty: float, **named: Any) -> None:
-        """Do what `PersonalTrainer` does, with lambda."""
+        """Set up a `PersonalTrainer` with the penalty weight lambda."""
         super().__init__(module, *given, **named)
         self.penalty = penalty
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the server's model after the client's local steps, and the client's own to keep.
+        """Return the server's model after local training, with the personal model as the client's state.
 
         Raises:
             RunError: as `PersonalTrainer.train`.

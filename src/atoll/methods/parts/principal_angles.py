@@ -1,4 +1,4 @@
-"""Principal angles between what clients' data span: what PACFL's clients send, and how far apart they are."""
+"""Principal angles between clients' data subspaces: PACFL's client signatures and their distances."""
 
 import math
 from typing import TYPE_CHECKING, Literal
@@ -15,12 +15,12 @@ Angle = Literal["smallest", "sum"]
 
 
 def signatures(population: Population, module: "nn.Module", vectors: int) -> Floats:
-    """Return what clients send: leading left singular vectors of each one's inputs of each class, as columns.
+    """Return each client's leading left singular vectors of its inputs of each class, as columns.
 
-    It is [clients, classes, features, vectors], with columns of zeros where inputs span less. Regression counts as one
-    class. Inputs are as a model gets them.
+    The shape is [clients, classes, features, vectors], with zero columns where inputs have lower rank. Regression
+    counts as one class. Inputs are preprocessed as for the model.
     """
-    from atoll.local.batches import Batches  # needs PyTorch, which settings do not wait for
+    from atoll.local.batches import Batches  # late: reading settings needs no PyTorch
 
     data, batches = population.data, Batches(population.data, module)
     bases = np.zeros((len(population), max(data.classes, 1), math.prod(data.shape), vectors))
@@ -35,7 +35,7 @@ def signatures(population: Population, module: "nn.Module", vectors: int) -> Flo
 
 
 def distances_between(bases: Floats, angle: Angle) -> Floats:
-    """Return the distance of every pair of clients in degrees, as `scipy.spatial.distance.pdist` orders them.
+    """Return clients' pairwise distances in degrees, in the order of `scipy.spatial.distance.pdist`.
 
     >>> x, y = [[1.0], [0.0]], [[0.0], [1.0]]  # the signatures of two clients with one class and one vector
     >>> distances_between(np.array([[x], [x], [y]]), "sum")
@@ -51,7 +51,7 @@ def distances_between(bases: Floats, angle: Angle) -> Floats:
 
 
 def _angles(bases: Floats, ranks: Ids, client: int, angle: Angle) -> Floats:
-    """Return the distance of a client to each that follows."""
+    """Return a client's distances to all later clients."""
     products = np.swapaxes(bases[client], 1, 2) @ bases[client + 1 :]
     cosines = np.minimum(np.linalg.svd(products, compute_uv=False), 1.0)  # of the principal angles, ascending
     degrees = np.degrees(np.arccos(cosines))
@@ -62,6 +62,6 @@ def _angles(bases: Floats, ranks: Ids, client: int, angle: Angle) -> Floats:
 
 
 def _span(columns: Floats) -> Floats:
-    """Return the left singular vectors of a matrix that belong to singular values above rounding, leading first."""
+    """Return a matrix's left singular vectors with singular values above rounding error, leading first."""
     left, values, _ = np.linalg.svd(columns, full_matrices=False)
     return np.asarray(left[:, values > values.max(initial=0) * max(columns.shape) * np.finfo(float).eps])

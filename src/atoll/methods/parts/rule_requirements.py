@@ -1,4 +1,4 @@
-"""What methods ask of a local rule, refused in one sentence where it is not met."""
+"""Requirements that methods place on the local rule."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def require_sgd(rule: LocalRule, why: str) -> None:
-    """Refuse another optimiser than plain SGD; `why` follows "must be 'sgd' with".
+    """Reject any optimiser but plain SGD; `why` follows "must be 'sgd' with".
 
     Raises:
         InputError: names the optimiser.
@@ -26,7 +26,7 @@ def require_sgd(rule: LocalRule, why: str) -> None:
 
 
 def _is_plain_sgd(optimizer: "Optimizer", lr: float) -> bool:
-    """Return whether the optimiser's step is ``w <- w - lr * g`` and no more."""
+    """Return whether the optimiser's step is exactly ``w <- w - lr * g``."""
     from torch.optim import SGD
 
     if type(optimizer) is not SGD or len(optimizer.param_groups) != 1:
@@ -37,7 +37,7 @@ def _is_plain_sgd(optimizer: "Optimizer", lr: float) -> bool:
 
 
 def refuse_proximal(rule: LocalRule, why: str) -> None:
-    """Refuse a proximal term; `why` follows "does not go with".
+    """Reject a proximal term; `why` follows "does not go with".
 
     Raises:
         InputError: names the setting.
@@ -47,7 +47,7 @@ def refuse_proximal(rule: LocalRule, why: str) -> None:
 
 
 def refuse_epochs(rule: LocalRule, why: str) -> None:
-    """Refuse clients that take different numbers of steps; `why` follows "does not go with".
+    """Reject step counts that differ between clients; `why` follows "does not go with".
 
     Raises:
         InputError: names the setting.

@@ -1,4 +1,4 @@
-"""Server rules that step along what the clients changed the model by, Delta, as optimisers do along a gradient."""
+"""Server rules that use the clients' mean update, Delta, as optimisers use a gradient."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def buffers_of(module: "nn.Module | None") -> frozenset[str]:
-    """Return the names of a module's tensors that are no parameters."""
+    """Return the names of a module's tensors that are not parameters."""
     if module is None:
         return frozenset()
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
@@ -20,14 +20,14 @@ def buffers_of(module: "nn.Module | None") -> frozenset[str]:
 
 @dataclass(frozen=True)
 class HeavyBall:
-    """The server rule of FedAvgM; what it keeps is u."""
+    """The server rule of FedAvgM; its state is u."""
 
     lr: float
     momentum: float
     buffers: frozenset[str] = frozenset()
 
     def __call__(self, before: Model, merged: Model, state: Model | None) -> tuple[Model, Model]:
-        """Return the new x and u; ``x + lr * Delta`` is a `lerp`, which is exact where lr is 1."""
+        """Return the new x and u; ``x + lr * Delta`` is a `lerp`, which is exact if lr is 1."""
         moved, kept = dict(merged), Model()
         for name, x, mean in _parameters(before, merged, self.buffers):
             u = state[name] if state else x.new_zeros(x.shape)
@@ -38,10 +38,10 @@ class HeavyBall:
 
 @dataclass(frozen=True)
 class Adaptive:
-    """The server rule of FedAdagrad, FedAdam and FedYogi; what it keeps are m and v, as ``name@m`` and ``name@v``.
+    """The server rule of FedAdagrad, FedAdam and FedYogi; its state is m and v, as ``name@m`` and ``name@v``.
 
     Attributes:
-        second: returns the new v from v, Delta^2 and beta2.
+        second: maps v, Delta^2 and beta2 to the new v.
     """
 
     lr: float
@@ -52,7 +52,7 @@ class Adaptive:
     buffers: frozenset[str] = frozenset()
 
     def __call__(self, before: Model, merged: Model, state: Model | None) -> tuple[Model, Model]:
-        """Return the new x, m and v; a step of Delta times a weight is a `lerp`, which is exact where that is 1."""
+        """Return the new x, m and v; adding weighted Delta is a `lerp`, which is exact if the weight is 1."""
         moved, kept = dict(merged), Model()
         for name, x, mean in _parameters(before, merged, self.buffers):
             m = state[f"{name}@m"] if state else x.new_zeros(x.shape)
@@ -66,7 +66,7 @@ class Adaptive:
 
 
 def _parameters(before: Model, merged: Model, buffers: frozenset[str]) -> "Iterator[tuple[str, Tensor, Tensor]]":
-    """Yield each parameter's name, its tensor before the event and the merged one."""
+    """Yield each parameter's name with its tensors before the event and after merging."""
     for name, mean in merged.items():
         if name not in buffers and "@" not in name and mean.is_floating_point():
             yield name, before[name], mean

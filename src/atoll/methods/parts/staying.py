@@ -1,4 +1,4 @@
-"""The stage that keeps a part of the model at each client."""
+"""The stage that keeps part of the model at each client."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -51,28 +51,30 @@ def keep_at_clients(method: Method, names: Collection[str], module: "nn.Module",
     unchanged.
 
     Args:
-        method: trains by the local rule alone, or already keeps a part (and then only frozen parameters may be added).
-        names: of parameters and buffers of the module.
+        method: trains by the local rule alone, or already keeps a part (then only frozen parameters may be added).
+        names: names of the module's parameters and buffers.
         module: the initial model.
-        told: the setting that asks for it, for errors.
+        told: the setting that requests it, for error messages.
 
     Raises:
-        InputError: nothing is left that travels, or the method cannot part with any of it.
+        InputError: nothing would be communicated, or the method does not support it.
     """
-    from atoll.local.travel import frozen, require_whole  # need PyTorch, which settings do not wait for
+    from atoll.local.travel import frozen, require_whole  # late: reading settings needs no PyTorch
     from atoll.local.weights import read_model
 
     if not names:
         return method
     stays = tuple(name for name in module.state_dict() if name in names or name in method.stays)
     if not set(module.state_dict()).difference(stays, frozen(module)):
-        raise InputError(f"{told}: all that is trained would stay at the clients; something must travel")
+        raise InputError(f"{told}: all trained parameters would stay at the clients; some must be communicated")
     require_whole(module, stays)
     if shared := set(method.shared).intersection(names):
-        raise InputError(f"{told}: {min(shared)!r} would not travel, but clusters share it (method.shared_layers)")
+        raise InputError(
+            f"{told}: {min(shared)!r} would not be communicated, but clusters share it (method.shared_layers)"
+        )
     if set(names) <= set(frozen(module)):
         if not method.stays and (own_trainer := method.lacking(Need.PLAIN_TRAINING)):
-            raise InputError(f"{told}: does not go with {own_trainer}, which has a trainer of its own")
+            raise InputError(f"{told}: cannot be used with {own_trainer}, which has its own trainer")
         return replace(method, stays=stays)
     own = Staying(read_model(module, set(stays).difference(frozen(module))))
     stage = Stage(
@@ -91,8 +93,8 @@ def keep_at_clients(method: Method, names: Collection[str], module: "nn.Module",
 
 
 _NEEDS = {
-    Need.NO_STATE: "clients already keep a state of their own",
-    Need.NO_LOSSES: "clients would find their clusters by models without the layers that they keep",
-    Need.FIXED_CLUSTERS: "clients would find their clusters by models without the layers that they keep",
+    Need.NO_STATE: "clients already keep state",
+    Need.NO_LOSSES: "clients would choose their clusters by models without the layers that stay",
+    Need.FIXED_CLUSTERS: "clients would choose their clusters by models without the layers that stay",
     Need.NO_MOMENTS: "the optimiser's state is communicated with the model",
 }

@@ -1,4 +1,4 @@
-"""Trainers whose clients let the server see what they send, one by one, which learned clusters are found from."""
+"""Trainers that expose individual client results to the server, for learning clusters."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,45 +13,45 @@ from atoll.support.errors import RunError
 
 
 class ModelTrainer(Trainer):
-    """Keeps each client's model as it last sent it."""
+    """Keeps each client's most recently sent model."""
 
     keeps_state = True
-    keeps_model = True  # and that is what the state is
+    keeps_model = True  # the state is the model
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the client's model after its local steps, which is also kept."""
+        """Return the client's model after its local steps, also as its state."""
         update = super().train(task)
         return replace(update, state={name: tensor for name, tensor in update.model.items() if "@" not in name})
 
 
 class UpdateTrainer(Trainer):
-    """Keeps what each client's parameters changed by when it last trained."""
+    """Keeps the change in each client's parameters from its latest training."""
 
     keeps_state = True
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the client's model after its local steps; its update is kept."""
+        """Return the client's model after its local steps, with its update as state."""
         update = super().train(task)
         names = [name for name, _ in self.module.named_parameters()]
         return replace(update, state={name: update.model[name] - task.start[name] for name in names})
 
 
 class PretrainTrainer(UpdateTrainer):
-    """Keeps each client's first update, made from the initial model whatever model it is sent.
+    """Keeps each client's first update, which it computes from the initial model.
 
-    A client that has none yet makes it and returns the model that it was sent; later it trains as any other.
+    A client without one computes it and returns the received model unchanged; later it trains normally.
     """
 
     def __init__(self, module: nn.Module, *given: Any, **named: Any) -> None:
-        """Keep the initial model, which must be the run's, and do what `Trainer` does."""
+        """Set up a `Trainer` that keeps the initial model, which must be the run's."""
         super().__init__(module, *given, **named)
         self.initial = read_model(self.module)
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the model after the client's local steps; or, the first time, the update to keep.
+        """Return the model after local training or, the first time, the received model with the update as state.
 
         Raises:
-            RunError: the loss or the model is not finite, or the run did not begin from the trainer's module.
+            RunError: loss or model is not finite, or the run did not start from the trainer's module.
         """
         if task.state is not None:
             return replace(Trainer.train(self, task), state=task.state)
@@ -62,4 +62,4 @@ class PretrainTrainer(UpdateTrainer):
     def _require_initial(self, task: ClientTask) -> None:
         same: Model = self.initial
         if task.event == 0 and any(not tensor.equal(task.start[name]) for name, tensor in same.items()):
-            raise RunError("PretrainTrainer: the run must begin from the model of the module that the trainer is given")
+            raise RunError("PretrainTrainer: the run must start from the model of the trainer's module")
