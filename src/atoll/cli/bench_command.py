@@ -36,12 +36,10 @@ def bench(
     Example: atoll bench --quick --only mlp
     """
     from atoll import bench as benchmark
-    from atoll.local.precision import lacks_bfloat16, slowness_of_bfloat16
     from atoll.support.environment import describe_environment
 
-    if bfloat16 and lacks_bfloat16():
-        slowness = f"a matrix product takes {slowness_of_bfloat16():.2g} times as long as in float32"
-        err.print(f"--bfloat16: this processor has no bfloat16 products; {slowness}", markup=False)
+    if bfloat16:
+        _warn_of_bfloat16()
     cases = _choose(only, quick)
     kept = save and save / (platform.node() or "machine")
     if kept:
@@ -63,6 +61,14 @@ def bench(
         err.print(f"saved as {file}", markup=False)
     if as_json:
         print_json(content)
+
+
+def _warn_of_bfloat16() -> None:
+    from atoll.local.precision import lacks_bfloat16, slowness_of_bfloat16
+
+    if lacks_bfloat16():
+        slowness = f"a matrix product takes {slowness_of_bfloat16():.2g} times as long as in float32"
+        err.print(f"--bfloat16: this processor has no bfloat16 products; {slowness}", markup=False)
 
 
 def _choose(only: str | None, is_quick: bool) -> "list[Case]":

@@ -55,6 +55,7 @@ def report_command(
     Example: atoll report runs/fedcluster runs/fedavg --html compared.html --target 0.9
     """
     check_targets(target)
+    target = target or None
     inches = read_width(width)
     _check_page(page)
     from atoll.report.figures.style import figure_width
@@ -64,18 +65,19 @@ def report_command(
     from atoll.report.tables.writing import as_dicts
 
     runs, notices = _read(folders, overlay)
-    for option, file in (("--html", page), ("--csv", as_csv), ("--parquet", as_parquet)):
-        claim_file(option, file)
-    rows = rounds_to_target(runs, target or None, stable=stable)
+    claim_file("--html", page)
+    claim_file("--csv", as_csv)
+    claim_file("--parquet", as_parquet)
+    rows = rounds_to_target(runs, target, stable=stable)
     place = folder or (None if page or as_csv or as_parquet else folders[0] / "report")
     if place and place.is_file():
         raise InputError(f"--out {place}: is a file; give the path of a folder")
     with figure_width(inches):
-        files = write_report(runs, place, target or None, stable, against) if place else []
+        files = write_report(runs, place, target, stable, against) if place else []
     if page:
         from atoll.report.page import write_page
 
-        write_page(runs, page, target or None, _command(folders, page, target, stable, overlay), stable, notices)
+        write_page(runs, page, target, _command(folders, page, target, stable, overlay), stable, notices)
         files.append(page)
     files += _write_probes(runs, as_csv, as_parquet)
     if as_json:

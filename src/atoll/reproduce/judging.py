@@ -13,7 +13,7 @@ from atoll.report.reading.runs import Run
 from atoll.report.tables.run_tables import falls, first_met
 from atoll.report.tables.spread import seed_of
 from atoll.reproduce.claims import OF_CLUSTERS, Claim
-from atoll.reproduce.evidence import LEAST_SEEDS, ClaimNeed, Value, needs_of, settle, summarise
+from atoll.reproduce.evidence import LEAST_SEEDS, ClaimNeed, Value, Values, needs_of, settle, summarise
 from atoll.support.estimates import Estimate
 
 Status = Literal["holds", "fails", "undecided", "not comparable", "not run"]
@@ -66,6 +66,13 @@ def judge(claim: Claim, runs: Sequence[Run], plans: Plans, scale: str, missing: 
     not_here = claim.not_at.get(scale)
     if not all(values):
         return Verdict(claim, "not comparable", found, reason=not_here or "not all runs have this value")
+    return _decide(claim, values, found, not_here)
+
+
+def _decide(
+    claim: Claim, values: Sequence[Values], found: tuple[Estimate | None, ...], not_here: str | None
+) -> Verdict:
+    """Judge a claim whose runs all have values; `not_here` says why it cannot be judged at this scale."""
     needs = tuple(needs_of(claim, values))
     ours = _ratio(needs) if claim.check == "ratio" else found
     if not_here:
