@@ -69,7 +69,7 @@ SETTINGS = [
     ("data.partiton=iid", ["data.partiton", "did you mean 'partition'?"]),
     ("locl.lr=0.1", ["locl", "did you mean 'local'?"]),
     ("lr=0.1", ["lr", "did you mean local.lr?"]),
-    ("method=fedavg", ["method = 'fedavg'", "must be a table", "method.name"]),
+    ("method=fedavg", ["method = 'fedavg'", "must be a table", "[method] name = ..."]),
     ("runs=1", ["runs", "is allowed only at the top"]),
     ("model.thickness=5", ["model.thickness", "unknown"]),
     ("method.beta=0.5", ["method.beta", "is taken by method.name = 'cfl-mgd', not by method.name = 'fedcluster'"]),
@@ -139,7 +139,7 @@ FILES = [
     ("runs = []", ["runs", "[[runs]]"]),
     ("scales = 5", ["scales", "[scales.NAME]"]),
     ("scales.small = 5", ["scales", "[scales.NAME]"]),
-    ("[[runs]]\nlabel = 'a'\n[[runs]]\nlabel = 'A'", ["runs", "'a', 'A'", "of its own"]),
+    ("[[runs]]\nlabel = 'a'\n[[runs]]\nlabel = 'A'", ["runs", "'a', 'A'", "unique panel or label"]),
     ("[[runs]]\nlabel = 'report'\n[[runs]]\nlabel = 'b'", ["runs", "other than 'report'"]),
     ("[[runs]]\nlabel = 'a'\nruns = 5", ["runs", "is allowed only at the top"]),
 ]
