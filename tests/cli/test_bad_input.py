@@ -69,7 +69,7 @@ SETTINGS = [
     ("data.partiton=iid", ["data.partiton", "did you mean 'partition'?"]),
     ("locl.lr=0.1", ["locl", "did you mean 'local'?"]),
     ("lr=0.1", ["lr", "did you mean local.lr?"]),
-    ("method=fedavg", ["method = 'fedavg'", "must be a table", "[method] name = ..."]),
+    ("method=fedavg", ["method = 'fedavg'", "must be a table", "[method] name"]),
     ("runs=1", ["runs", "is allowed only at the top"]),
     ("model.thickness=5", ["model.thickness", "unknown"]),
     ("method.beta=0.5", ["method.beta", "is taken by method.name = 'cfl-mgd', not by method.name = 'fedcluster'"]),
