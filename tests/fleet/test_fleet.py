@@ -400,7 +400,7 @@ def test_what_a_node_raises_is_known_to_its_owner_only(tmp_path: Path, caplog: p
     def tell(*_: object) -> None:
         raise ValueError(SECRET)
 
-    sites["node-0"].trainer.train = tell  # type: ignore[method-assign,assignment]
+    sites["node-0"].trainer.trainer.train = tell  # type: ignore[method-assign,assignment]
     came: list[object] = []
     fleet = MemoryFleet(sites)
 

@@ -146,8 +146,8 @@ def test_workers_of_ray_killed_once_give_the_bits_of_serial(
 UNCODED = {
     "centralized": "whose one client holds all data",
     "fedbcd": "whose parties share all samples",
-    "local": "whose clients send nothing",
-    **dict.fromkeys(("cfl", "flhc", "fedgroup", "fesem"), "whose clusters are found from updates"),
+    "local": "clients send nothing",
+    **dict.fromkeys(("cfl", "flhc", "fedgroup", "fesem"), "clusters are found from updates"),
 }
 
 

@@ -35,7 +35,7 @@ class Chain:
         self.why_one_by_one = one_by_one or trainer.why_one_by_one
         self.module: nn.Module = getattr(trainer, "module", nn.Module())  # which `run.debug` watches
         self._is_at_client = bool(at_client)
-        self._train: Train = next((stage.trains(trainer) for stage in at_client if stage.trains), trainer.train)
+        self._trains: Train | None = next((stage.trains(trainer) for stage in at_client if stage.trains), None)
 
     def for_executors(self) -> ClientTrainer:
         """Return itself, or the bare trainer, which may train many clients at once, if no stage has a client half."""
@@ -47,7 +47,7 @@ class Chain:
         Raises:
             InputError: a stage's server half rejects what its client half sent.
         """
-        update, forms = self.pass_through(task, self.stages, self._train)
+        update, forms = self.pass_through(task, self.stages, self._trains or self.trainer.train)
         model = update.model
         for stage, form in zip(reversed(self.stages), reversed(forms), strict=True):
             if stage.receive is not None:
@@ -56,7 +56,7 @@ class Chain:
 
     def send(self, task: ClientTask) -> ClientUpdate:
         """Return what leaves the client."""
-        return self.pass_through(task, self.stages, self._train)[0]
+        return self.pass_through(task, self.stages, self._trains or self.trainer.train)[0]
 
     def train_alone(self, task: ClientTask) -> ClientUpdate:
         """Return the trained model before anything is sent, with the part of it that the client keeps."""

@@ -224,6 +224,7 @@ _LACKS: Mapping[Need, Callable[[Method], bool]] = {
     Need.NO_MOMENTS: lambda method: method.rule.carry_moments,
     Need.NO_LOSSES: lambda method: method.assign is not as_scheduled,
     Need.NO_DRAWING: lambda method: method.assign not in (as_scheduled, least_loss),
+    Need.NO_REGROUPING: lambda method: method.regroup is not None,
     Need.FIXED_CLUSTERS: lambda method: method.labels is not None or method.regroup is not None,
     Need.NO_SCREENING: lambda method: method.screening is not None,
     Need.OWN_LAYERS: lambda method: bool(method.shared),

@@ -32,6 +32,7 @@ class Need(StrEnum):
     NO_MOMENTS = "no optimiser's state is communicated"
     NO_LOSSES = "no client's losses decide whether it trains, or in which cluster"
     NO_DRAWING = "no client's losses decide whether it trains"
+    NO_REGROUPING = "clusters do not change with what clients send"
     FIXED_CLUSTERS = "clusters are not learned from updates"
     NO_SCREENING = "no result is rejected because of its content"
     OWN_LAYERS = "clusters share no layers"

@@ -1,5 +1,6 @@
 """The method of a run, with its whole schedule."""
 
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -52,7 +53,7 @@ class PlannedMethod:
     @property
     def private(self) -> Private | None:
         """What the privacy of the clients costs; None: the settings want none of it."""
-        return self._made[1]
+        return None if read_mechanism(self.settings) is None else self._made[1]
 
     @cached_property
     def _made(self) -> tuple[Method, Private | None]:
@@ -64,7 +65,7 @@ class PlannedMethod:
                 f"--schedule: does not go with privacy.trust = {mechanism.trust!r}, which accounts for the method's own"
             )
         noise = from_system if settings.run.executor == "fleet" else from_seed(settings.seed)
-        method = add_stages(settings, self._without_stages(), sizes, self.initial.copy(), noise)
+        method = add_stages(settings, self._without_stages(), sizes, deepcopy(self.initial.module), noise)
         if self.schedule is not None:
             replayed = fitting(self.schedule, method.schedule, len(self.clients.population))
             method = replace(method, schedule=replayed, arrivals=None)

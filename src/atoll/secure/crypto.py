@@ -1,6 +1,6 @@
 """The cryptography of secure sums, all of it the package `cryptography`'s: keys, masks, sealed shares, signatures.
 
-Keys are bytes; what is made of a shared secret hangs on everything that the caller names (`derive`'s `purpose`).
+Keys are bytes; every derived key is bound to its `purpose`.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _ZEROS = bytes(12)  # each key encrypts one text only, so the nonce need not dif
 
 
 class Forged(Exception):
-    """A signature or a sealed text is not of whom it should be."""
+    """A signature or sealed text is not from the expected sender."""
 
 
 def make_pair() -> tuple[bytes, bytes]:
@@ -41,7 +41,7 @@ def public_of(private: bytes) -> bytes:
 
 
 def derive(secret: bytes, purpose: bytes) -> Key:
-    """Return the key that a secret gives for a purpose (HKDF with SHA-256)."""
+    """Return the key derived from a secret for a purpose (HKDF with SHA-256)."""
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -49,7 +49,7 @@ def derive(secret: bytes, purpose: bytes) -> Key:
 
 
 def agree(private: bytes, public: bytes, purpose: bytes) -> Key:
-    """Return the key that two sides have in common for a purpose, each from its private and the other's public key.
+    """Return the key that two sides share for a purpose, from one's private and the other's public key.
 
     Raises:
         Forged: the public key is one with which everybody agrees on the same.
@@ -64,7 +64,7 @@ def agree(private: bytes, public: bytes, purpose: bytes) -> Key:
 
 
 def mask(key: Key, count: int) -> Numbers:
-    """Return so many numbers of ChaCha20's stream."""
+    """Return `count` numbers of ChaCha20's key stream."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
     stream = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor().update(bytes(8 * count))
@@ -72,7 +72,7 @@ def mask(key: Key, count: int) -> Numbers:
 
 
 def commit(secret: bytes) -> bytes:
-    """Return what a secret of 32 random bytes can be known again by, and not found from."""
+    """Return a commitment to a random 32-byte secret."""
     return hashlib.sha256(b"atoll secure commitment" + secret).digest()
 
 
@@ -107,7 +107,7 @@ def sign(key: "EllipticCurvePrivateKey", text: bytes) -> bytes:
 
 
 def verify(key: "EllipticCurvePublicKey", signature: bytes, text: bytes) -> None:
-    """Make sure that a node has signed a text.
+    """Verify that a node has signed a text.
 
     Raises:
         Forged: it has not.

@@ -1,4 +1,4 @@
-"""Shares of a secret: any so many of them give it back, fewer say nothing of it (Shamir 1979)."""
+"""Secret sharing: any `threshold` shares recover the secret, fewer reveal nothing (Shamir 1979)."""
 
 import secrets
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ def join(shares: Mapping[int, int]) -> bytes:
 
 @lru_cache(maxsize=16)  # all secrets of a sum are joined from shares at the same places
 def _weights(places: tuple[int, ...]) -> tuple[int, ...]:
-    """Return what shares at these places weigh in a polynomial's value at 0."""
+    """Return the weights of shares at these places in a polynomial's value at 0."""
     weights = []
     for place in places:
         above = below = 1

@@ -99,7 +99,7 @@ _NEEDS = {
 
 
 def masked_form(form: Form) -> Form:
-    """Return the form of what a node sends in the place of a model of this form: all numbers in a row."""
+    """Return the form of the masked numbers that replace a model of this form."""
     count = sum(shape.numel() for shape, _ in form.values())
     return {MASKED: (torch.Size([count]), torch.int64)}
 

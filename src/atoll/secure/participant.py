@@ -201,7 +201,7 @@ class Participant:
 
 
 def own_mask_key(roster: Roster, name: str, secret: bytes) -> Key:
-    """Return what a node's own mask comes of."""
+    """Return the key of a node's own mask."""
     return derive(secret, roster.text("own mask", name))
 
 

@@ -10,7 +10,7 @@ from atoll.support.errors import InputError
 
 
 def refuse_cohorts(method: Method, fixed: FixedPoint, sizes: Ids) -> None:
-    """Refuse cohorts that are too small to hide in, sums that may overflow, and weights that nodes do not know.
+    """Reject cohorts too small to hide in, sums that may overflow, and weights unknown to nodes.
 
     Raises:
         InputError: names the setting.
@@ -41,7 +41,7 @@ def weighs_by_samples(method: Method, sizes: Ids) -> bool:
 
 
 def refuse_module(module: nn.Module) -> None:
-    """Refuse a model with numbers that have no sum.
+    """Reject a model with tensors that cannot be averaged.
 
     Raises:
         InputError: names the tensor.

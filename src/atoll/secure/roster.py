@@ -17,7 +17,7 @@ Code = Literal["replayed", "wrong_keys", "too_few"]
 
 
 class NotSummed(Exception):
-    """A sum that does not come about, or an answer that is not given, and why."""
+    """A sum that fails, or an answer that is withheld, and why."""
 
     def __init__(self, code: Code, told: str) -> None:
         """Say why, in a word and in a sentence."""
@@ -120,7 +120,7 @@ class Roster:
         return self.instance.text(purpose, self.context, *more)
 
     def survivors_text(self, survivors: Iterable[str]) -> bytes:
-        """Return what nodes sign who agree on whose masked numbers have come."""
+        """Return the text that nodes sign to agree on whose masked numbers have arrived."""
         return self.text("survivors", sorted(survivors))
 
     def require(self, names: Collection[str], did: str, still: Collection[str]) -> None:

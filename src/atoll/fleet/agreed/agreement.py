@@ -146,7 +146,7 @@ def digest_of(settings: Settings, form: DataForm, method: Method) -> str:
         "rule": plain(method.rule, f"method.name = {wanted.name!r}: its local rule"),
         "trainer": plain(method.trained_by, f"method.name = {wanted.name!r}: its trainer"),
         "stays": method.stays,
-        "stages": [(stage.name, stage.digest) for stage in method.stages],
+        "stages": [(stage.name, stage.digest) for stage in method.stages if stage.digest is not None],
         "run": {key: run[key] for key in _OF_RUN},
         "data": asdict(form),
     }
