@@ -310,7 +310,7 @@ def test_events_of_long_schedules_share_their_cohorts_and_merges(pattern: Patter
         ({"phases": [still([0, 1, 1]), still([0, 1, 1])]}, r"phases: begin at rounds \[0, 0\]"),
         ({"phases": [still([-1, -1, -1])]}, "clustering: no client is in any cluster"),
         ({"phases": [still([0, 1, 1], ((1,), (0,), ()))], "pattern": "decasy"}, "aggregator 2 has no path"),
-        ({"phases": [still([0, 1, 1]), still([0, 1, 1], ((1,), (0,), ()), 2)]}, "number of aggregators, 2, always"),
+        ({"phases": [still([0, 1, 1]), still([0, 1, 1], ((1,), (0,), ()), 2)]}, "must be 2, the number of aggregators"),
         ({"population": POPULATION}, r"network: has 3 clients .* but data\.clients = 8"),
     ],
 )

@@ -34,21 +34,19 @@ from atoll.support.errors import InputError
 def add_stages(
     settings: Settings, method: Method, sizes: Ids, module: nn.Module, noise: Noise, attacked: bool = True
 ) -> Method:
-    """Return the method with the stages that the settings want, in the order of an update's way.
-
-    These are the layers that stay, the attack, the noise of clients that trust nobody, `travel.stages`, `travel.codec`,
-    the masks, and the clipping and noise of a trusted server or aggregator.
+    """Return the method with the stages that the settings ask for, in this order: layers that stay, attack, noise of
+    clients that trust nobody, `travel.stages`, `travel.codec`, masks, clipping and noise of a trusted server.
 
     Args:
         settings: all settings.
         method: without stages, or with those that make the method what it is.
         sizes: samples of each client, [clients].
         module: the initial model, a copy.
-        noise: where the noise of privacy comes from.
-        attacked: whether clients attack where the settings say so; on a fleet they do what they do.
+        noise: source of the noise for privacy.
+        attacked: whether clients attack if the settings say so; not on nodes of a fleet.
 
     Raises:
-        InputError: stages that do not go together, or with the method.
+        InputError: stages are incompatible with each other or with the method.
     """
     method, mechanism = let_stay(settings, method, module), read_mechanism(settings)
     attack = attack_stage(settings, len(sizes)) if attacked else None

@@ -19,14 +19,7 @@ from atoll.settings.validation import Settings
 
 @dataclass(frozen=True, eq=False)
 class ClientTraining:
-    """What trains a run's clients, and the models that they begin with.
-
-    Attributes:
-        settings: all settings.
-        clients: those that there are.
-        initial: the model.
-        planned: the method.
-    """
+    """What trains a run's clients, and the models that they begin with."""
 
     settings: Settings
     clients: Clients

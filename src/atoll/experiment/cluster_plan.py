@@ -28,15 +28,7 @@ from atoll.settings.validation import Settings
 
 @dataclass(frozen=True, eq=False)
 class ClusterPlan:
-    """Who is in which cluster from when on, and how long everyone's work takes; made when first asked for.
-
-    Attributes:
-        settings: all settings.
-        clients: those that there are.
-        initial: the model.
-        conditions: that clients train under.
-        fixed: a clustering to use instead of the settings'; None: none.
-    """
+    """Who is in which cluster from when on, and how long everyone's work takes; made when first asked for."""
 
     settings: Settings
     clients: Clients

@@ -16,14 +16,7 @@ from atoll.settings.validation import Settings
 
 @dataclass(frozen=True, eq=False)
 class Conditions:
-    """The conditions that clients train under, each made when it is first asked for.
-
-    Attributes:
-        settings: all settings.
-        clients: those that there are.
-        initial: the model, whose bytes take time.
-        known: reported data to use instead of what the settings make; None: none.
-    """
+    """The conditions that clients train under, each made when it is first asked for."""
 
     settings: Settings
     clients: Clients

@@ -17,16 +17,7 @@ from atoll.settings.validation import Settings
 
 @dataclass(frozen=True, eq=False)
 class Execution:
-    """What carries a run out, and what measures its models.
-
-    Attributes:
-        settings: all settings.
-        clients: those that there are.
-        initial: the model.
-        planned: the method.
-        training: what trains clients.
-        traffic: the bytes of what is sent.
-    """
+    """What carries a run out, and what measures its models."""
 
     settings: Settings
     clients: Clients

@@ -18,12 +18,7 @@ from atoll.settings.validation import Settings
 
 @dataclass(frozen=True, eq=False)
 class InitialModel:
-    """The model that a run begins with, drawn when it is first asked for, and where it is trained.
-
-    Attributes:
-        settings: all settings.
-        clients: their data have the model's inputs and outputs.
-    """
+    """The model that a run begins with, drawn when it is first asked for, and where it is trained."""
 
     settings: Settings
     clients: Clients

@@ -27,16 +27,7 @@ from atoll.support.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class PlannedMethod:
-    """The method of a run, with its whole schedule, made when it is first asked for.
-
-    Attributes:
-        settings: all settings.
-        clients: those that there are.
-        initial: the model.
-        conditions: that clients train under.
-        plan: the clusters.
-        schedule: one to replay in the place of the method's own; None: none.
-    """
+    """The method of a run, with its whole schedule, made when it is first asked for."""
 
     settings: Settings
     clients: Clients

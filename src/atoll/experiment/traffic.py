@@ -16,13 +16,7 @@ from atoll.schedules.events import Event
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """How many bytes a run's models, messages and updates have.
-
-    Attributes:
-        initial: the model.
-        planned: the method.
-        training: what trains clients, and says what they send.
-    """
+    """How many bytes a run's models, messages and updates have."""
 
     initial: InitialModel
     planned: PlannedMethod

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -67,33 +67,7 @@ Reason = (
 - ``out_of_range``: reported by the node: an update does not fit into `secure.range`.
 """
 
-REASONS: tuple[Reason, ...] = (
-    "late",
-    "gone",
-    "aside",
-    "failed",
-    "oversized",
-    "unreadable",
-    "wrong_sender",
-    "wrong_event",
-    "repeated",
-    "wrong_count",
-    "wrong_form",
-    "not_finite",
-    "too_large",
-    "unsound",
-    "unknown_task",
-    "wrong_settings",
-    "not_allowed",
-    "wrong_client",
-    "no_state",
-    "not_needed",
-    "over_budget",
-    "replayed",
-    "wrong_keys",
-    "too_few",
-    "out_of_range",
-)
+REASONS: tuple[Reason, ...] = tuple(dict.fromkeys(code for kind in get_args(Reason) for code in get_args(kind)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,10 +73,15 @@ def hierarchical(
     - decsyn (10): each continues from ``sum over j' in S_j of sigma_jj' w~_j'``, S_j being its neighbours and itself;
     - decasy (11): a cluster that finishes continues from that sum of its neighbours' latest models.
 
-    The network's times decide who finishes when. A round is one local step index t: T = `rounds` must be a
-    multiple of T'T'', and the rule's `lr_decay` is per local step, evaluated at the first step of an event. For
-    clients that move, `phases` gives the `clustering` and `network` from each round on. Clients that have not
-    uploaded by the deadline are left out.
+    The network's times decide who finishes when: synchronous events last as long as the slowest cluster. A round is
+    one local step index t: T = `rounds` must be a multiple of T'T'', and the rule's `lr_decay` is per local step,
+    evaluated at the first step of an event. Clients that have not uploaded by the deadline are left out of averages,
+    but not of their cluster's weight. Aggregators without clients never train and have weight 0; in the synchronous
+    patterns they still receive models.
+
+    For clients that move, `phases` gives the `clustering` and `network` from each round on. Work in flight finishes
+    with the clients that began it. A cluster that lost all its clients stops; one that gets clients again begins at the
+    time of the event before the change, from its last start model.
 
     Args:
         population: the clients.
@@ -108,29 +113,12 @@ def hierarchical_schedule(
     deadline_seconds: float = math.inf,
     pace: Pace | None = None,
 ) -> Schedule:
-    """Return a schedule in which clusters work in parallel and merge by a pattern (FedUC, Algorithm 1).
-
-    A cluster's work is `intra_rounds` (T') intra-cluster aggregations of all its clients, each after `local_steps`
-    (T'') local steps, then one inter-cluster transfer (`network.event_seconds`). In synchronous patterns an event is
-    the work of all clusters and lasts as long as the slowest; in asynchronous ones it is the work of the next cluster
-    to finish, the lowest on ties. A round is one local step index t, so an event takes T'T'' rounds, and all clusters
-    together have ``R = T / (T'T'')`` events.
-
-    Aggregators without clients never train and have weight 0 in every merge; in CenSyn and DecSyn they still receive
-    models. Staleness counts the events between a cluster's last download and this event.
-
-    Clients that move are given as several phases; one phase is a network at rest. The phase of an event is the last
-    that begins at or before the event's round: its clusters' samples weigh in the merge, and its members and seconds
-    are those of work that begins right after the event before. Work in flight finishes with the clients that began
-    it. A cluster that lost all its clients stops; its last work, if in flight, weighs nothing. One that gets clients
-    again begins at the time of the event before the change, from its last start model.
-
-    Clients that are late for the deadline (`late_clients`) are left out of averages, not of a cluster's weight.
+    """Return the schedule of `hierarchical` alone, for clients that take `local_steps` (T'') steps.
 
     Raises:
-        InputError: `rounds` is not a multiple of T'T''; phases that do not begin at 0, do not ascend or do not fit
-            the population; no client in any cluster, or none that keeps the deadline; work that takes no time; in the
-            decentralised patterns, neighbours that do not connect all aggregators.
+        InputError: `rounds` is not a multiple of T'T''; phases do not start at 0, do not ascend or do not fit; no
+            cluster has clients, or none keeps the deadline; work takes no time; or, in decentralised patterns, the
+            neighbours do not connect all aggregators.
     """
     arrivals = _make_arrivals(population, phases, pattern, rounds, intra_rounds, local_steps, deadline_seconds, pace)
     return _lay_out(arrivals, phases, pattern, rounds)
