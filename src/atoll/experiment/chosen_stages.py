@@ -103,6 +103,7 @@ def _make_stage(settings: Settings, name: str) -> Stage:
     lacks |= {Need.NO_STATE: told} if stage.keeps_state else {}
     lacks |= {Need.KNOWN_CODE: told} if ":" in name else {}
     needs = {Need.NUMBERS: "a stage before it sends something else than a model", **stage.needs}
+    needs |= {Need.NO_REGROUPING: "clusters are found from what clients keep"} if stage.keeps_state else {}
     return replace(stage, told=told, needs=needs, lacks=lacks, digest=wanted.model_dump())
 
 
