@@ -45,9 +45,12 @@ class Traffic:
     @cached_property
     def update_bytes(self) -> int:
         """Bytes of what a client sends up: a message, or what its last stage makes of its update."""
+        stages = self.planned.method.stages
+        if not any(stage.form for stage in stages):
+            return self.message_bytes
         update = self.training.rehearse()
         form = form_of(self.training.start() if update is None else update.model)
-        sent = sent_form(self.planned.method.stages, form)
+        sent = sent_form(stages, form)
         return self.message_bytes if sent is form else bytes_of_form(sent)
 
     def bytes_up(self, messages: int, updates: int) -> int:

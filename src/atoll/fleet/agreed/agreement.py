@@ -80,11 +80,6 @@ class Agreement:
         return sent_form(self.stages, self.form)
 
     @property
-    def tells_loss(self) -> bool:
-        """Whether clients report their training loss."""
-        return all(stage.tells_loss for stage in self.stages)
-
-    @property
     def fixed(self) -> FixedPoint | None:
         """The fixed-point format of masked sums; None: updates are sent one by one."""
         return next((stage.fixed for stage in self.stages if stage.fixed), None)
