@@ -17,6 +17,7 @@ from atoll.reproduce import recipe_runs as running
 from atoll.reproduce.claim_results import ClaimResult, gather
 from atoll.reproduce.claims import PAPERS, Paper, read_paper
 from atoll.reproduce.judging import Verdict
+from atoll.reproduce.kept_runs import PLACE, seeds_kept
 from atoll.reproduce.recipe_runs import RecipeTask, is_trained
 from atoll.reproduce.record import RECORD, record
 from atoll.reproduce.reproduce_progress import ReproduceProgress
@@ -41,6 +42,7 @@ class ReproduceOptions:
     scale: str
     seeds: int | None
     folder: Path | None
+    evidence: Path | None
     run: bool
     jobs: int | None
     device: str
@@ -54,6 +56,11 @@ class ReproduceOptions:
         return self.folder or Path("runs") / f"reproduce-{self.what}-{self.scale}"
 
     @property
+    def kept(self) -> Path | None:
+        """Where runs are kept: as asked, or this folder's own evidence; None where there is none."""
+        return self.evidence or (PLACE if PLACE.is_dir() else None)
+
+    @property
     def at_once(self) -> int:
         """How many runs to carry out at a time."""
         return self.jobs or count_cores()
@@ -62,6 +69,7 @@ class ReproduceOptions:
         """Return the command that resumes from here."""
         options = f"--scale {self.scale} --seeds {seeds} --out {shlex.quote(str(self.place))}"
         options += f" --device {self.device}" if self.device != "cpu" else ""
+        options += f" --evidence {shlex.quote(str(self.evidence))}" if self.evidence else ""
         return f"atoll reproduce {self.what} {options}"
 
 
@@ -73,23 +81,33 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
     """
     papers, recipes = _choose(asked.what)
     _check(asked)
-    place = asked.place
-    seeds = _claim_folder(asked)
+    place, kept = asked.place, asked.kept
+    held = {name: seeds_kept(kept, name, asked.scale) if kept else 0 for name in recipes}
+    seeds = _claim_folder(asked, any(held.values()))
+    seeds_of = {name: max(seeds, held[name]) for name in recipes}
     tasks = list[RecipeTask]()
     for name in recipes:
         trained = is_trained(name, papers)
-        tasks += running.plan_tasks(name, asked.scale, place / name, trained, seeds, asked.device)
+        tasks += running.plan_tasks(name, asked.scale, place / name, trained, seeds_of[name], asked.device, kept)
+    running.begin_tasks(tasks)
+    refused = running.restore(tasks)
     progress = ReproduceProgress(tasks, asked.at_once)
     problems: dict[str, list[str]] = {}
-    failures = 0
+    for task in tasks:
+        if task.folder in refused:
+            problems.setdefault(task.recipe, []).append(refused[task.folder])
+            err.print(refused[task.folder], markup=False)
+    failures = len(refused)
     if asked.run:
-        running.begin_tasks(tasks)
+        tasks = [task for task in tasks if task.folder not in refused]
         try:
-            problems, failures = _run(tasks, progress, asked.quiet or asked.as_json, asked.verbose)
+            failures += _run(tasks, progress, problems, asked.quiet or asked.as_json, asked.verbose)
         except KeyboardInterrupt:
             err.print(f"interrupted, {progress}; to resume: {asked.command(seeds)}", markup=False)
             raise
-    results = [gather(name, papers, asked.scale, place / name, problems.get(name, ()), seeds) for name in recipes]
+    results = [
+        gather(name, papers, asked.scale, place / name, problems.get(name, ()), seeds_of[name]) for name in recipes
+    ]
     _show(asked, papers, results, record(results, asked.scale, seeds, progress), progress)
     return failures
 
@@ -146,7 +164,7 @@ def _choose(what: str) -> tuple[list[Paper], list[str]]:
     raise InputError(f"{what!r}: {unknown(what, ['all', *PAPERS, *config.recipe_names()])}")
 
 
-def _claim_folder(asked: ReproduceOptions) -> int:
+def _claim_folder(asked: ReproduceOptions, has_kept: bool) -> int:
     """Record the scale and seeds of a folder's runs, since runs at different scales must not be compared.
 
     Returns the number of seeds: the one asked for, by default that of the folder.
@@ -157,14 +175,14 @@ def _claim_folder(asked: ReproduceOptions) -> int:
     place, note = asked.place, asked.place / _NOTE
     before = _read_note(note) if note.is_file() else {}
     if not before:
-        _require_new(place, asked.run)
+        _require_new(place, asked.run or has_kept)
     elif (scale := before["scale"]) != asked.scale:
         raise InputError(f"--out {place}: holds runs at scale {scale}; add --scale {scale}, or give another folder")
     held = before.get("seeds", 0)
     if asked.seeds is not None and asked.seeds < held:
         raise InputError(f"--seeds {asked.seeds}: {place} has {held} seeds already; omit it, or give another folder")
     seeds = asked.seeds or held or running.SEEDS
-    if asked.run and seeds != held:
+    if seeds != held:
         place.mkdir(parents=True, exist_ok=True)
         write_atomically(note, to_json({"scale": asked.scale, "seeds": seeds}))
     return seeds
@@ -189,10 +207,13 @@ def _read_note(note: Path) -> dict[str, Any]:
 
 
 def _run(
-    tasks: Sequence[RecipeTask], progress: ReproduceProgress, quiet: bool, verbose: bool
-) -> tuple[dict[str, list[str]], int]:
-    """Carry out the tasks; return what went wrong, by recipe, and how many failed."""
-    problems: dict[str, list[str]] = {}
+    tasks: Sequence[RecipeTask],
+    progress: ReproduceProgress,
+    problems: dict[str, list[str]],
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """Carry out the tasks; add what went wrong to `problems`, by recipe, and return how many failed."""
     missing = running.find_missing(tasks)
     for sentence in missing.values():
         err.print(f"not run: {sentence}", markup=False)
@@ -217,7 +238,9 @@ def _run(
             err.print(f"[{number}/{len(going)}] {task.recipe}: {task.title} ({state})", markup=False)
         if verbose and outcome.executor:
             err.print(f"{task.recipe}, {task.title}: {outcome.executor}", markup=False)
-    return problems, failures
+        if outcome.note and not quiet:
+            err.print(outcome.note, markup=False)
+    return failures
 
 
 def _table(verdicts: Sequence[Verdict]) -> Table:

@@ -22,6 +22,12 @@ def reproduce(
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder for runs and page; by default runs/reproduce-...")
     ] = None,
+    evidence: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder of finished runs to take as done and to add to; by default evidence, if there."
+        ),
+    ] = None,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run, or only make the page from existing runs.")] = True,
     jobs: Annotated[int | None, typer.Option(help="Runs at a time; by default one per core.")] = None,
     device: Annotated[str, typer.Option(help="Where runs train: cpu or cuda.")] = "cpu",
@@ -38,5 +44,7 @@ def reproduce(
     """
     from atoll.cli.reproduce_action import ReproduceOptions, reproduce_papers
 
-    if reproduce_papers(ReproduceOptions(what, scale, seeds, folder, run, jobs, device, as_json, quiet, verbose)):
+    if reproduce_papers(
+        ReproduceOptions(what, scale, seeds, folder, evidence, run, jobs, device, as_json, quiet, verbose)
+    ):
         raise typer.Exit(1)

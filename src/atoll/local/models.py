@@ -77,7 +77,11 @@ def dense(
     layers: list[nn.Module] = [nn.Flatten()]
     width = math.prod(shape)
     for units in hidden:
-        layers += [nn.Linear(width, units), *([nn.LayerNorm(units)] if layer_norm else []), *([nn.ReLU()] if relu else [])]
+        layers += [
+            nn.Linear(width, units),
+            *([nn.LayerNorm(units)] if layer_norm else []),
+            *([nn.ReLU()] if relu else []),
+        ]
         width = units
     return nn.Sequential(*layers, nn.Linear(width, classes, bias=bias))
 
