@@ -154,7 +154,7 @@ def begin_tasks(tasks: Iterable[RecipeTask]) -> None:
 
 
 def find_missing(tasks: Iterable[RecipeTask]) -> dict[str, str]:
-    """Return the data sets of unfinished tasks that cannot be loaded or downloaded, each with the reason in a sentence."""
+    """Return the data sets of unfinished tasks that cannot be loaded or downloaded, each with the reason."""
     missing = {}
     left = [task for task in tasks if not RunFolder(task.folder).is_finished]
     for settings in {task.settings[0].data.dataset: task.settings[0] for task in left}.values():
