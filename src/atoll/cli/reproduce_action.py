@@ -14,7 +14,7 @@ from atoll.cli.common import err, out, print_json
 from atoll.experiment.executor_choice import count_cores
 from atoll.local.weights import require_device
 from atoll.reproduce import recipe_runs as running
-from atoll.reproduce.claim_results import ClaimResult, gather
+from atoll.reproduce.claim_results import ClaimResult, at_largest_scale, gather
 from atoll.reproduce.claims import PAPERS, Paper, read_paper
 from atoll.reproduce.judging import Verdict
 from atoll.reproduce.kept_runs import PLACE, seeds_kept
@@ -32,6 +32,7 @@ from atoll.support.wording import unknown
 _NOTE = "reproduce.json"
 _HALF = f".{_NOTE}.part"  # of a command killed at its start
 _SCALES = ("tiny", "small", "paper")
+LARGEST = "largest"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,15 @@ class ReproduceOptions:
     as_json: bool
     quiet: bool
     verbose: bool
+
+    @property
+    def scales(self) -> tuple[str, ...]:
+        """The scales of the runs, the largest first."""
+        return _SCALES[::-1] if self.scale == LARGEST else (self.scale,)
+
+    def folder_of(self, recipe: str, scale: str) -> Path:
+        """Return the folder of a recipe's runs at a scale."""
+        return self.place / scale / recipe if self.scale == LARGEST else self.place / recipe
 
     @property
     def place(self) -> Path:
@@ -73,6 +83,13 @@ class ReproduceOptions:
         return f"atoll reproduce {self.what} {options}"
 
 
+def usual_scale(folder: Path | None, evidence: Path | None, run: bool) -> str:
+    """Return the scale where none is given: the folder's, or tiny, or the largest that is kept if nothing is run."""
+    if folder is not None and (folder / _NOTE).is_file():
+        return str(_read_note(folder / _NOTE)["scale"])
+    return "tiny" if run or not (evidence or PLACE.is_dir()) else LARGEST
+
+
 def reproduce_papers(asked: ReproduceOptions) -> int:
     """Run a paper's figures and tables, or one recipe, and write the page; return how many runs failed.
 
@@ -81,15 +98,18 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
     """
     papers, recipes = _choose(asked.what)
     _check(asked)
-    place, kept = asked.place, asked.kept
-    held = {name: seeds_kept(kept, name, asked.scale) if kept else 0 for name in recipes}
+    kept = asked.kept
+    held = {(name, scale): seeds_kept(kept, name, scale) for name in recipes for scale in asked.scales} if kept else {}
     seeds = _claim_folder(asked, any(held.values()))
-    seeds_of = {name: max(seeds, held[name]) for name in recipes}
+    seeds_of = {each: max(seeds, found) for each, found in held.items()}
     tasks = list[RecipeTask]()
     for name in recipes:
         trained = is_trained(name, papers)
-        tasks += running.plan_tasks(name, asked.scale, place / name, trained, seeds_of[name], asked.device, kept)
-    running.begin_tasks(tasks)
+        for scale in asked.scales:
+            some = seeds_of.get((name, scale), seeds)
+            tasks += running.plan_tasks(name, scale, asked.folder_of(name, scale), trained, some, asked.device, kept)
+    if asked.run:
+        running.begin_tasks(tasks)
     refused = running.restore(tasks)
     progress = ReproduceProgress(tasks, asked.at_once)
     problems: dict[str, list[str]] = {}
@@ -106,7 +126,16 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
             err.print(f"interrupted, {progress}; to resume: {asked.command(seeds)}", markup=False)
             raise
     results = [
-        gather(name, papers, asked.scale, place / name, problems.get(name, ()), seeds_of[name]) for name in recipes
+        at_largest_scale(
+            [
+                gather(
+                    *(name, papers, scale, asked.folder_of(name, scale), problems.get(name, ())),
+                    seeds_of.get((name, scale), seeds),
+                )
+                for scale in asked.scales
+            ]
+        )
+        for name in recipes
     ]
     _show(asked, papers, results, record(results, asked.scale, seeds, progress), progress)
     return failures
@@ -138,8 +167,10 @@ def _show(
 
 def _check(asked: ReproduceOptions) -> None:
     """Reject invalid options."""
-    if asked.scale not in _SCALES:
-        raise InputError(f"--scale {asked.scale}: must be {', '.join(_SCALES)}")
+    if asked.scale not in (*_SCALES, LARGEST):
+        raise InputError(f"--scale {asked.scale}: must be {', '.join(_SCALES)}, or with --no-run {LARGEST}")
+    if asked.scale == LARGEST and asked.run:
+        raise InputError(f"--scale {LARGEST}: runs nothing; add --no-run, or give one of {', '.join(_SCALES)}")
     for option, number in (("--jobs", asked.jobs), ("--seeds", asked.seeds)):
         if number is not None and number < 1:
             raise InputError(f"{option} {number}: must be at least 1")
@@ -199,7 +230,11 @@ def _require_new(place: Path, run: bool) -> None:
 def _read_note(note: Path) -> dict[str, Any]:
     try:
         held = read_json(note, note.parent)
-        if not isinstance(held, dict) or held.get("scale") not in _SCALES or not isinstance(held.get("seeds"), int):
+        if (
+            not isinstance(held, dict)
+            or held.get("scale") not in (*_SCALES, LARGEST)
+            or not isinstance(held.get("seeds"), int)
+        ):
             raise ValueError("it must hold a scale and a number of seeds")
     except (OSError, ValueError) as error:
         raise InputError(f"--out {note.parent}: its {_NOTE} cannot be read ({error}); give another folder") from error

@@ -14,7 +14,13 @@ def reproduce(
     what: Annotated[
         str, typer.Argument(metavar="PAPER|FIGURE", help="fedcluster, feduc, cfl-mgd, all, or the name of a recipe.")
     ],
-    scale: Annotated[str, typer.Option(help="tiny, small or paper: minutes, hours or days.")] = "tiny",
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            help="tiny, small or paper: minutes, hours or days; with --no-run also largest, each claim at the largest "
+            "scale that is kept. By default tiny, or with --no-run and evidence largest."
+        ),
+    ] = None,
     seeds: Annotated[
         int | None,
         typer.Option(metavar="N", help="Seeds 0 to N - 1 for each run; by default as many as the folder holds, or 3."),

@@ -20,6 +20,9 @@ Measure = Literal[
 ]  # fmt: skip
 Check = Literal["first", "order", "alike", "close", "within", "ratio", "at-least"]
 
+FIRST_PANEL = "no activations"
+"""The panel of the first reading in recipes that have no panels besides."""
+
 OF_CLUSTERS = frozenset(Measure.__args__[8:])  # type: ignore[attr-defined]
 """Measures of a clustering, which need no training."""
 
@@ -39,7 +42,8 @@ class Claim(BaseModel):
     best; ``order``: the values are in order, best first; ``alike``: no two differ by more than `tolerance` of the
     largest; ``close``: each is within `tolerance` of `stated`; ``within``: each is within a factor of 1 + `tolerance`;
     ``ratio``: so is the second run's value over the first's; ``at-least``: each is at least `bound`. ``first`` and
-    ``order`` hold only for runs that are ahead; they fail only if one is behind by more than the share `tolerance`.
+    ``order`` hold only for runs that are ahead by more than the share `margin`; they fail only if one is behind by more
+    than the share `tolerance`.
 
     Attributes:
         recipe: the recipe's name.
@@ -56,9 +60,11 @@ class Claim(BaseModel):
         stated: the paper's numbers, one per run, or one ratio.
         bound: for ``at-least``.
         tolerance: see above.
+        margin: see above.
         not_at: scales at which the claim cannot be judged, with the reason.
         why: why it fails here, as far as is known.
         reading: the recipe's reading of the paper, if that is ambiguous and the claim depends on it.
+        exploratory: whether the reading is not the first, or the measure was chosen after looking; counted apart.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -77,9 +83,11 @@ class Claim(BaseModel):
     stated: tuple[float, ...] = ()
     bound: float | None = None
     tolerance: float = 0.0
+    margin: float = 0.0
     not_at: dict[str, str] = Field(default_factory=dict)
     why: str = ""
     reading: str = ""
+    exploratory: bool = False
 
     @property
     def lower_is_better(self) -> bool:
@@ -115,12 +123,19 @@ class Paper(BaseModel):
 def read_paper(name: str) -> Paper:
     """Read a paper's claims; an entry with `panels` or `each` stands for several, with a `stated` list for each panel.
 
+    Where a file has a `second` reading, each claim on one of its `recipes` stands for another, too, which is
+    exploratory, on the panel with that reading's name.
+
     Raises:
         InputError: if the file is malformed.
     """
     text = (resources.files("atoll.claims") / f"{name}.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
-    table["claims"] = [claim for entry in table["claims"] for claim in _expand(entry)]
+    claims = [claim for entry in table["claims"] for claim in _expand(entry)]
+    second = table.pop("second", {"recipes": ()})
+    table["claims"] = [
+        each for own in claims for each in (_read_twice(own, second) if own["recipe"] in second["recipes"] else [own])
+    ]
     try:
         return Paper.model_validate({"name": name, **table})
     except ValidationError as error:
@@ -131,16 +146,29 @@ def _expand(entry: dict[str, object]) -> list[dict[str, object]]:
     """Return a claim for each of its `panels` and each of the words in `each`, which replace ``{}``."""
     shared = {key: value for key, value in entry.items() if key not in ("panels", "each")}
     panels, words, stated = _texts(entry, "panels"), _texts(entry, "each"), entry.get("stated", ())
+    exploratory = entry.get("exploratory", False)
     return [
         {
             **shared,
             "panel": panel,
+            "exploratory": panel in exploratory if isinstance(exploratory, list) else exploratory,
             "stated": stated[panel] if isinstance(stated, dict) else stated,
             "says": str(entry["says"]).replace("{}", word),
             "runs": [label.replace("{}", word) for label in _texts(entry, "runs")],
         }
         for word in words
         for panel in panels
+    ]
+
+
+def _read_twice(claim: dict[str, object], second: dict[str, str]) -> list[dict[str, object]]:
+    """Return a claim under the first and the second reading of what its runs train."""
+    panel = claim["panel"]
+    readings = [f"{second[which]}, {claim['reading']}" for which in ("first", "reading")]
+    other = second["panel"] if panel == FIRST_PANEL else f"{panel}, {second['panel']}"
+    return [
+        claim | {"reading": readings[0]},
+        claim | {"reading": readings[1], "panel": other, "exploratory": True},
     ]
 
 

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +19,8 @@ from atoll.support.estimates import Estimate
 Status = Literal["holds", "fails", "undecided", "not comparable", "not run"]
 Plans = Sequence[Mapping[str, Any]]
 """Clusterings as their folder keeps them: label, panel, seed, and the fields of `ClusteringSummary`."""
+
+_CLASSES = {"mnist": 10, "cifar10": 10, "digits": 10}
 
 _OF_EMD = {
     "emd": "mean_emd",
@@ -39,6 +41,7 @@ class Verdict:
             end stands for runs that never met the target. None if there is no value.
         needs: the conditions tested; empty if there were none.
         reason: why it failed or was not decided.
+        scale: the scale of the runs.
     """
 
     claim: Claim
@@ -46,6 +49,7 @@ class Verdict:
     ours: tuple[Estimate | None, ...]
     needs: tuple[ClaimNeed, ...] = ()
     reason: str = ""
+    scale: str = ""
 
 
 def judge(claim: Claim, runs: Sequence[Run], plans: Plans, scale: str, missing: str = "") -> Verdict:
@@ -57,16 +61,33 @@ def judge(claim: Claim, runs: Sequence[Run], plans: Plans, scale: str, missing: 
         plans: its clusterings.
         scale: the scale at which they were made.
         missing: why runs are missing, if known.
+
+    Runs of which none is ever at twice the accuracy of chance decide nothing.
     """
+    return replace(_judge(claim, runs, plans, scale, missing), scale=scale)
+
+
+def _judge(claim: Claim, runs: Sequence[Run], plans: Plans, scale: str, missing: str) -> Verdict:
     measured = [_measured(claim, label, runs, plans) for label in claim.runs]
     values = [{seed: value for seed, value in each if value is not None} for each in measured]
     found = tuple(summarise(each) if each else None for each in values)
     if not all(measured):
         return Verdict(claim, "not run", found if any(found) and claim.check != "ratio" else (), reason=missing)
-    not_here = claim.not_at.get(scale)
+    not_here = claim.not_at.get(scale) or _why_chance(claim, runs)
     if not all(values):
         return Verdict(claim, "not comparable", found, reason=not_here or "not all runs have this value")
     return _decide(claim, values, found, not_here)
+
+
+def _why_chance(claim: Claim, runs: Sequence[Run]) -> str | None:
+    """Return a reason if none of a claim's runs is ever better than twice chance; its data set's classes are known."""
+    of_claim = [run for run in runs if run.panel == claim.panel and any(is_of(run.label, own) for own in claim.runs)]
+    classes = {_CLASSES.get(str(run.config.get("data", {}).get("dataset"))) for run in of_claim}
+    accuracies = [run.rows["test_accuracy"] for run in of_claim]
+    known = [float(np.nanmax(each)) for each in accuracies if np.isfinite(each).any()]
+    if len(classes) != 1 or not known or (count := classes.pop()) is None or max(known) >= 2 / count:
+        return None
+    return f"no run is above {200 / count:g} % accuracy, twice chance"
 
 
 def _decide(
@@ -96,15 +117,22 @@ def _ratio(needs: Sequence[ClaimNeed]) -> tuple[Estimate | None]:
     return (Estimate(found.n, math.exp(found.mean), None, low, high),)
 
 
+def meet_target(claim: Claim, run: Run) -> Value | None:
+    """Return where a run meets the claim's target, with the spacing to the probe before; None if it never does."""
+    column = run.rows.get(claim.column)
+    if column is None or not (known := np.isfinite(column)).any():
+        return None
+    probe = first_met(column[known], claim.target or 0.0, falls(claim.column), claim.measure == "stable")
+    at = run.rows[claim.along][known]
+    return None if probe is None else Value(float(at[probe]), spacing=float(at[probe] - at[probe - 1]) if probe else 0)
+
+
 def measure_run(claim: Claim, run: Run) -> float | None:
-    """Return a claim's measure of a trained run; None if it has no such value."""
+    """Return a claim's measure of a trained run, other than where it meets a target; None if it has no such value."""
     column, rounds = run.rows.get(claim.column), run.rows["round"]
     if column is None or not (known := np.isfinite(column)).any():
         return None
     values, at = column[known], rounds[known]
-    if claim.measure in ("reach", "stable"):
-        probe = first_met(values, claim.target or 0.0, falls(claim.column), claim.measure == "stable")
-        return None if probe is None else float(run.rows[claim.along][known][probe])
     span = at[-1] - at[0]
     return {
         "last": lambda: float(values[-1]),
@@ -153,10 +181,16 @@ def _measured(claim: Claim, label: str, runs: Sequence[Run], plans: Plans) -> li
         chosen = [plan for plan in plans if plan["panel"] == claim.panel and is_of(plan["label"], label)]
         return [(int(plan["seed"]), _as_value(measure_plan(claim, plan))) for plan in chosen]
     return [
-        (seed_of(run), _as_value(measure_run(claim, run)) or _bound(claim, run))
+        (seed_of(run), _value(claim, run))
         for run in runs
         if run.finished and run.panel == claim.panel and is_of(run.label, label)
     ]
+
+
+def _value(claim: Claim, run: Run) -> Value | None:
+    if claim.measure in ("reach", "stable"):
+        return meet_target(claim, run) or _bound(claim, run)
+    return _as_value(measure_run(claim, run))
 
 
 def _as_value(number: float | None) -> Value | None:
@@ -166,7 +200,7 @@ def _as_value(number: float | None) -> Value | None:
 def _bound(claim: Claim, run: Run) -> Value | None:
     """Return the end of a run that never met its target; None if it recorded nothing."""
     known = np.isfinite(run.rows.get(claim.column, np.empty(0)))
-    if claim.measure not in ("reach", "stable") or not known.any():
+    if not known.any():
         return None
     return Value(float(run.rows[claim.along][known][-1]), is_bound=True)
 

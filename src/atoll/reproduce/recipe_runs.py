@@ -16,7 +16,7 @@ from atoll.experiment.client_data import load_dataset
 from atoll.experiment.experiment import Experiment
 from atoll.reproduce.claims import Paper, needs_training
 from atoll.reproduce.judging import without_seed
-from atoll.reproduce.kept_runs import keep, kept_file, unpack
+from atoll.reproduce.kept_runs import PLANS, keep, keep_plans, kept_file, unpack, unpack_plans
 from atoll.runs.run import run_events
 from atoll.runs.run_folder import RunFolder
 from atoll.runs.run_folders import begin_folders, name_folders, prepare_folders
@@ -25,9 +25,6 @@ from atoll.settings.validation import Settings
 from atoll.support.errors import AtollError, InputError
 from atoll.support.files import to_json, write_atomically
 from atoll.support.untrusted import read_json
-
-PLANS = "clusters.json"
-"""The file of a recipe that is not trained: the clustering of each of its runs."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,8 @@ def plan_tasks(
     """Return all tasks of a recipe, finished or not; writes nothing. `evidence` is where runs are kept."""
     runs = settings_of(recipe, scale, seeds, device)
     if not trained:
-        return [RecipeTask(recipe, f"{len(runs)} clusterings", folder, tuple(runs), False)]
+        kept = None if evidence is None else evidence / recipe / scale / f"{PLANS}.gz"
+        return [RecipeTask(recipe, f"{len(runs)} clusterings", folder, tuple(runs), False, kept)]
     names = name_folders([Experiment(settings) for settings in runs])
     return [
         RecipeTask(
@@ -129,9 +127,12 @@ def restore(tasks: Iterable[RecipeTask]) -> dict[Path, str]:
     """Put kept runs into their tasks' folders, unless these hold the run; return why some cannot be used, by folder."""
     faults: dict[Path, str] = {}
     for task in tasks:
-        if task.kept and task.kept.exists() and not RunFolder(task.folder).is_run:
+        if task.kept and task.kept.exists() and not (RunFolder(task.folder).is_run or (task.folder / PLANS).exists()):
             try:
-                unpack(task.kept, task.folder, task.settings[0])
+                if task.is_trained:
+                    unpack(task.kept, task.folder, task.settings[0])
+                else:
+                    unpack_plans(task.kept, task.folder)
             except InputError as error:
                 faults[task.folder] = str(error)
     return faults
@@ -209,7 +210,7 @@ def carry_out_task(task: RecipeTask) -> Outcome:
     if _interrupted:
         raise KeyboardInterrupt
     try:
-        return _train(task) if task.is_trained else Outcome(task, was_finished=_cluster(task))
+        return _train(task) if task.is_trained else _cluster_all(task)
     except AtollError as error:
         return Outcome(task, f"{task.recipe}, {task.title}: {error}")
     except KeyboardInterrupt:
@@ -253,6 +254,14 @@ def read_plans(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise InputError(f"{file} cannot be read ({error}); remove it to make the clusterings again") from error
     return held
+
+
+def _cluster_all(task: RecipeTask) -> Outcome:
+    """Make the missing clusterings, and keep them all."""
+    was_finished = _cluster(task)
+    if task.kept is None or (was_finished and task.kept.exists()):
+        return Outcome(task, was_finished=was_finished)
+    return Outcome(task, was_finished=was_finished, note=keep_plans(task.kept, task.folder))
 
 
 def _cluster(task: RecipeTask) -> bool:

@@ -46,6 +46,8 @@ def _claim(verdict: Verdict) -> dict[str, Any]:
         "ours_in_words": [estimate_in_words(claim, found) for found in verdict.ours],
         "seeds": max((found.n for found in verdict.ours if found is not None), default=0),
         "needs": [text for need in verdict.needs if (text := need_in_words(claim, need))],
+        "scale": verdict.scale,
+        "exploratory": claim.exploratory,
         "status": verdict.status,
         "reason": verdict.reason,
     }
