@@ -48,9 +48,10 @@ def reproduce(
 
     Example: atoll reproduce fedcluster-figure-3
     """
-    from atoll.cli.reproduce_action import ReproduceOptions, reproduce_papers
+    from atoll.cli.reproduce_action import ReproduceOptions, reproduce_papers, usual_scale
 
+    chosen = scale or usual_scale(folder, evidence, run)
     if reproduce_papers(
-        ReproduceOptions(what, scale, seeds, folder, evidence, run, jobs, device, as_json, quiet, verbose)
+        ReproduceOptions(what, chosen, seeds, folder, evidence, run, jobs, device, as_json, quiet, verbose)
     ):
         raise typer.Exit(1)
