@@ -101,7 +101,8 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
     kept = asked.kept
     held = {(name, scale): seeds_kept(kept, name, scale) for name in recipes for scale in asked.scales} if kept else {}
     seeds = _claim_folder(asked, any(held.values()))
-    seeds_of = {each: max(seeds, found) for each, found in held.items()}
+    wanted = seeds if asked.run or asked.seeds else 1  # the page of what is kept asks for no more
+    seeds_of = {each: max(wanted, found) for each, found in held.items() if found}
     tasks = list[RecipeTask]()
     for name in recipes:
         trained = is_trained(name, papers)

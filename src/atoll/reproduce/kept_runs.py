@@ -121,6 +121,6 @@ def digest_anywhere(settings: Settings) -> str:
 
 
 def seeds_kept(place: Path, recipe: str, scale: str) -> int:
-    """Return how many seeds the kept runs of a recipe have at most, by their files' names."""
+    """Return how many seeds the kept runs of a recipe have at most, by their files' names; clusterings count as one."""
     found = (re.search(r"seed-(\d+)\.json\.gz$", file.name) for file in (place / recipe / scale).glob("*.json.gz"))
-    return max((int(each[1]) + 1 for each in found if each), default=0)
+    return max((int(each[1]) + 1 if each else 1 for each in found), default=0)
