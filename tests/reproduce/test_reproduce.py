@@ -49,6 +49,7 @@ MEASURES = {
     "end": 0.8,
     "jitter": 0.0,
     "fall": 0.125,
+    "settled": 100,
 }
 
 
@@ -61,6 +62,8 @@ def test_jitter_and_end_cover_the_last_half_and_fifth() -> None:
     run = make_run(accuracy=[0.0, 0.9, 0.2, 0.5])  # rounds 0, 10, 20, 40
     assert measure_run(make_claim(measure="jitter"), run) == pytest.approx(0.3)
     assert measure_run(make_claim(measure="end"), run) == 0.5
+    settling = make_run(accuracy=[0.1, 0.49, 0.3, 0.51, 0.5])
+    assert measure_run(make_claim(measure="settled"), settling) == 40
 
 
 @pytest.mark.parametrize(
@@ -182,6 +185,8 @@ CHECKS: list[tuple[dict[str, Any], list[float], str]] = [
     ({"check": "within", "stated": (0.4, 0.4, 0.4), "tolerance": 0.9}, [0.8, 0.2, 0.4], "fails"),
     ({"check": "ratio", "stated": (0.5,), "tolerance": 0.1}, [0.8, 0.4, 0.1], "holds"),
     ({"check": "ratio", "stated": (2.0,), "tolerance": 0.1}, [0.8, 0.4, 0.1], "fails"),
+    ({"check": "lead", "stated": (0.4,), "tolerance": 0.01}, [0.8, 0.4, 0.1], "holds"),
+    ({"check": "lead", "stated": (-0.4,), "tolerance": 0.01}, [0.8, 0.4, 0.1], "fails"),
     ({"check": "at-least", "bound": 0.6}, [0.8, 0.7, 0.6], "holds"),
     ({"check": "at-least", "bound": 0.65}, [0.8, 0.7, 0.6], "fails"),
 ]

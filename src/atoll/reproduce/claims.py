@@ -14,16 +14,16 @@ from atoll.support.errors import InputError
 PAPERS = ("fedcluster", "feduc", "cfl-mgd")
 
 Measure = Literal[
-    "last", "best", "mean", "end", "jitter", "fall", "reach", "stable",
+    "last", "best", "mean", "end", "jitter", "fall", "settled", "reach", "stable",
     "emd", "emd-weighted", "emd-norm", "emd-norm-weighted",
     "longest", "size-frequency", "size-links", "size-at-2-links", "size-at-3-links", "size-at-4-links",
 ]  # fmt: skip
-Check = Literal["first", "order", "alike", "close", "within", "ratio", "at-least"]
+Check = Literal["first", "order", "alike", "close", "within", "ratio", "lead", "at-least"]
 
 FIRST_PANEL = "no activations"
 """The panel of the first reading in recipes that have no panels besides."""
 
-OF_CLUSTERS = frozenset(Measure.__args__[8:])  # type: ignore[attr-defined]
+OF_CLUSTERS = frozenset(Measure.__args__[9:])  # type: ignore[attr-defined]
 """Measures of a clustering, which need no training."""
 
 
@@ -32,7 +32,8 @@ class Claim(BaseModel):
 
     Measures of a run's column: ``last``; ``best``; ``mean`` over its rounds, which tells whose curve is higher;
     ``end``: the mean over the last fifth of its rounds; ``jitter``: the range of the values in its last half;
-    ``fall``: the first value over the last; ``reach``: the value of `along` at the first probe that meets the `target`;
+    ``fall``: the first value over the last; ``settled``: the round of the first probe from which on all values are
+    within 0.02 of the last; ``reach``: the value of `along` at the first probe that meets the `target`;
     ``stable``: its value at the first probe from which on all probes meet it. Measures of a clustering: the mean EMD of
     its clusters, ``emd``, as a Euclidean norm, ``emd-norm``, both also weighted by samples (``-weighted``);
     ``longest`` (completion, s); the rank correlations ``size-frequency`` and ``size-links``; and ``size-at-J-links``,
@@ -41,7 +42,8 @@ class Claim(BaseModel):
     Checks, all of means over seeds, by the test in `atoll.reproduce.evidence`: ``first``: the first run's value is the
     best; ``order``: the values are in order, best first; ``alike``: no two differ by more than `tolerance` of the
     largest; ``close``: each is within `tolerance` of `stated`; ``within``: each is within a factor of 1 + `tolerance`;
-    ``ratio``: so is the second run's value over the first's; ``at-least``: each is at least `bound`. ``first`` and
+    ``ratio``: so is the second run's value over the first's; ``lead``: the first run's value less the second's is within
+    `tolerance` of `stated`; ``at-least``: each is at least `bound`. ``first`` and
     ``order`` hold only for runs that are ahead by more than the share `margin`; they fail only if one is behind by more
     than the share `tolerance`.
 
@@ -57,7 +59,7 @@ class Claim(BaseModel):
         check: see above.
         target: for ``reach`` and ``stable``.
         along: what ``reach`` and ``stable`` count.
-        stated: the paper's numbers, one per run, or one ratio.
+        stated: the paper's numbers, one per run, or one ratio or lead.
         bound: for ``at-least``.
         tolerance: see above.
         margin: see above.
@@ -92,7 +94,7 @@ class Claim(BaseModel):
     @property
     def lower_is_better(self) -> bool:
         """Whether the lower of two values is ahead."""
-        costs = ("reach", "stable", "jitter", "longest")
+        costs = ("reach", "stable", "settled", "jitter", "longest")
         return self.measure in costs or self.measure.startswith("emd") or falls(self.column)
 
 

@@ -118,7 +118,7 @@ def summarise(values: Values) -> Estimate:
 def needs_of(claim: Claim, values: Sequence[Values]) -> list[ClaimNeed]:
     """Return a claim's conditions, given the values of each of its runs; none if two runs share no seed."""
     needs = list(
-        _compare(claim, values) if claim.check in ("first", "order", "alike", "ratio") else _hold(claim, values)
+        _compare(claim, values) if claim.check in ("first", "order", "alike", "ratio", "lead") else _hold(claim, values)
     )
     return needs if all(need.numbers for need in needs) else []
 
@@ -130,6 +130,7 @@ def _compare(claim: Claim, values: Sequence[Values]) -> Iterator[ClaimNeed]:
         "order": list(pairwise(range(len(values)))),
         "alike": list(combinations(range(len(values)), 2)),
         "ratio": [(0, 1)],
+        "lead": [(0, 1)],
     }[claim.check]
     largest = max(abs(_mean(each)) for each in values)
     for one, other in pairs:
@@ -137,6 +138,10 @@ def _compare(claim: Claim, values: Sequence[Values]) -> Iterator[ClaimNeed]:
         if claim.check == "ratio":
             middle, width = math.log(claim.stated[0]), math.log(1 + claim.tolerance) + _ROUNDING
             yield _difference("ratio", values[other], values[one], (middle - width, middle + width), is_log=True)
+        elif claim.check == "lead":
+            width = claim.tolerance + _ROUNDING
+            wanted = (claim.stated[0] - width, claim.stated[0] + width)
+            yield _difference("lead", values[one], values[other], wanted)
         elif claim.check == "alike":
             width = claim.tolerance * largest + _ROUNDING
             yield _difference(f"{names[0]} less {names[1]}", values[one], values[other], (-width, width))

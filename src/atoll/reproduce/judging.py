@@ -20,6 +20,8 @@ Status = Literal["holds", "fails", "undecided", "not comparable", "not run"]
 Plans = Sequence[Mapping[str, Any]]
 """Clusterings as their folder keeps them: label, panel, seed, and the fields of `ClusteringSummary`."""
 
+_SETTLED = 0.02  # of accuracy: how far from its last value a curve may still be
+
 _CLASSES = {"mnist": 10, "cifar10": 10, "digits": 10}
 
 _OF_EMD = {
@@ -72,7 +74,9 @@ def _judge(claim: Claim, runs: Sequence[Run], plans: Plans, scale: str, missing:
     values = [{seed: value for seed, value in each if value is not None} for each in measured]
     found = tuple(summarise(each) if each else None for each in values)
     if not all(measured):
-        return Verdict(claim, "not run", found if any(found) and claim.check != "ratio" else (), reason=missing)
+        return Verdict(
+            claim, "not run", found if any(found) and claim.check not in ("ratio", "lead") else (), reason=missing
+        )
     not_here = claim.not_at.get(scale) or _why_chance(claim, runs)
     if not all(values):
         return Verdict(claim, "not comparable", found, reason=not_here or "not all runs have this value")
@@ -95,7 +99,7 @@ def _decide(
 ) -> Verdict:
     """Judge a claim whose runs all have values; `not_here` says why it cannot be judged at this scale."""
     needs = tuple(needs_of(claim, values))
-    ours = _ratio(needs) if claim.check == "ratio" else found
+    ours = _ratio(needs) if claim.check == "ratio" else _lead(needs) if claim.check == "lead" else found
     if not_here:
         return Verdict(claim, "not comparable", ours, needs, not_here)
     if not needs:
@@ -106,6 +110,10 @@ def _decide(
     if all(value.is_bound for each in values for value in each.values()):
         return Verdict(claim, "not comparable", ours, needs, "no run gets that far at this scale")
     return Verdict(claim, status, ours, needs, _undecided(needs))
+
+
+def _lead(needs: Sequence[ClaimNeed]) -> tuple[Estimate | None]:
+    return (needs[0].interval() if needs else None,)
 
 
 def _ratio(needs: Sequence[ClaimNeed]) -> tuple[Estimate | None]:
@@ -140,6 +148,7 @@ def measure_run(claim: Claim, run: Run) -> float | None:
         "mean": lambda: float(np.trapezoid(values, at) / span) if span else float(values[0]),
         "end": lambda: float(values[at >= at[0] + 0.8 * span].mean()),
         "jitter": lambda: float(np.ptp(values[at >= at[0] + 0.5 * span])),
+        "settled": lambda: float(at[first_met(-abs(values - values[-1]), -_SETTLED, stable=True) or 0]),
         "fall": lambda: float(values[0] / values[-1]) if values[-1] else math.inf,
     }[claim.measure]()
 

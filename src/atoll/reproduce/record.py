@@ -20,17 +20,19 @@ def record(results: Sequence[ClaimResult], scale: str, seeds: int, progress: Rep
         "seeds": seeds,
         "seconds": progress.spent,
         "seconds_left": progress.left,
-        "recipes": [
-            {
-                "recipe": result.recipe,
-                "runs": result.expected,
-                "finished": result.finished,
-                "seconds": None if result.cost is None else result.cost.seconds,
-                "paper_seconds": None if result.cost is None else result.cost.paper_seconds,
-                "claims": list(map(_claim, result.verdicts)),
-            }
-            for result in results
-        ],
+        "recipes": list(map(record_recipe, results)),
+    }
+
+
+def record_recipe(result: ClaimResult) -> dict[str, Any]:
+    """Return the results on one recipe and its claims."""
+    return {
+        "recipe": result.recipe,
+        "runs": result.expected,
+        "finished": result.finished,
+        "seconds": None if result.cost is None else result.cost.seconds,
+        "paper_seconds": None if result.cost is None else result.cost.paper_seconds,
+        "claims": list(map(_claim, result.verdicts)),
     }
 
 

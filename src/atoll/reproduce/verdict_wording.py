@@ -62,6 +62,8 @@ def difference_in_words(claim: Claim, ours: float | None, stated: float) -> str:
 
 def labels_of(claim: Claim) -> tuple[str, ...]:
     """Return the label of each of a verdict's values."""
+    if claim.check == "lead":
+        return (f"{claim.runs[0]} less {claim.runs[1]}",)
     return (f"{claim.runs[1]} : {claim.runs[0]}",) if claim.check == "ratio" else claim.runs
 
 
@@ -78,6 +80,7 @@ def tolerance_in_words(claim: Claim) -> str:
         "alike": f"the {_measured(claim)} differs by at most {factor * tolerance:g} %",
         "close": f"the {_measured(claim)} is within {scale * tolerance:.{digits}f}{unit} of the paper's",
         "within": f"the {_measured(claim)} is within a factor of {1 + tolerance:g} of the paper's",
+        "lead": f"the lead is within {scale * tolerance:.{digits}f}{unit} of the paper's",
         "ratio": f"the ratio is within a factor of {1 + tolerance:g} of the paper's",
         "at-least": f"the {_measured(claim)} is at least {value_in_words(claim, claim.bound)}",
     }[claim.check]
@@ -108,6 +111,7 @@ def _measured(claim: Claim) -> str:
         "end": f"mean {column} of the last fifth",
         "jitter": f"range of {column} over the last half",
         "fall": f"first {column} over the last",
+        "settled": f"round from which on {column} is within two points of its last",
         "reach": f"{time} of the first probe with {target}",
         "stable": f"{time} from which on all probes have {target}",
         "emd": "mean EMD",
@@ -126,7 +130,7 @@ def _share(claim: Claim) -> str:
 
 def _unit(claim: Claim) -> tuple[float, int, str]:
     """Return the factor, digits and unit in which a value is shown."""
-    if claim.measure in ("reach", "stable"):
+    if claim.measure in ("reach", "stable", "settled"):
         return (1.0, 0, " s" if claim.along == "virtual_time" else " rounds")
     if claim.measure == "longest":
         return 1.0, 2, " s"
