@@ -46,7 +46,7 @@ def test_every_claim_has_a_row_and_a_measured_one_its_numbers() -> None:
         "**fails**<br>so it",
     ):
         assert words in text
-    assert f"| [{CLAIM.source}](#{CLAIM.recipe}) | | 1 |" in text  # it fails at the largest scale; counted once
+    assert f"| [{CLAIM.source}](#{CLAIM.recipe}) | 1 | 7 |" in text  # it fails at the largest scale; counted once
     assert f"### {CLAIM.source} {{ #{CLAIM.recipe} }}" in text
 
 

@@ -42,10 +42,9 @@ class Claim(BaseModel):
     Checks, all of means over seeds, by the test in `atoll.reproduce.evidence`: ``first``: the first run's value is the
     best; ``order``: the values are in order, best first; ``alike``: no two differ by more than `tolerance` of the
     largest; ``close``: each is within `tolerance` of `stated`; ``within``: each is within a factor of 1 + `tolerance`;
-    ``ratio``: so is the second run's value over the first's; ``lead``: the first run's value less the second's is within
-    `tolerance` of `stated`; ``at-least``: each is at least `bound`. ``first`` and
-    ``order`` hold only for runs that are ahead by more than the share `margin`; they fail only if one is behind by more
-    than the share `tolerance`.
+    ``ratio``: so is the second run's value over the first's; ``lead``: the first run's value less the second's is
+    within `tolerance` of `stated`; ``at-least``: each is at least `bound`. ``first`` and ``order`` hold only for runs
+    that are ahead by more than the share `margin`; they fail only if one is behind by more than the share `tolerance`.
 
     Attributes:
         recipe: the recipe's name.
