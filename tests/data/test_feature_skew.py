@@ -137,7 +137,7 @@ def test_own_functions_are_skews() -> None:
     ("given", "told"),
     [
         ({"skew": "nois"}, r"data.skew = 'nois': .*did you mean 'noise'"),
-        ({"skew_levels": 2}, r"data.skew_levels = 2: is used with a data.skew only"),
+        ({"skew_levels": 2}, r"data.skew_levels = 2: needs a data.skew"),
         ({"skew": "noise", "skew_levels": 13}, r"data.skew_levels = 13: must be at most the number of clients, 12"),
         ({"skew": "noise", "variance": -1.0}, r"data.variance = -1.0"),
         ({"angle": 90.0}, r"data.angle"),
