@@ -144,7 +144,7 @@ def test_own_functions_are_skews() -> None:
         ({"skew": "colour", "strength": 2.0}, r"data.strength = 2.0"),
         ({"skew": "rotation", "partition": "rotated"}, r"data.skew = 'rotation': its levels are planted groups"),
         ({"skew": "rotation", "rotations": 2}, r"data.skew = 'rotation': its levels are planted groups"),
-        ({"skew": "rotation", "dataset": "regression"}, r"its levels are planted groups, and regression"),
+        ({"skew": "rotation", "dataset": "regression"}, r"its levels are planted groups, but regression"),
         (
             {"skew": "noise", "partition": "major-class", "rho_device": 0.9, "samples": 400},
             r"data.skew: clients of different levels hold the same sample",

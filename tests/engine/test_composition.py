@@ -216,7 +216,8 @@ def test_a_stage_of_ones_own_is_the_twin_by_hand() -> None:
         (["travel.stages=clip"], "travel.stages = 'clip': must be a list"),
         (
             ['travel.stages=["tests.engine.own_stage:sign", "clip"]'],
-            "travel.stages = 'clip': cannot be used with travel.stages = 'tests.engine.own_stage:sign': a stage before",
+            "travel.stages = 'clip': cannot be used with travel.stages = 'tests.engine.own_stage:sign': "
+            "an earlier stage sends something other than a model",
         ),
         (['travel.stages=["tests.engine.own_stage:boastful"]'], "its client half sends"),
         (['travel.stages=["tests.engine.own_stage:halved"]'], "its server half returns"),

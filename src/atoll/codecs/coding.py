@@ -60,13 +60,7 @@ class Coding:
         end = len(payload) - sum(sizes)
         if len(payload) != self.bytes_of(form):
             raise Undecodable(f"{self.told}: {len(payload):,} bytes, expected {self.bytes_of(form):,}")
-        try:
-            decoded = self.codec.decode(payload[:end], numbers)
-            update = {name: decoded[name].to(dtype) for name, (_, dtype) in numbers.items()}
-        except Exception as error:  # raised by a codec on untrusted bytes
-            raise Undecodable(f"{self.told}: decode failed ({type(error).__name__}: {error})") from error
-        if form_of(update) != numbers or decoded.keys() != numbers.keys():
-            raise Undecodable(f"{self.told}: decode returned tensors with other names or shapes")
+        update = self._decode(payload[:end], numbers)
         for (name, each), size in zip(counters.items(), sizes, strict=True):
             update[name] = read_raw(payload[end : end + size], *each)
             end += size
@@ -90,6 +84,16 @@ class Coding:
         if not isinstance(payload, bytes):
             raise InputError(f"{self.told}: encode must return bytes, it returned {type(payload).__name__!r}")
         return payload + b"".join(map(raw, counters.values()))
+
+    def _decode(self, payload: bytes, form: Form) -> Model:
+        try:
+            decoded = self.codec.decode(payload, form)
+            update = {name: decoded[name].to(dtype) for name, (_, dtype) in form.items()}
+        except Exception as error:  # raised by a codec on untrusted bytes
+            raise Undecodable(f"{self.told}: decode failed ({type(error).__name__}: {error})") from error
+        if form_of(update) != form or decoded.keys() != form.keys():
+            raise Undecodable(f"{self.told}: decode returned tensors with other names or shapes")
+        return update
 
     def _call(self, function: Callable[..., Any], *given: Any) -> Any:
         try:

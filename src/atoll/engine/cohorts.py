@@ -195,31 +195,14 @@ def combine_updates(
 def _combine(
     cohort: Cohort, combine: Combine, updates: Iterator[ClientUpdate], screening: Screening | None
 ) -> ClusterUpdate:
-    losses: list[float] = []
-    weights: list[float] = []
-    refused: Counter[str] = Counter()
-    states: dict[int, Model] = {}
     if screening:
         updates = screening.sent(cohort.clients, cohort.start, updates)
-
-    def good() -> Iterator[tuple[float, Model]]:
-        for client, weight in zip(cohort.clients.tolist(), cohort.weights.tolist(), strict=True):
-            update = next(updates)
-            if screening and (reason := screening.why_refused(update, cohort.start)):
-                refused[reason] += 1
-                continue
-            losses.append(update.loss)
-            weights.append(weight)
-            if update.state is not None:
-                states[client] = update.state
-            yield weight, update.model
-            del update
-
+    results = _Results(cohort, screening)
     try:
-        pairs = good()
+        pairs = results.take(updates)
         first = next(pairs, None)
         if first is None:
-            return ClusterUpdate(cohort.start, math.nan, 0.0, refused)
+            return ClusterUpdate(cohort.start, math.nan, 0.0, results.refused)
         model = combine(chain([first], pairs), cohort.start, cohort.event_weight)
         deque(pairs, maxlen=0)  # a rule need not take all, but the following updates are the next cohort's
     except AtollError:
@@ -227,9 +210,36 @@ def _combine(
     except Exception as error:  # raised by a user's combine rule
         where = f"event {cohort.event}, cluster {cohort.cluster}"
         raise RunError(f"{where}: combining the clients' models failed ({type(error).__name__}: {error})") from error
-    arrived = math.fsum(weights) / float(cohort.weights.sum()) if refused else 1.0
+    arrived = math.fsum(results.weights) / float(cohort.weights.sum()) if results.refused else 1.0
     average = weighted_median if takes_median_of_losses(combine) else weighted_mean
-    return ClusterUpdate(model, average(losses, weights), arrived, refused, states=states)
+    loss = average(results.losses, results.weights)
+    return ClusterUpdate(model, loss, arrived, results.refused, states=results.states)
+
+
+class _Results:
+    """What a cohort's results add up to besides the model."""
+
+    def __init__(self, cohort: Cohort, screening: Screening | None) -> None:
+        self.losses: list[float] = []
+        self.weights: list[float] = []
+        self.refused: Counter[str] = Counter()
+        self.states: dict[int, Model] = {}
+        self._cohort, self._screening = cohort, screening
+
+    def take(self, updates: Iterator[ClientUpdate]) -> Iterator[tuple[float, Model]]:
+        """Yield the weight and model of each valid result, holding one at a time."""
+        cohort = self._cohort
+        for client, weight in zip(cohort.clients.tolist(), cohort.weights.tolist(), strict=True):
+            update = next(updates)
+            if self._screening and (reason := self._screening.why_refused(update, cohort.start)):
+                self.refused[reason] += 1
+                continue
+            self.losses.append(update.loss)
+            self.weights.append(weight)
+            if update.state is not None:
+                self.states[client] = update.state
+            yield weight, update.model
+            del update
 
 
 def weighted_mean(values: Iterable[float], weights: Collection[float]) -> float:

@@ -159,7 +159,7 @@ def _as_happened(event: Event, trained: EventResult) -> Event:
         cohort=asked.cohort,
         clusters=asked.clusters,
         weights=asked.weights,
-        models_up=event.models_up + asked.models_up,  # the work's count is minus what was not sent
+        models_up=event.models_up + asked.models_up,  # asked counts down from 0 what was not sent
         dropped=event.dropped + asked.dropped,
         answered=asked.answered,
         drawn_as=None if drawn_as == (event.index, event.round) else drawn_as,

@@ -133,7 +133,6 @@ class _Work:
         """Return the next cohorts, one for each cluster with clients, by ascending cluster."""
         event = self.event
         number, round_ = event.drawn_as or (event.index, event.round)
-        here = {c: self._rows(c) for c in self.rows}
         weights = event.weights if event.answered is None else event.weights[event.answered[self.repeat]]
         total = float(weights.sum())
         return [
@@ -145,8 +144,8 @@ class _Work:
                 repeats=self.repeats,
                 states=self._states_of(event.cohort[own]),
             )
-            for c, own in here.items()
-            if len(own)
+            for c in self.rows
+            if len(own := self._rows(c))
         ]
 
     def take(self, cohorts: Sequence[Cohort], averages: Sequence[ClusterUpdate]) -> None:

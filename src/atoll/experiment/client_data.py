@@ -82,7 +82,7 @@ def _count_all(settings: Settings) -> int:
 
 
 def make_test_clients(settings: Settings, population: Population) -> Population:
-    """Return clients that hold the test samples, by the same partition, with as many per sample, of every group."""
+    """Return clients that hold the test samples, by the same partition, as many per sample, from every group."""
     test = population.data.test
     wanted = settings.data.clients
     if settings.data.partition == "natural":
@@ -95,7 +95,7 @@ def make_test_clients(settings: Settings, population: Population) -> Population:
 
 
 def _deal_by_level(settings: Settings, test: Dataset, pool: int) -> Parts:
-    """Partition the test samples of each level of skew among separate clients, in proportion to their number."""
+    """Partition the test samples of each level of skew among that level's clients, as many per sample."""
     levels = levels_of(settings)
     parts: list[np.ndarray[Any, Any]] = []
     for level in range(levels):

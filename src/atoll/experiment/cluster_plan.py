@@ -89,7 +89,7 @@ class ClusterPlan:
         return np.bincount(labels[labels >= 0], sizes[labels >= 0], phase.clustering.clusters).astype(np.int64)
 
     def _make_clustering(self, round_: int) -> Clustering:
-        """Make the clustering from the positions at a round."""
+        """Make the clustering on the network of a round."""
         offered = {
             "network": lambda: self.conditions.networks[round_],
             "problem": lambda: replace(self.problem, network=self.conditions.networks[round_]),

@@ -94,7 +94,7 @@ def choose_executor(
     else:
         choice = _choose_on_cpu(wanted, method, trainer, start, sent_bytes)
     if wanted.cuda_graphs and choice.name != "stacked":
-        raise InputError(f"run.cuda_graphs = true: is for run.executor = 'stacked' on a GPU; this run has {choice}")
+        raise InputError(f"run.cuda_graphs = true: needs run.executor = 'stacked' on a GPU; this run has {choice}")
     if wanted.precision == "bfloat16" and device == "cpu" and lacks_bfloat16():
         emulated = (
             f"run.precision = 'bfloat16': this processor has no bfloat16 arithmetic; a matrix product takes "

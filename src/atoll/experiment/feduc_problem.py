@@ -50,11 +50,7 @@ def make_problem(settings: Settings, population: Population, network: Network, m
     start = read_model(module)
     samples, seed = settings.run.evaluate_samples, settings.seed
     gap = wanted.initial_gap or initial_gap(population, module, start, samples=samples, seed=seed)
-    mu, smoothness = wanted.mu, wanted.smoothness
-    if "estimate" in (mu, smoothness):
-        change = gradient_change(population, module, start, _step_down(settings, population, module, start))
-        mu = estimate_mu(change) if mu == "estimate" else mu
-        smoothness = estimate_smoothness(change) if smoothness == "estimate" else smoothness
+    mu, smoothness = _curvature(settings, wanted, population, module, start)
     # If a round is not a local step, it counts as one merge, so any number of rounds is allowed.
     is_step = method_kind(settings).rounds_are_local_steps
     steps_a_round = 1 if is_step else pattern.intra_rounds * settings.local.steps
@@ -68,13 +64,25 @@ def make_problem(settings: Settings, population: Population, network: Network, m
         intra_rounds=pattern.intra_rounds,
         local_steps=settings.local.steps,
         lr=settings.local.lr * settings.local.lr_factor,
-        mu=float(mu),
-        smoothness=float(smoothness),
+        mu=mu,
+        smoothness=smoothness,
         initial_gap=gap,
         frequencies=_frequencies(wanted, network, pattern.pattern),
     )
     check(problem)
     return problem
+
+
+def _curvature(
+    settings: Settings, wanted: BoundSettings, population: Population, module: nn.Module, start: Model
+) -> tuple[float, float]:
+    """Return mu and L, given or estimated."""
+    mu, smoothness = wanted.mu, wanted.smoothness
+    if "estimate" in (mu, smoothness):
+        change = gradient_change(population, module, start, _step_down(settings, population, module, start))
+        mu = estimate_mu(change) if mu == "estimate" else mu
+        smoothness = estimate_smoothness(change) if smoothness == "estimate" else smoothness
+    return float(mu), float(smoothness)
 
 
 def bound_settings(settings: Settings) -> BoundSettings:

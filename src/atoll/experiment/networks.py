@@ -221,19 +221,21 @@ def _trace(settings: Settings, table: ClientTable | None, clients: int) -> Trace
     if wanted.trace_file is not None:
         if wanted.metres_per_round is not None:
             raise InputError("network.metres_per_round: cannot be used with network.trace_file; give one of them")
-        with reading("network.trace_file"):
-            trace = read_trace(wanted.trace_file)
-        if trace.clients != clients:
-            raise InputError(
-                f"network.trace_file = {wanted.trace_file!r}: has {trace.clients} clients, but data.clients = {clients}"
-            )
-        return trace
+        return _read_trace(wanted.trace_file, clients)
     if wanted.metres_per_round is None:
         return None
     first = _first_positions(settings, table, clients)
     every = wanted.recluster_every or max(1, settings.rounds // MOVES)
     rng = generator(settings.seed, "moves")
     return random_waypoint(first, wanted.side_metres, wanted.metres_per_round, settings.rounds, every, rng)
+
+
+def _read_trace(path: str, clients: int) -> Trace:
+    with reading("network.trace_file"):
+        trace = read_trace(path)
+    if trace.clients != clients:
+        raise InputError(f"network.trace_file = {path!r}: has {trace.clients} clients, but data.clients = {clients}")
+    return trace
 
 
 def _first_positions(settings: Settings, table: ClientTable | None, clients: int) -> Floats:
@@ -272,7 +274,7 @@ def _check_timing(settings: Settings) -> None:
     if wanted.file is not None:
         for name in ("downloads", "trace_file", "metres_per_round", "recluster_every", "aggregators_file"):
             if getattr(wanted, name):
-                why = "says what is counted" if name == "downloads" else "knows no positions"
+                why = "says what is counted" if name == "downloads" else "has no positions"
                 raise InputError(f"network.{name}: cannot be used with network.file, which {why}")
     elif wanted.regions == "average":
         raise InputError("network.regions = 'average': needs network.file, whose links say where regions are")

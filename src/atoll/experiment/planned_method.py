@@ -53,19 +53,25 @@ class PlannedMethod:
         mechanism = read_mechanism(settings)
         if mechanism is not None and self.schedule is not None:
             raise InputError(
-                f"--schedule: cannot be used with privacy.trust = {mechanism.trust!r}, which plans the method's own"
+                f"--schedule: cannot be used with privacy.trust = {mechanism.trust!r}, which accounts "
+                "for the method's own"
             )
         noise = from_system if settings.run.executor == "fleet" else from_seed(settings.seed)
         method = add_stages(settings, self._without_stages(), sizes, deepcopy(self.initial.module), noise)
-        if self.schedule is not None:
-            replayed = fitting(self.schedule, method.schedule, len(self.clients.population))
-            method = replace(method, schedule=replayed, arrivals=None)
+        method = self._replaying(method)
         check_cohorts(method, sizes)
         if mechanism is None:
             return method, None
         cost = next(stage.cost for stage in method.stages if stage.cost)
         private = plan_privacy(settings, mechanism, method.schedule, cost, len(sizes))
         return replace(method, schedule=private.plan.schedule), private
+
+    def _replaying(self, method: Method) -> Method:
+        """Return the method with the schedule to replay, if there is one."""
+        if self.schedule is None:
+            return method
+        replayed = fitting(self.schedule, method.schedule, len(self.clients.population))
+        return replace(method, schedule=replayed, arrivals=None)
 
     def _without_stages(self) -> Method:
         """Return the method without the stages that the settings add."""

@@ -17,18 +17,22 @@ def choose_clients(settings: Settings, method: Method, population: Population, c
         InputError: settings are incompatible with each other or with the method.
     """
     wanted = settings.method
-    if wanted.select == "uniform":
-        return method
-    make = resolve("method.select", wanted.select, SELECTIONS)
-    given = {**dict(wanted), "population": population, "clock": clock, "seed": settings.seed}
-    selection = call("method.select", make, given, wanted.model_extra)
+    selection = None if wanted.select == "uniform" else _make_selection(settings, population, clock)
     if selection is None:
         return method
-    if not isinstance(selection, Selection):
-        raise InputError(f"method.select = {wanted.select!r}: must return an atoll.Selection")
     if selection.by_loss and is_counted(settings):
         raise InputError(
             f"method.select = {wanted.select!r}: cannot be used with [faults] that lose results, since it is "
             "known who trains only once losses have been reported"
         )
     return reselect(method, selection, population, clock)
+
+
+def _make_selection(settings: Settings, population: Population, clock: Clock | None) -> Selection | None:
+    wanted = settings.method
+    make = resolve("method.select", wanted.select, SELECTIONS)
+    given = {**dict(wanted), "population": population, "clock": clock, "seed": settings.seed}
+    selection = call("method.select", make, given, wanted.model_extra)
+    if not isinstance(selection, Selection | None):
+        raise InputError(f"method.select = {wanted.select!r}: must return an atoll.Selection")
+    return selection

@@ -30,8 +30,8 @@ def require_skew(settings: Settings, data: Dataset) -> Dataset:
         return data
     if data.groups is not None or len(data.turns) > 1 or wanted.rotations or wanted.partition in _GROUPED:
         raise InputError(
-            f"data.skew = {wanted.skew!r}: its levels are planted groups, and {data.name} as dealt out here has groups "
-            "of its own; leave out data.skew, or data.rotations, data.group or the partition by groups"
+            f"data.skew = {wanted.skew!r}: its levels are planted groups, but {data.name} as partitioned here already "
+            "has groups; leave out data.skew, or data.rotations, data.group or the partition by groups"
         )
     return with_colours(data) if wanted.skew == "colour" else data
 

@@ -87,11 +87,8 @@ class Collector:
             NotSummed: too few nodes have answered; or some shares are false.
         """
         lost = [name for name in self._holding if name not in self._masked]
-        proper = {
-            name: each
-            for name, each in revealed.items()
-            if each.own.keys() == self._masked.keys() and each.others.keys() == set(lost)
-        }
+        wanted = set(self._masked), set(lost)
+        proper = {name: each for name, each in revealed.items() if (set(each.own), set(each.others)) == wanted}
         self._leave(proper, "revealed their shares")
         total: Numbers = np.stack(list(self._masked.values())).sum(axis=0, dtype=np.uint64)
         for name in self._masked:
