@@ -40,14 +40,14 @@ def mlp(x: Any) -> Any:
 
 def cnn(x: Any) -> Any:
     pool = hk.MaxPool((1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-    blocks = [convolution(20, 1, "VALID"), jax.nn.relu, pool, convolution(50, 20, "VALID"), jax.nn.relu, pool]
+    blocks = [convolution(20, 1, "VALID"), pool, jax.nn.relu, convolution(50, 20, "VALID"), pool, jax.nn.relu]
     dense = [hk.Flatten(), linear(500, 800), jax.nn.relu, linear(10, 500)]
     return hk.Sequential([*blocks, *dense])(x)
 
 
 def alexnet(x: Any) -> Any:
     pool = hk.MaxPool((1, 3, 3, 1), (1, 2, 2, 1), "VALID")
-    blocks = [convolution(64, 3, "SAME"), jax.nn.relu, pool, convolution(64, 64, "SAME"), jax.nn.relu, pool]
+    blocks = [convolution(64, 3, "SAME"), pool, jax.nn.relu, convolution(64, 64, "SAME"), pool, jax.nn.relu]
     dense = [hk.Flatten(), linear(384, 2304), jax.nn.relu, linear(192, 384), jax.nn.relu, linear(10, 192)]
     return hk.Sequential([standardize, *blocks, *dense])(x)
 

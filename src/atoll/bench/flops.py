@@ -1,9 +1,12 @@
 """Floating-point operations of a benchmark, counted by PyTorch."""
 
+from collections.abc import Callable
+
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from atoll.bench.work import CLASSES, Case
+from atoll.bench.work import Case
 from atoll.local.batches import cross_entropy
 from atoll.local.models import MODELS
 
@@ -12,14 +15,14 @@ MATRIX_PRODUCT_FLOPS = 2 * SQUARE**3 * PRODUCTS
 """Operations of one round of matrix products: `PRODUCTS` of two float32 matrices [SQUARE, SQUARE]."""
 
 
-def count_flops(case: Case) -> int:
+def count_flops(case: Case, make: Callable[..., nn.Module] | None = None) -> int:
     """Return the operations of a round's matrix products and convolutions, forward and backward.
 
     A multiplication and an addition count as two. Everything else (activations, pooling, the optimiser) is left out, as
-    usual.
+    usual. `make` makes a model that Atoll does not have.
     """
     with torch.device("meta"):  # shapes without numbers
-        module = MODELS[case.model](case.shape, CLASSES)
+        module = (make or MODELS[case.model])(case.shape, case.classes)
         inputs = torch.empty(case.batch_size, *case.shape)
         targets = torch.empty(case.batch_size, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter:

@@ -126,6 +126,7 @@ class Racer:
         self.contender = contender
         self.case = case
         self.seconds: list[float] = []
+        self.patience: float | None = None  # seconds, instead of `PATIENCE_SECONDS`
         self.memory_bytes: int | None = None
         self.failure = ""
         self._ready: dict[str, float] = {}
@@ -206,10 +207,11 @@ class Racer:
         """Wait for a message and return its value."""
         if self.failure:
             return {}
+        patience = self.patience or PATIENCE_SECONDS
         try:
-            line = self._lines.get(timeout=PATIENCE_SECONDS)
+            line = self._lines.get(timeout=patience)
         except Empty:
-            self._fail(f"no answer for {PATIENCE_SECONDS:g} s")
+            self._fail(f"no answer for {patience:g} s")
             return {}
         if not line:
             self._fail("it ended without an answer")

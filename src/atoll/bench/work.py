@@ -16,7 +16,7 @@ import numpy.typing as npt
 CLASSES = 10
 DISTINCT = 10  # clients with different samples; further ones repeat these, which saves memory
 
-SHAPES = {"mlp": (1, 28, 28), "lr": (1, 28, 28), "cnn": (1, 28, 28), "alexnet": (3, 32, 32)}
+SHAPES = {"mlp": (1, 28, 28), "lr": (1, 28, 28), "cnn": (1, 28, 28)}  # (3, 32, 32) for the others
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,11 @@ class Case:
         cohorts: cohorts that train in turn in a round.
         clusters: clusters that train at once, each with its own cohorts.
         lr: learning rate; inputs are random, so it only has to keep training finite.
+        epochs: passes over a client's samples that the steps make, for those who count in epochs.
+        shape: shape of one input, channels first.
+        classes: number of classes.
+        device: where to train, for contenders that can do so elsewhere than on the processor.
+        precision: theirs of products, ``float32`` or ``tf32``.
     """
 
     model: str
@@ -42,6 +47,14 @@ class Case:
     cohorts: int = 1
     clusters: int = 1
     lr: float = 0.01
+    epochs: int = 1
+    shape: tuple[int, ...] = ()
+    classes: int = CLASSES
+    device: str = "cpu"
+    precision: str = "float32"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape) or SHAPES.get(self.model, (3, 32, 32)))  # JSON has lists
 
     @property
     def name(self) -> str:
@@ -56,20 +69,15 @@ class Case:
 
     @property
     def samples(self) -> int:
-        """Samples per client: its local steps make one epoch."""
-        return self.steps * self.batch_size
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one input, channels first."""
-        return SHAPES[self.model]
+        """Samples per client."""
+        return self.steps * self.batch_size // self.epochs
 
 
 def make_pool(case: Case) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Return random images [samples, *shape], values 0 to 255, and labels [samples]: all clients' samples."""
     rng = np.random.default_rng(0)
     samples = min(case.clusters * case.clients, DISTINCT) * case.samples
-    return rng.integers(256, size=(samples, *case.shape), dtype=np.uint8), rng.integers(CLASSES, size=samples)
+    return rng.integers(256, size=(samples, *case.shape), dtype=np.uint8), rng.integers(case.classes, size=samples)
 
 
 def samples_of(case: Case, client: int) -> slice:
