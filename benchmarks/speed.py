@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from card_race import Limits, card_cases, in_short, race_on
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -47,7 +48,6 @@ from atoll.report.figures.style import BLUE, PALETTE, STYLE, WIDTH_INCHES
 from atoll.report.report_files import save_figure
 from atoll.support.environment import describe_environment
 from atoll.support.files import write_atomically
-from card_race import Limits, card_cases, in_short, race_on
 
 PEERS = Path(__file__).parent / "peers"
 COHORTS = [Case(model, clients) for clients in (10, 100) for model in ("mlp", "cnn", "alexnet")]
@@ -206,7 +206,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer local steps and rounds")
     card = parser.add_argument_group("on a graphics card")
     card.add_argument("--device", choices=["cuda", "cpu"], help="where to race; cpu tries the command out")
-    card.add_argument("--sites", type=Path, default=Path("sites"), help="folder with a folder of packages for each peer")
+    card.add_argument(
+        "--sites", type=Path, default=Path("sites"), help="folder with a folder of packages for each peer"
+    )
     card.add_argument("--minutes", type=float, default=8.0, help="start no further case after this many")
     card.add_argument("--precision", choices=["float32", "tf32"], default="float32", help="of everyone's products")
     card.add_argument("--dropout", action="store_true", help="with dropout, where other libraries' models have it")

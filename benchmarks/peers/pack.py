@@ -39,7 +39,16 @@ LEFT_OUT = (
 def install(packages: tuple[str, ...], folder: Path, python: str) -> None:
     """Put packages into a folder, built for Linux on x86-64 and this Python."""
     platforms = [word for system in SYSTEMS for word in ("--platform", f"manylinux{system}_x86_64")]
-    words = ["--only-binary=:all:", "--no-deps", "--no-compile", "--ignore-requires-python", "--implementation", "cp", "--python-version", python]
+    words = [
+        "--only-binary=:all:",
+        "--no-deps",
+        "--no-compile",
+        "--ignore-requires-python",
+        "--implementation",
+        "cp",
+        "--python-version",
+        python,
+    ]
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder), *words, *platforms]
     subprocess.run([*command, *packages], check=True)
 

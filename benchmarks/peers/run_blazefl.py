@@ -8,12 +8,12 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
     # Triton, which PyTorch imports with the first optimiser where it finds it, would bring the global lock back.
     sys.modules["triton"] = None  # type: ignore[assignment]
 
-import torch  # noqa: E402
-from blazefl.contrib.fedavg import FedAvgBaseServerHandler, FedAvgThreadPoolClientTrainer  # noqa: E402
-from shared import ROUNDS, read_case, work  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
-from torch_models import copies, count, datasets, distance, make_model, wait_for  # noqa: E402
+import torch
+from blazefl.contrib.fedavg import FedAvgBaseServerHandler, FedAvgThreadPoolClientTrainer
+from shared import ROUNDS, read_case, work
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from torch_models import copies, count, datasets, distance, make_model, wait_for
 
 
 class Models:

@@ -3,9 +3,14 @@
 import sys
 from typing import Any
 
+import jax
+
+for moved in ("map", "leaves", "flatten", "unflatten", "structure"):  # newer versions have these elsewhere
+    if not hasattr(jax, f"tree_{moved}"):
+        setattr(jax, f"tree_{moved}", getattr(jax.tree, moved))
+
 import fedjax
 import haiku as hk
-import jax
 import jax.numpy as jnp
 import numpy as np
 from fedjax.algorithms import fed_avg
@@ -63,6 +68,8 @@ def make_model(case: work.Case, sample: dict[str, Any]) -> Any:
 
 def main() -> None:
     case = read_case(sys.argv[-1])
+    jax.config.update("jax_platforms", case.device)
+    jax.config.update("jax_default_matmul_precision", "tensorfloat32" if case.precision == "tf32" else "highest")
     arrays: list[dict[str, Any]] = [{"x": np.moveaxis(x, 1, -1).copy(), "y": y} for x, y in client_arrays(case)]
     clients = [(b"%d" % number, fedjax.ClientDataset(each)) for number, each in enumerate(arrays)]
     model = make_model(case, {name: array[:1] for name, array in arrays[0].items()})
@@ -70,7 +77,7 @@ def main() -> None:
         grad_fn=fedjax.model_grad(model),
         client_optimizer=fedjax.optimizers.sgd(learning_rate=case.lr),
         server_optimizer=fedjax.optimizers.sgd(learning_rate=1.0),
-        client_batch_hparams=fedjax.ShuffleRepeatBatchHParams(batch_size=case.batch_size, num_epochs=1),
+        client_batch_hparams=fedjax.ShuffleRepeatBatchHParams(batch_size=case.batch_size, num_epochs=case.epochs),
     )
     rng = jax.random.PRNGKey(0)
     first = model.init(rng)

@@ -226,13 +226,14 @@ class Racer:
         self._lines.put("")
 
     def _fail(self, what: str) -> None:
-        """End the process and note why, with its last line on standard error."""
+        """End the process and note why, with its last error, or its last line on standard error."""
         self.failure = what
         self._end()
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors if line.strip()]
         if lines:
-            self.failure = f"{what}: {lines[-1]}"
+            error = next((line for line in reversed(lines) if "Error: " in line), lines[-1])  # launchers add to it
+            self.failure = f"{what}: {error}"
 
     def _end(self) -> None:
         """Close its input, which ends it; kill what has not ended after a while."""
