@@ -9,8 +9,8 @@ than Atoll, searched for on PATH. All do the same work: FedAvg on the same rando
 batches of 30 from its 600 samples. Start-up and the first round, in which libraries compile, are not counted. Writes
 speed.md, speed.json and speed.png.
 
-With --device, Atoll's stacked executor races them on a graphics card (card_race.py): peers are imported from the folders
-that `peers/pack.py` makes. Writes speed-DEVICE.json and speed-DEVICE.md, and goes on where it stopped.
+With --device, Atoll's stacked executor races them on a graphics card (card_race.py): peers are imported from the
+folders that `peers/pack.py` makes. Writes speed-DEVICE.json and speed-DEVICE.md, and goes on where it stopped.
 """
 
 import argparse
@@ -206,9 +206,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer local steps and rounds")
     card = parser.add_argument_group("on a graphics card")
     card.add_argument("--device", choices=["cuda", "cpu"], help="where to race; cpu tries the command out")
-    card.add_argument(
-        "--sites", type=Path, default=Path("sites"), help="folder with a folder of packages for each peer"
-    )
+    card.add_argument("--sites", type=Path, default=Path("sites"), help="folder with a folder for each peer")
     card.add_argument("--minutes", type=float, default=8.0, help="start no further case after this many")
     card.add_argument("--precision", choices=["float32", "tf32"], default="float32", help="of everyone's products")
     card.add_argument("--dropout", action="store_true", help="with dropout, where other libraries' models have it")

@@ -15,41 +15,41 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+PYDANTIC = ("pydantic==2.14.3", "pydantic-core==2.50.4", "annotated-types", "typing-inspection", "tomli-w")
 SITES = {
-    "atoll": ("pydantic==2.14.3", "pydantic-core==2.50.4", "annotated-types", "typing-inspection", "pooch", "platformdirs", "tomli-w"),
+    "atoll": (*PYDANTIC, "pooch", "platformdirs"),
     "pfl": ("pfl==0.6.0", "multiprocess==0.70.19", "dill", "dp-accounting==0.5.1", "prv-accountant==0.2.0", "dm-tree"),
     "flower": (
-        *("flwr==1.41.0", "grpcio==1.81.1", "grpcio-health-checking==1.81.1", "protobuf==6.33.6", "cryptography==50.0.2"),
-        *("cffi", "pycparser", "pycryptodome", "iterators==0.0.2", "typer==0.20.1", "click==8.4.2", "rich==14.3.4"),
-        *("tomli", "tomli-w", "prompt-toolkit", "wcwidth", "sqlalchemy==2.0.45", "alembic", "mako", "greenlet"),
-        *("fastapi==0.138.2", "starlette==1.3.1", "uvicorn==0.49.0", "packaging==25.0", "pathspec", "httpx==0.28.1"),
-        *("pydantic==2.14.3", "pydantic-core==2.50.4", "annotated-types", "typing-inspection", "ray==2.55.1"),
-        *("jsonschema", "jsonschema-specifications", "referencing", "rpds-py"),
+        *("flwr==1.41.0", "grpcio==1.81.1", "grpcio-health-checking==1.81.1", "protobuf==6.33.6", "packaging==25.0"),
+        *("cryptography==50.0.2", "cffi", "pycparser", "pycryptodome", "iterators==0.0.2", "typer==0.20.1"),
+        *("click==8.4.2", "rich==14.3.4", "tomli", "prompt-toolkit", "wcwidth", "sqlalchemy==2.0.45", "alembic"),
+        *("mako", "greenlet", "fastapi==0.138.2", "starlette==1.3.1", "uvicorn==0.49.0", "pathspec", "httpx==0.28.1"),
+        *("ray==2.55.1", "jsonschema", "jsonschema-specifications", "referencing", "rpds-py"),
+        *PYDANTIC,
     ),
     "blazefl": ("blazefl==2.0.3",),
     "fedjax": ("fedjax==0.0.17", "dm-haiku", "jmp"),
-}  # fmt: skip
+}
 SYSTEMS = ("2014", "_2_17", "_2_24", "_2_27", "_2_28", "_2_31", "_2_34")
-LEFT_OUT = (
-    *("ray/jars", "ray/dashboard/client", "ray/rllib", "ray/tune", "ray/serve", "ray/data", "ray/llm", "ray/train"),
-    *("ray/_private/runtime_env/agent/thirdparty_files/nothing", "ray/core/src/ray/cpp", "ray/include", "ray/cpp"),
-)
+RAYS_OWN = ("jars", "dashboard/client", "rllib", "tune", "serve", "data", "llm", "train", "cpp", "include")
 
 
 def install(packages: tuple[str, ...], folder: Path, python: str) -> None:
     """Put packages into a folder, built for Linux on x86-64 and this Python."""
     platforms = [word for system in SYSTEMS for word in ("--platform", f"manylinux{system}_x86_64")]
-    words = [
-        "--only-binary=:all:",
-        "--no-deps",
-        "--no-compile",
+    words = ["--only-binary=:all:", "--no-deps", "--no-compile", "--implementation", "cp", "--python-version", python]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--target",
+        str(folder),
         "--ignore-requires-python",
-        "--implementation",
-        "cp",
-        "--python-version",
-        python,
+        *words,
+        *platforms,
     ]
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder), *words, *platforms]
     subprocess.run([*command, *packages], check=True)
 
 
@@ -64,8 +64,8 @@ def main() -> None:
         sites = Path(temporary) / "sites"
         for name, packages in SITES.items():
             install(packages, sites / name, given.python)
-        for name in LEFT_OUT:
-            shutil.rmtree(sites / "flower" / name, ignore_errors=True)
+        for name in RAYS_OWN:
+            shutil.rmtree(sites / "flower/ray" / name, ignore_errors=True)
         if given.pfllib:
             shutil.copytree(given.pfllib / "system", sites / "pfllib/system")
         with tarfile.open(given.out / "sites.tar.xz", "w:xz", preset=6) as archive:

@@ -9,12 +9,12 @@ for moved in ("map", "leaves", "flatten", "unflatten", "structure"):  # newer ve
     if not hasattr(jax, f"tree_{moved}"):
         setattr(jax, f"tree_{moved}", getattr(jax.tree, moved))
 
-import fedjax
-import haiku as hk
-import jax.numpy as jnp
-import numpy as np
-from fedjax.algorithms import fed_avg
-from shared import client_arrays, read_case, work
+import fedjax  # noqa: E402
+import haiku as hk  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from fedjax.algorithms import fed_avg  # noqa: E402
+from shared import client_arrays, read_case, work  # noqa: E402
 
 # PyTorch's initial numbers, so that models move alike.
 INIT = hk.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")

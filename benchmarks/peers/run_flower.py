@@ -76,6 +76,13 @@ def make_server_app(case: work.Case) -> ServerApp:
     return app
 
 
+def resources(case: work.Case) -> dict[str, Any]:
+    """Return what a client takes: a core, and on a graphics card a fifth of it."""
+    if case.device == "cpu":
+        return {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    return {"client_resources": {"num_cpus": 1, "num_gpus": 0.2}, "init_args": {"num_gpus": 1}}
+
+
 def main() -> None:
     text = sys.argv[-1]
     case = read_case(text)
@@ -83,8 +90,7 @@ def main() -> None:
         server_app=make_server_app(case),
         client_app=make_client_app(text),
         num_supernodes=case.clients,
-        # one process a core, or five on a graphics card
-        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.2 if case.device == "cuda" else 0.0}},
+        backend_config=resources(case),
     )
 
 

@@ -1,4 +1,4 @@
-"""FedAvg in pfl with its simulated backend, started by `torchrun`: one process a core, or several on a graphics card."""
+"""FedAvg in pfl with its simulated backend, by `torchrun`: one process a core, or several on a graphics card."""
 
 import os
 import sys

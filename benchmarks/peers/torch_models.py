@@ -5,6 +5,7 @@ The first three are layer for layer those of `atoll.local.models`; the others ar
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from itertools import pairwise
 
 import torch
 from shared import client_arrays, work
@@ -47,7 +48,7 @@ def alexnet() -> nn.Module:
 
 
 def two_convolutions(channels: int, units: int, classes: int, dropout: bool = False) -> nn.Module:
-    """The network of pfl's CIFAR-10 and FLUTE's FEMNIST benchmarks (Reddi et al. 2021), without dropout unless asked."""
+    """The network of pfl's CIFAR-10 and FLUTE's FEMNIST benchmarks (Reddi et al. 2021); dropout if asked."""
     return nn.Sequential(
         *(nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
         *([nn.Dropout(0.25)] if dropout else []),
@@ -95,9 +96,9 @@ class Block(nn.Module):
 
 
 def resnet18() -> nn.Module:
-    """torchvision's ResNet-18 with groups in place of batches, whose running statistics no two libraries average alike."""
+    """torchvision's ResNet-18, normalised by groups: libraries differ in how they average batches' statistics."""
     widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
-    blocks = [Block(a, b, 1 if a == b else 2) for a, b in zip(widths, widths[1:], strict=False)]
+    blocks = [Block(a, b, 1 if a == b else 2) for a, b in pairwise(widths)]
     stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), norm(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
