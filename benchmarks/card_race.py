@@ -150,6 +150,7 @@ def race_case(case: Case, contenders: Sequence[Contender], limits: Limits) -> li
             for _ in _raced(racers, limits):
                 started |= set(_family())
             over = {racer: _why_over(racer, limits) for racer in racers}
+            _end(started - there)  # all is measured, and some take long to part
     finally:
         _end(started - there)
     plain = next(racer for racer in racers if racer.contender.name == PLAIN)
@@ -163,7 +164,8 @@ def _raced(racers: Sequence[Racer], limits: Limits) -> Iterator[None]:
         racer.start()
     for racer in racers:
         yield
-        racer.patience = max(0.01, began + limits.start_seconds - time.monotonic())
+        if not racer.failure:
+            racer.patience = max(0.01, began + limits.start_seconds - time.monotonic())
         racer.warm_up()
     plain = next(racer for racer in racers if racer.contender.name == PLAIN)
     for racer in racers:
@@ -175,7 +177,8 @@ def _raced(racers: Sequence[Racer], limits: Limits) -> Iterator[None]:
         shift = turn % len(racers)
         for racer in [*racers[shift:], *racers[:shift]]:
             yield
-            racer.patience = limits.round_seconds
+            if not racer.failure:
+                racer.patience = limits.round_seconds
             racer.run_round()
     for racer in racers:
         racer.measure_memory()

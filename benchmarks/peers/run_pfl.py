@@ -15,7 +15,7 @@ def share_the_card() -> None:
     if "LOCAL_RANK" in os.environ:
         os.environ["LOCAL_RANK"] = "0"
         connect = torch.distributed.init_process_group
-        torch.distributed.init_process_group = lambda backend: connect("gloo")  # type: ignore[assignment]
+        torch.distributed.init_process_group = lambda **_: connect("gloo")
 
 
 os.environ["PFL_PYTORCH_DEVICE"] = read_case(sys.argv[-1]).device

@@ -46,6 +46,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
             del sys.modules[name]
 
 
+@pytest.mark.more
 def test_slow_contenders_are_cut_off_and_the_others_go_on(card: ModuleType) -> None:
     there = descendants(os.getpid()) if can_measure() else []
     contenders = [paced(PLAIN), paced("slow later", 2), paced("slow at once", 1), paced("fast", server=True)]

@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 from atoll.bench.contenders import MATRIX_PRODUCT, PLAIN, ROUNDED, contenders_for
 from atoll.bench.flops import MATRIX_PRODUCT_FLOPS, count_flops
 from atoll.bench.forking import CAN_FORK, Fork
-from atoll.bench.peak_memory import can_measure, peak_bytes
+from atoll.bench.peak_memory import can_measure, descendants, peak_bytes
 from atoll.bench.work import Case
 from atoll.support.errors import RunError
 
@@ -240,6 +240,7 @@ class Racer:
         if not self._process:
             return
         process, self._process = self._process, None
+        below = descendants(process.pid)[1:] if can_measure() else []  # some lead sessions of their own
         with suppress(OSError):
             if process.stdin:
                 process.stdin.close()
@@ -247,7 +248,11 @@ class Racer:
             process.wait(timeout=0.1 if self.failure else _PARTING_SECONDS)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        for pid in below:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.wait()
         if self._listener and process.stdout:
             self._listener.join(_PARTING_SECONDS)
-            process.stdout.close()
+            if not self._listener.is_alive():  # else something holds the other end, and closing would wait for it
+                process.stdout.close()
