@@ -81,6 +81,7 @@ def test_no_turn_begins_after_the_seconds_of_a_case(card: ModuleType) -> None:
     assert len(result["seconds"]) == 1
 
 
+@pytest.mark.more
 def test_a_race_goes_on_where_it_stopped(card: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
