@@ -9,17 +9,21 @@ import json
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
+import torch
 from gpu import products_rate
+from torch.utils.flop_counter import FlopCounterMode
 
-from atoll.bench import Case, Contender, count_flops
+from atoll.bench import Case, Contender
 from atoll.bench.contenders import PLAIN
 from atoll.bench.peak_memory import can_measure, descendants
 from atoll.bench.racing import Racer
@@ -28,6 +32,7 @@ from atoll.support.files import write_atomically
 
 PEERS = Path(__file__).parent / "peers"
 ROOT = Path(__file__).parents[1]
+GRACE_SECONDS = 0.5  # to hear what a contender has answered already
 SIDE, QUICK_SIDE = 8192, 256  # of the matrix product
 
 CASES = (
@@ -143,54 +148,68 @@ def contender_of(entry: Entry, sites: Path) -> Contender:
 
 def race_case(case: Case, contenders: Sequence[Contender], limits: Limits) -> list[dict[str, Any]]:
     """Return each contender's result, in order; failures and cut-offs are results too."""
-    there, started = set(_family()), set[int]()
+    there, started, over = set(_below(os.getpid())), set[int](), dict[Racer, str]()
     try:
         with ExitStack() as stack:
             racers = [stack.enter_context(Racer(each, case)) for each in contenders]
-            for _ in _raced(racers, limits):
-                started |= set(_family())
-            over = {racer: _why_over(racer, limits) for racer in racers}
-            _end(started - there)  # all is measured, and some take long to part
+            for _ in _raced(racers, limits, over):
+                started |= set(_below(os.getpid()))
+            _kill(started - there)  # all is measured, and some take long to part
     finally:
-        _end(started - there)
-    plain = next(racer for racer in racers if racer.contender.name == PLAIN)
-    return [_result(racer, plain, over[racer]) for racer in racers]
+        _kill(started - there)
+    plain = _plain_of(racers)
+    return [_result(racer, plain, over.get(racer, "")) for racer in racers]
 
 
-def _raced(racers: Sequence[Racer], limits: Limits) -> Iterator[None]:
-    """Start, warm up and train in turn, with a pause after every step."""
+def _raced(racers: Sequence[Racer], limits: Limits, over: dict[Racer, str]) -> Iterator[None]:
+    """Start, warm up and train in turn, with a pause before every step; note which racers went over a limit."""
     began = time.monotonic()
     for racer in racers:
         racer.start()
     for racer in racers:
         yield
-        if not racer.failure:
-            racer.patience = max(0.01, began + limits.start_seconds - time.monotonic())
-        racer.warm_up()
-    plain = next(racer for racer in racers if racer.contender.name == PLAIN)
+        left = max(GRACE_SECONDS, began + limits.start_seconds - time.monotonic())
+        with _ending(racer, left, f"start and first round over {limits.start_seconds:g} s", over):
+            racer.warm_up()
     for racer in racers:
-        if not plain.failure:
-            racer.check_work(plain)
+        if not _plain_of(racers).failure:
+            racer.check_work(_plain_of(racers))
     for turn in range(limits.rounds):
         if turn and time.monotonic() > began + limits.case_seconds:
             break
         shift = turn % len(racers)
         for racer in [*racers[shift:], *racers[:shift]]:
             yield
-            if not racer.failure:
-                racer.patience = limits.round_seconds
-            racer.run_round()
+            with _ending(racer, limits.round_seconds, f"over {limits.round_seconds:g} s", over):
+                racer.run_round()
     for racer in racers:
         racer.measure_memory()
 
 
-def _why_over(racer: Racer, limits: Limits) -> str:
-    """Return what a contender that was ended for its slowness has exceeded, or an empty text."""
-    if not racer.failure.startswith("no answer for"):
-        return ""
-    if racer.patience == limits.round_seconds:
-        return f"over {limits.round_seconds:g} s"
-    return f"start and first round over {limits.start_seconds:g} s"
+@contextmanager
+def _ending(racer: Racer, seconds: float, what: str, over: dict[Racer, str]) -> Iterator[None]:
+    """End a racer with all its processes if it takes longer than this, and note what it went over."""
+    process = racer._process
+    if not isinstance(process, subprocess.Popen) or racer.failure:
+        yield
+        return
+
+    def end() -> None:
+        if process.poll() is None:
+            over[racer] = what
+        _kill({*_below(process.pid), process.pid})
+
+    timer = Timer(seconds, end)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def _plain_of(racers: Sequence[Racer]) -> Racer:
+    return next(racer for racer in racers if racer.contender.name == PLAIN)
 
 
 def _result(racer: Racer, plain: Racer, over: str) -> dict[str, Any]:
@@ -210,20 +229,25 @@ def _result(racer: Racer, plain: Racer, over: str) -> dict[str, Any]:
 
 
 def _flops(case: Case) -> int:
+    """Return the operations of a round, as `count_flops` does for Atoll's own models."""
     sys.path.insert(0, str(PEERS))
     try:
         from torch_models import MODELS
     finally:
         sys.path.remove(str(PEERS))
-    return count_flops(case, lambda shape, classes: MODELS[case.model]())
+    with torch.device("meta"):
+        module, inputs = MODELS[case.model](), torch.empty(case.batch_size, *case.shape)
+    with FlopCounterMode(display=False) as counter:
+        module(inputs).sum().backward()
+    return int(counter.get_total_flops()) * case.steps * case.clients
 
 
-def _family() -> list[int]:
-    return descendants(os.getpid())[1:] if can_measure() else []
+def _below(pid: int) -> list[int]:
+    return descendants(pid)[1:] if can_measure() else []
 
 
-def _end(pids: set[int]) -> None:
-    """End what contenders have left, such as a cluster's servers in sessions of their own."""
+def _kill(pids: set[int]) -> None:
+    """End processes that may have ended: contenders', and those in sessions of their own, such as a cluster's."""
     for pid in pids:
         with suppress(OSError):
             os.kill(pid, signal.SIGKILL)
@@ -305,8 +329,6 @@ def race_on(
 
 def describe(device: str, precision: str) -> dict[str, Any]:
     """Return what a reader must know about the machine."""
-    import torch
-
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     rate = products_rate(device, "tf32" if precision == "tf32" else "float32", SIDE if device == "cuda" else QUICK_SIDE)
     environment = describe_environment(seed=0)

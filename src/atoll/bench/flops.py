@@ -1,9 +1,6 @@
 """Floating-point operations of a benchmark, counted by PyTorch."""
 
-from collections.abc import Callable
-
 import torch
-from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from atoll.bench.work import Case
@@ -15,14 +12,14 @@ MATRIX_PRODUCT_FLOPS = 2 * SQUARE**3 * PRODUCTS
 """Operations of one round of matrix products: `PRODUCTS` of two float32 matrices [SQUARE, SQUARE]."""
 
 
-def count_flops(case: Case, make: Callable[..., nn.Module] | None = None) -> int:
+def count_flops(case: Case) -> int:
     """Return the operations of a round's matrix products and convolutions, forward and backward.
 
     A multiplication and an addition count as two. Everything else (activations, pooling, the optimiser) is left out, as
-    usual. `make` makes a model that Atoll does not have.
+    usual.
     """
     with torch.device("meta"):  # shapes without numbers
-        module = (make or MODELS[case.model])(case.shape, case.classes)
+        module = MODELS[case.model](case.shape, case.classes)
         inputs = torch.empty(case.batch_size, *case.shape)
         targets = torch.empty(case.batch_size, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter:

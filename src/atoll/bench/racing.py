@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 from atoll.bench.contenders import MATRIX_PRODUCT, PLAIN, ROUNDED, contenders_for
 from atoll.bench.flops import MATRIX_PRODUCT_FLOPS, count_flops
 from atoll.bench.forking import CAN_FORK, Fork
-from atoll.bench.peak_memory import can_measure, descendants, peak_bytes
+from atoll.bench.peak_memory import can_measure, peak_bytes
 from atoll.bench.work import Case
 from atoll.support.errors import RunError
 
@@ -126,7 +126,6 @@ class Racer:
         self.contender = contender
         self.case = case
         self.seconds: list[float] = []
-        self.patience: float | None = None  # seconds, instead of `PATIENCE_SECONDS`
         self.memory_bytes: int | None = None
         self.failure = ""
         self._ready: dict[str, float] = {}
@@ -207,11 +206,10 @@ class Racer:
         """Wait for a message and return its value."""
         if self.failure:
             return {}
-        patience = self.patience or PATIENCE_SECONDS
         try:
-            line = self._lines.get(timeout=patience)
+            line = self._lines.get(timeout=PATIENCE_SECONDS)
         except Empty:
-            self._fail(f"no answer for {patience:g} s")
+            self._fail(f"no answer for {PATIENCE_SECONDS:g} s")
             return {}
         if not line:
             self._fail("it ended without an answer")
@@ -226,21 +224,19 @@ class Racer:
         self._lines.put("")
 
     def _fail(self, what: str) -> None:
-        """End the process and note why, with its last error, or its last line on standard error."""
+        """End the process and note why, with its last error or line on standard error."""
         self.failure = what
         self._end()
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors if line.strip()]
         if lines:
-            error = next((line for line in reversed(lines) if "Error: " in line), lines[-1])  # launchers add to it
-            self.failure = f"{what}: {error}"
+            self.failure = f"{what}: {next((each for each in reversed(lines) if 'Error: ' in each), lines[-1])}"
 
     def _end(self) -> None:
         """Close its input, which ends it; kill what has not ended after a while."""
         if not self._process:
             return
         process, self._process = self._process, None
-        below = descendants(process.pid)[1:] if can_measure() else []  # some lead sessions of their own
         with suppress(OSError):
             if process.stdin:
                 process.stdin.close()
@@ -248,11 +244,7 @@ class Racer:
             process.wait(timeout=0.1 if self.failure else _PARTING_SECONDS)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        for pid in below:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
         process.wait()
         if self._listener and process.stdout:
             self._listener.join(_PARTING_SECONDS)
-            if not self._listener.is_alive():  # else something holds the other end, and closing would wait for it
-                process.stdout.close()
+            process.stdout.close()

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +32,10 @@ class Case:
         cohorts: cohorts that train in turn in a round.
         clusters: clusters that train at once, each with its own cohorts.
         lr: learning rate; inputs are random, so it only has to keep training finite.
-        epochs: passes over a client's samples that the steps make, for those who count in epochs.
-        shape: shape of one input, channels first.
+        epochs: passes over a client's samples that the steps make.
+        shape: shape of one input, channels first; the model's own if empty.
         classes: number of classes.
-        device: where to train, for contenders that can do so elsewhere than on the processor.
-        precision: theirs of products, ``float32`` or ``tf32``.
+        device: where to train, and `precision` that of products, for contenders that can choose.
     """
 
     model: str
@@ -111,14 +109,10 @@ class WorkRate:
         if self._rounds == 1:
             return True
         if self._rounds == 2:
-            _tell({"ready": {name: each() if callable(each) else each for name, each in self._ready.items()}})
+            ready = {name: each() if callable(each) else each for name, each in self._ready.items()}
+            print(json.dumps({"ready": ready}), flush=True)
         else:
-            _tell({"seconds": seconds})
+            print(json.dumps({"seconds": seconds}), flush=True)
         due = bool(sys.stdin.readline())
         self._began = time.perf_counter()
         return due
-
-
-def _tell(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
