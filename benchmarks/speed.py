@@ -1,12 +1,16 @@
 """Measure how fast Atoll's executors and other libraries train, in turn with the plain loop, and plot it.
 
 Run:  python benchmarks/speed.py --envs DIR --out DIR [--only TEXT] [--without NAME] [--quick]
+      python benchmarks/speed.py --device cuda --sites DIR --out DIR [--minutes 8] [--precision tf32] [--dropout]
 
 Peers: Flower's simulation, pfl, FedLab, APPFL, BlazeFL and FedJAX, each in an environment that this command makes below
 --envs and keeps; one that cannot be made, or does not run, is skipped with the reason. BlazeFL needs another Python
 than Atoll, searched for on PATH. All do the same work: FedAvg on the same random data, each client 20 steps of SGD with
 batches of 30 from its 600 samples. Start-up and the first round, in which libraries compile, are not counted. Writes
 speed.md, speed.json and speed.png.
+
+With --device, Atoll's stacked executor races them on a graphics card (card_race.py): peers are imported from the
+folders that `peers/pack.py` makes. Writes speed-DEVICE.json and speed-DEVICE.md, and goes on where it stopped.
 """
 
 import argparse
@@ -19,9 +23,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from card_race import Limits, card_cases, in_short, race_on
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from rich.console import Console
+from torch import cuda
 
 from atoll.bench import (
     CASES,
@@ -193,12 +199,25 @@ def plot(results: Sequence[RaceResult]) -> Figure:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--envs", type=Path, required=True, help="folder of the peers' virtual environments")
+    parser.add_argument("--envs", type=Path, help="folder of the peers' virtual environments")
     parser.add_argument("--out", type=Path, required=True, help="folder for speed.md, speed.json and speed.png")
     parser.add_argument("--only", default="", help="only cases with this in their name, such as 'mlp' or '10 clients'")
     parser.add_argument("--without", action="append", default=[], help="leave out a peer; repeatable")
     parser.add_argument("--quick", action="store_true", help="fewer local steps and rounds")
+    card = parser.add_argument_group("on a graphics card")
+    card.add_argument("--device", choices=["cuda", "cpu"], help="where to race; cpu tries the command out")
+    card.add_argument("--sites", type=Path, default=Path("sites"), help="folder with a folder for each peer")
+    card.add_argument("--minutes", type=float, default=8.0, help="start no further case after this many")
+    card.add_argument("--precision", choices=["float32", "tf32"], default="float32", help="of everyone's products")
+    card.add_argument("--dropout", action="store_true", help="with dropout, where other libraries' models have it")
+    card.add_argument("--start-seconds", type=float, default=40.0, help="for starting and the first round")
+    card.add_argument("--round-seconds", type=float, default=12.0, help="for a contender's round")
     given = parser.parse_args()
+    if given.device:
+        race_on_device(given, parser)
+        return
+    if not given.envs:
+        parser.error("--envs: needed, unless --device says where to race")
     cases = [quick(case) if given.quick else case for case in [*COHORTS, *ONE_STEP] if given.only in case.name]
     if not cases:
         parser.error(f"--only {given.only}: no case has this in its name")
@@ -209,6 +228,18 @@ def main() -> None:
     peers = [peer for peer in ALL_PEERS if peer.name.lower() not in {name.lower() for name in given.without}]
     results = measure(cases, peers, given.envs, QUICK_ROUNDS if given.quick else ROUNDS)
     write(results, given.out)
+
+
+def race_on_device(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Race on a card what was asked for."""
+    if given.device == "cuda" and not cuda.is_available():
+        parser.error("--device cuda: PyTorch finds no card here; --device cpu tries the command out")
+    cases = [in_short(case) if given.quick else case for case in card_cases(given.dropout) if given.only in case.name]
+    if not cases:
+        parser.error(f"--only {given.only}: no case has this in its name")
+    rounds = QUICK_ROUNDS if given.quick else ROUNDS
+    limits = Limits(rounds, given.start_seconds, given.round_seconds)
+    race_on(given.device, cases, given.precision, given.sites, given.out, given.minutes, limits, given.without)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ from tests.names_in_docs import named_in, pages, stands_for_something
 
 house = hook_of("house")
 
-SRC_LINES = 56_549
+SRC_LINES = 56_535
 LARGE_FILES = 20  # above 250 lines
-LONG_FUNCTION = 18  # lines without the docstring; nine of ten functions have no more
+LONG_FUNCTION = 17  # lines without the docstring; nine of ten functions have no more
 COMPLEXITY = 15
 PARTS_METHODS = 15  # of `Experiment` and of each of its parts, properties included
 

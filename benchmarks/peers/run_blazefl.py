@@ -4,22 +4,26 @@ import os
 import sys
 from typing import Any
 
-# Triton, which PyTorch imports with the first optimiser where it finds it, would bring the global lock back.
-sys.modules["triton"] = None  # type: ignore[assignment]
+if not getattr(sys, "_is_gil_enabled", lambda: True)():
+    # Triton, which PyTorch imports with the first optimiser where it finds it, would bring the global lock back.
+    sys.modules["triton"] = None  # type: ignore[assignment]
 
-import torch  # noqa: E402
-from blazefl.contrib.fedavg import FedAvgBaseServerHandler, FedAvgThreadPoolClientTrainer  # noqa: E402
-from shared import ROUNDS, read_case, work  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
-from torch_models import MODELS, copies, count, datasets, distance  # noqa: E402
+import torch
+from blazefl.contrib.fedavg import FedAvgBaseServerHandler, FedAvgThreadPoolClientTrainer
+from shared import ROUNDS, read_case, work
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from torch_models import copies, count, datasets, distance, make_model, wait_for
 
 
 class Models:
-    """Makes a model by its name, each time a new one, as its threads ask for it."""
+    """Makes a model, each time a new one, as its threads ask for it."""
+
+    def __init__(self, case: work.Case) -> None:
+        self.case = case
 
     def select_model(self, model_name: str) -> nn.Module:
-        return MODELS[model_name]()
+        return make_model(self.case)
 
 
 class Clients:
@@ -39,16 +43,16 @@ def main() -> None:
     torch.manual_seed(0)
     cores = len(os.sched_getaffinity(0))
     shared: dict[str, Any] = {
-        "model_selector": Models(),
+        "model_selector": Models(case),
         "model_name": case.model,
         "dataset": Clients(case),
         "num_clients": case.clients,
-        "device": "cpu",
+        "device": case.device,
         "batch_size": case.batch_size,
         "seed": 0,
     }
     handler = FedAvgBaseServerHandler(global_round=ROUNDS, sample_ratio=1.0, **shared)
-    trainer = FedAvgThreadPoolClientTrainer(epochs=1, lr=case.lr, num_parallels=cores, **shared)
+    trainer = FedAvgThreadPoolClientTrainer(epochs=case.epochs, lr=case.lr, num_parallels=cores, **shared)
     first = copies(handler.model)
     pace = work.WorkRate(count(handler.model), lambda: distance(first, copies(handler.model)))
     while pace.next_round():  # as the loop of its quickstart does
@@ -56,6 +60,7 @@ def main() -> None:
         trainer.local_process(handler.downlink_package(), sampled)
         for package in trainer.uplink_package():
             handler.load(package)
+        wait_for(case)
 
 
 if __name__ == "__main__":

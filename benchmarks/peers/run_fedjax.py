@@ -3,13 +3,18 @@
 import sys
 from typing import Any
 
-import fedjax
-import haiku as hk
 import jax
-import jax.numpy as jnp
-import numpy as np
-from fedjax.algorithms import fed_avg
-from shared import client_arrays, read_case, work
+
+for moved in ("map", "leaves", "flatten", "unflatten", "structure"):  # newer versions have these elsewhere
+    if not hasattr(jax, f"tree_{moved}"):
+        setattr(jax, f"tree_{moved}", getattr(jax.tree, moved))
+
+import fedjax  # noqa: E402
+import haiku as hk  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from fedjax.algorithms import fed_avg  # noqa: E402
+from shared import client_arrays, read_case, work  # noqa: E402
 
 # PyTorch's initial numbers, so that models move alike.
 INIT = hk.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
@@ -40,14 +45,14 @@ def mlp(x: Any) -> Any:
 
 def cnn(x: Any) -> Any:
     pool = hk.MaxPool((1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-    blocks = [convolution(20, 1, "VALID"), jax.nn.relu, pool, convolution(50, 20, "VALID"), jax.nn.relu, pool]
+    blocks = [convolution(20, 1, "VALID"), pool, jax.nn.relu, convolution(50, 20, "VALID"), pool, jax.nn.relu]
     dense = [hk.Flatten(), linear(500, 800), jax.nn.relu, linear(10, 500)]
     return hk.Sequential([*blocks, *dense])(x)
 
 
 def alexnet(x: Any) -> Any:
     pool = hk.MaxPool((1, 3, 3, 1), (1, 2, 2, 1), "VALID")
-    blocks = [convolution(64, 3, "SAME"), jax.nn.relu, pool, convolution(64, 64, "SAME"), jax.nn.relu, pool]
+    blocks = [convolution(64, 3, "SAME"), pool, jax.nn.relu, convolution(64, 64, "SAME"), pool, jax.nn.relu]
     dense = [hk.Flatten(), linear(384, 2304), jax.nn.relu, linear(192, 384), jax.nn.relu, linear(10, 192)]
     return hk.Sequential([standardize, *blocks, *dense])(x)
 
@@ -63,6 +68,8 @@ def make_model(case: work.Case, sample: dict[str, Any]) -> Any:
 
 def main() -> None:
     case = read_case(sys.argv[-1])
+    jax.config.update("jax_platforms", case.device)
+    jax.config.update("jax_default_matmul_precision", "tensorfloat32" if case.precision == "tf32" else "highest")
     arrays: list[dict[str, Any]] = [{"x": np.moveaxis(x, 1, -1).copy(), "y": y} for x, y in client_arrays(case)]
     clients = [(b"%d" % number, fedjax.ClientDataset(each)) for number, each in enumerate(arrays)]
     model = make_model(case, {name: array[:1] for name, array in arrays[0].items()})
@@ -70,7 +77,7 @@ def main() -> None:
         grad_fn=fedjax.model_grad(model),
         client_optimizer=fedjax.optimizers.sgd(learning_rate=case.lr),
         server_optimizer=fedjax.optimizers.sgd(learning_rate=1.0),
-        client_batch_hparams=fedjax.ShuffleRepeatBatchHParams(batch_size=case.batch_size, num_epochs=1),
+        client_batch_hparams=fedjax.ShuffleRepeatBatchHParams(batch_size=case.batch_size, num_epochs=case.epochs),
     )
     rng = jax.random.PRNGKey(0)
     first = model.init(rng)

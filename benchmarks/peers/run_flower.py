@@ -13,7 +13,7 @@ from flwr.simulation import run_simulation
 from shared import ROUNDS, read_case, work
 from torch import Tensor
 from torch.utils.data import DataLoader
-from torch_models import MODELS, count, datasets, distance
+from torch_models import count, datasets, distance, make_model
 
 
 def make_client_app(text: str) -> ClientApp:
@@ -23,16 +23,19 @@ def make_client_app(text: str) -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         case = read_case(text)
-        module = MODELS[case.model]()
+        module = make_model(case)
         arrays = message.content["arrays"]
         assert isinstance(arrays, ArrayRecord)
         module.load_state_dict(arrays.to_torch_state_dict())
         data = datasets(case)[int(context.node_config["partition-id"])]
         optimizer = torch.optim.SGD(module.parameters(), lr=case.lr)
-        for x, y in DataLoader(data, case.batch_size, shuffle=True):
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(module(x), y).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+        loader = DataLoader(data, case.batch_size, shuffle=True)
+        for _ in range(case.epochs):
+            for x, y in loader:
+                outputs = module(x.to(case.device))
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(outputs, y.to(case.device)).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
         metrics = MetricRecord({"num-examples": len(data)})
         content = RecordDict({"arrays": ArrayRecord(module.state_dict()), "metrics": metrics})
         return Message(content=content, reply_to=message)
@@ -63,7 +66,7 @@ def make_server_app(case: work.Case) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         torch.manual_seed(0)
-        module = MODELS[case.model]()
+        module = make_model(case).cpu()
         first = list(module.state_dict().values())
         arrays: dict[str, list[Tensor]] = {}
         pace = work.WorkRate(count(module), lambda: distance(first, arrays["now"]))
@@ -73,6 +76,13 @@ def make_server_app(case: work.Case) -> ServerApp:
     return app
 
 
+def resources(case: work.Case) -> dict[str, Any]:
+    """Return what a client takes: a core, and on a graphics card a fifth of it."""
+    if case.device == "cpu":
+        return {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    return {"client_resources": {"num_cpus": 1, "num_gpus": 0.2}, "init_args": {"num_gpus": 1}}
+
+
 def main() -> None:
     text = sys.argv[-1]
     case = read_case(text)
@@ -80,7 +90,7 @@ def main() -> None:
         server_app=make_server_app(case),
         client_app=make_client_app(text),
         num_supernodes=case.clients,
-        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},  # one process a core
+        backend_config=resources(case),
     )
 
 

@@ -1,23 +1,37 @@
-"""FedAvg in pfl with its simulated backend, started by `torchrun`: one process a core."""
+"""FedAvg in pfl with its simulated backend, by `torchrun`: one process a core, or several on a graphics card."""
 
+import os
 import sys
 from typing import Any
 
 import torch
 import torch.distributed
-from pfl.aggregate.simulate import SimulatedBackend
-from pfl.aggregate.weighting import WeightByDatapoints
-from pfl.algorithm.base import NNAlgorithmParams
-from pfl.algorithm.federated_averaging import FederatedAveraging
-from pfl.callback.base import TrainingProcessCallback
-from pfl.data.federated_dataset import FederatedDataset
-from pfl.data.sampling import get_user_sampler
-from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
-from pfl.internal.ops.pytorch_ops import to_tensor
-from pfl.metrics import Metrics, Weighted
-from pfl.model.pytorch import PyTorchModel
 from shared import ROUNDS, client_arrays, read_case, work
-from torch_models import MODELS, copies, count, distance
+from torch_models import copies, count, distance, make_model, wait_for
+
+
+def share_the_card() -> None:
+    """Let processes share one card: pfl gives each its own, and NCCL refuses to connect several on the same."""
+    if "LOCAL_RANK" in os.environ:
+        os.environ["LOCAL_RANK"] = "0"
+        connect = torch.distributed.init_process_group
+        torch.distributed.init_process_group = lambda **_: connect("gloo")
+
+
+os.environ["PFL_PYTORCH_DEVICE"] = read_case(sys.argv[-1]).device
+share_the_card()
+
+from pfl.aggregate.simulate import SimulatedBackend  # noqa: E402
+from pfl.aggregate.weighting import WeightByDatapoints  # noqa: E402
+from pfl.algorithm.base import NNAlgorithmParams  # noqa: E402
+from pfl.algorithm.federated_averaging import FederatedAveraging  # noqa: E402
+from pfl.callback.base import TrainingProcessCallback  # noqa: E402
+from pfl.data.federated_dataset import FederatedDataset  # noqa: E402
+from pfl.data.sampling import get_user_sampler  # noqa: E402
+from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams  # noqa: E402
+from pfl.internal.ops.pytorch_ops import to_tensor  # noqa: E402
+from pfl.metrics import Metrics, Weighted  # noqa: E402
+from pfl.model.pytorch import PyTorchModel  # noqa: E402
 
 
 def add_loss(module: Any) -> Any:
@@ -30,12 +44,16 @@ def add_loss(module: Any) -> Any:
 class Paced(TrainingProcessCallback):
     """Ends the run when no further round is asked for; the first process says so to the others, which wait for it."""
 
-    def __init__(self, pace: work.WorkRate) -> None:
+    def __init__(self, pace: work.WorkRate, case: work.Case) -> None:
         self.pace = pace
+        self.case = case
 
     def after_central_iteration(
         self, aggregate_metrics: Any, model: Any, *, central_iteration: int
     ) -> tuple[bool, Any]:
+        wait_for(self.case)
+        if not torch.distributed.is_initialized():
+            return not self.pace.next_round(), Metrics()
         torch.distributed.barrier()
         due = torch.tensor(torch.distributed.get_rank() > 0 or self.pace.next_round())
         torch.distributed.broadcast(due, src=0)
@@ -45,7 +63,7 @@ class Paced(TrainingProcessCallback):
 def main() -> None:
     case = read_case(sys.argv[-1])
     torch.manual_seed(0)
-    module = add_loss(MODELS[case.model]())
+    module = add_loss(make_model(case))
     model = PyTorchModel(
         model=module,
         local_optimizer_create=torch.optim.SGD,
@@ -66,10 +84,10 @@ def main() -> None:
         backend=SimulatedBackend(training_data=data, val_data=data, postprocessors=[WeightByDatapoints()]),
         model=model,
         model_train_params=NNTrainHyperParams(
-            local_learning_rate=case.lr, local_num_epochs=1, local_batch_size=case.batch_size
+            local_learning_rate=case.lr, local_num_epochs=case.epochs, local_batch_size=case.batch_size
         ),
         model_eval_params=NNEvalHyperParams(local_batch_size=None),
-        callbacks=[Paced(pace)],
+        callbacks=[Paced(pace, case)],
     )
 
 

@@ -94,7 +94,7 @@ def test_it_goes_by_name_and_refuses_what_does_not_go_with_it() -> None:
     made = feduc(problem, objective="progress")
     assert isinstance(made, Clustering)
     assert made.labels.tolist() == feduc_for_progress(problem).tolist()
-    with pytest.raises(InputError, match=r"clustering\.opening = 'first': does not go with clustering\.objective"):
+    with pytest.raises(InputError, match=r"clustering\.opening = 'first': cannot be used with clustering\.objective"):
         feduc(problem, objective="progress", opening="first")
 
 

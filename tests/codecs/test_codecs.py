@@ -381,7 +381,7 @@ def test_ones_own_codec_has_settings_of_its_own() -> None:
         ([f"travel.codec={__name__}:failing"], r"encode failed \(ZeroDivisionError"),
         ([f"travel.codec={__name__}:growing"], r"must not depend on the numbers"),
         ([f"travel.codec={__name__}:forgetful"], r"decode failed \(KeyError"),
-        ([f"travel.codec={__name__}:lost"], r"decode returned tensors of other names or shapes"),
+        ([f"travel.codec={__name__}:lost"], r"decode returned tensors with other names or shapes"),
     ],
 )
 def test_bad_settings_are_told_before_anything_is_written(changes: list[str], told: str, tmp_path: Path) -> None:

@@ -137,14 +137,14 @@ def test_own_functions_are_skews() -> None:
     ("given", "told"),
     [
         ({"skew": "nois"}, r"data.skew = 'nois': .*did you mean 'noise'"),
-        ({"skew_levels": 2}, r"data.skew_levels = 2: is used with a data.skew only"),
+        ({"skew_levels": 2}, r"data.skew_levels = 2: needs a data.skew"),
         ({"skew": "noise", "skew_levels": 13}, r"data.skew_levels = 13: must be at most the number of clients, 12"),
         ({"skew": "noise", "variance": -1.0}, r"data.variance = -1.0"),
         ({"angle": 90.0}, r"data.angle"),
         ({"skew": "colour", "strength": 2.0}, r"data.strength = 2.0"),
         ({"skew": "rotation", "partition": "rotated"}, r"data.skew = 'rotation': its levels are planted groups"),
         ({"skew": "rotation", "rotations": 2}, r"data.skew = 'rotation': its levels are planted groups"),
-        ({"skew": "rotation", "dataset": "regression"}, r"its levels are planted groups, and regression"),
+        ({"skew": "rotation", "dataset": "regression"}, r"its levels are planted groups, but regression"),
         (
             {"skew": "noise", "partition": "major-class", "rho_device": 0.9, "samples": 400},
             r"data.skew: clients of different levels hold the same sample",

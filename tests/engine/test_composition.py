@@ -56,7 +56,7 @@ def made(method: str, pair: tuple[str, str], *more: str) -> Experiment | str:
 
 
 def names_both(sentence: str, pair: tuple[str, str]) -> bool:
-    """Return whether a refusal names a stage, and the other one or what of the method does not go with it."""
+    """Return whether a refusal names a stage, and the stage or setting that it cannot be used with."""
     told = [STAGES[stage][1] for stage in pair]
     others = ("method.", "local.", "model.", "run.", "faults.", "clustering.")
     return any(
@@ -216,7 +216,8 @@ def test_a_stage_of_ones_own_is_the_twin_by_hand() -> None:
         (["travel.stages=clip"], "travel.stages = 'clip': must be a list"),
         (
             ['travel.stages=["tests.engine.own_stage:sign", "clip"]'],
-            "travel.stages = 'clip': does not go with travel.stages = 'tests.engine.own_stage:sign': a stage before it",
+            "travel.stages = 'clip': cannot be used with travel.stages = 'tests.engine.own_stage:sign': "
+            "an earlier stage sends something other than a model",
         ),
         (['travel.stages=["tests.engine.own_stage:boastful"]'], "its client half sends"),
         (['travel.stages=["tests.engine.own_stage:halved"]'], "its server half returns"),

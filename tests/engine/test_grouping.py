@@ -80,7 +80,7 @@ def misplaced(event: Event, state: State) -> Any:
         (lambda event, state: None, r"event 1: .* gave object of shape \[\]"),
         (lambda event, state: np.full(8, 4), r"event 1: .* labels from 4 to 4: must be from 0 to 3.* has 4 clusters"),
         (lambda event, state: np.full(8, -2), r"event 1: .* labels from -2 to -2"),
-        (lambda event, state: Grouping(LABELS, {4: MODEL}), r"event 1: .* a model to cluster 4: .* clusters 0 to 3"),
+        (lambda event, state: Grouping(LABELS, {4: MODEL}), r"event 1: .* gave a model to cluster 4, .* are 0 to 3"),
         (lambda event, state: Grouping(LABELS, {0: {}}), r"event 1: .* gave cluster 0 a model with other names"),
         (misplaced, r"event 1: Method\.regroup failed \(ValueError: no idea\)"),
         (None, r"event 1: regroups, but the method has no Method\.regroup"),
@@ -95,7 +95,7 @@ def test_a_method_must_be_able_to_learn() -> None:
     method = make(None)
     with pytest.raises(InputError, match=r"Method\.regroup: needs Method\.labels"):
         replace(method, labels=None, regroup=misplaced)
-    with pytest.raises(InputError, match=r"Method\.labels: does not go with Method\.assign"):
+    with pytest.raises(InputError, match=r"Method\.labels: cannot be used with Method\.assign"):
         replace(method, assign=least_loss)
     with pytest.raises(InputError, match=r"Method\.labels: gave labels from 0 to 9: must be from 0 to 3"):
         replace(method, labels=np.arange(10))

@@ -313,7 +313,7 @@ def test_kinds_of_runs_do_not_mix(make: Make, tmp_path: Path) -> None:
             "method.name=ifca method.restarts=2",
             r"method\.restarts = 2: is for simulation; with run.executor = 'fleet' set 1",
         ),
-        ("method.name=centralized", r"method\.name = 'centralized': does not go with run\.executor = 'fleet'"),
+        ("method.name=centralized", r"method\.name = 'centralized': cannot be used with run\.executor = 'fleet'"),
     ],
 )
 def test_settings_for_simulation_only(tmp_path: Path, change: str, told: str) -> None:

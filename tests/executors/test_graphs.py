@@ -99,5 +99,5 @@ def test_a_gpu_is_needed() -> None:
 @pytest.mark.parametrize("executor", ["auto", "serial"])
 def test_graphs_are_refused_where_they_would_not_be_used(executor: str) -> None:
     settings = Settings.model_validate({"name": "x", "rounds": 1, "run": {"cuda_graphs": True, "executor": executor}})
-    with pytest.raises(InputError, match=r"run.cuda_graphs = true: is for run.executor = 'stacked' on a GPU"):
+    with pytest.raises(InputError, match=r"run.cuda_graphs = true: needs run.executor = 'stacked' on a GPU"):
         Experiment(settings).execution.make_executor()

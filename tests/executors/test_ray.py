@@ -540,5 +540,5 @@ def command_of(pid: int) -> bytes:
 @pytest.mark.slow
 def test_a_wrong_token_is_not_let_in(cluster_of_one_worker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "f" * 64)
-    with pytest.raises(InputError, match=r"is not a Ray cluster that lets this process in .*RAY_AUTH_TOKEN"):
+    with pytest.raises(InputError, match=r"is not a Ray cluster that admits this process .*RAY_AUTH_TOKEN"):
         connect(cluster_of_one_worker, None)

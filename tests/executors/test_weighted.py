@@ -241,7 +241,7 @@ def test_a_step_that_is_not_finite_names_the_client() -> None:
     [
         (LocalRule(sgd, lr=0.1, steps=2), network(), "local.steps = 2"),
         (LocalRule(adam, lr=0.1, steps=1), network(), "must be SGD"),
-        (LocalRule(momentum, lr=0.1, steps=1, carry_moments=True), network(), "carried"),
+        (LocalRule(momentum, lr=0.1, steps=1, carry_moments=True), network(), "keep no state"),
         (LocalRule(sgd, lr=0.1, steps=1), nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), "Dropout"),
         (LocalRule(sgd, lr=0.1, steps=1), nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), "BatchNorm1d"),
     ],

@@ -126,7 +126,7 @@ def test_auto_never_flips_between_executors_of_different_bits(
     [
         (multiprocessing, "get_all_start_methods", lambda: ["spawn"], "this platform cannot fork processes"),
         (sys, "platform", "darwin", "macOS"),
-        (torch.cuda, "is_initialized", lambda: True, "CUDA is in use"),
+        (torch.cuda, "is_initialized", lambda: True, "this process uses CUDA"),
     ],
 )
 @pytest.mark.usefixtures("cores")
@@ -216,8 +216,8 @@ def test_bfloat16_where_it_is_emulated_is_allowed_with_a_warning(monkeypatch: py
     monkeypatch.setattr(e, "lacks_bfloat16", lambda: True)
     monkeypatch.setattr(e, "slowness_of_bfloat16", lambda: 6.28)
     told = (
-        "run.precision = 'bfloat16': this processor has no such products; one of matrices takes 6.3 times as long as "
-        "in float32"
+        "run.precision = 'bfloat16': this processor has no bfloat16 arithmetic; a matrix product takes 6.3 times "
+        "as long as in float32"
     )
     assert experiment(executor="serial", precision="bfloat16").execution.choice.warning == told
     assert experiment(executor="serial").execution.choice.warning == ""
@@ -265,7 +265,7 @@ def test_auto_never_stacks_on_the_cpu(rule: LocalRule, cores: None) -> None:
     [
         ({"executor": "cores", "debug": True}, "run.debug = true: .* run.executor = 'cores' does not; use 'serial'"),
         ({"executor": "stacked", "debug": True}, "run.debug = true"),
-        ({"precision": "tf32"}, "run.precision = 'tf32': is for run.device = 'cuda'"),
+        ({"precision": "tf32"}, "run.precision = 'tf32': needs run.device = 'cuda'"),
     ],
 )
 def test_refused_before_anything_is_trained(run: dict[str, Any], told: str) -> None:

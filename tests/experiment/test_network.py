@@ -628,7 +628,7 @@ def test_bad_places_of_aggregators_are_refused() -> None:
     ):
         with pytest.raises(InputError, match=told):
             network_of(f"network.aggregators_file={file}")
-    with pytest.raises(InputError, match=r"network.grid: does not go with network.aggregators_file"):
+    with pytest.raises(InputError, match=r"network.grid: cannot be used with network.aggregators_file"):
         network_of("network.aggregators_file=two.csv", f"network.grid=[1, {AGGREGATORS}]")
-    with pytest.raises(InputError, match=r"network.aggregators_file: does not go with network.file"):
+    with pytest.raises(InputError, match=r"network.aggregators_file: cannot be used with network.file"):
         network_of(*LINKS, "network.aggregators_file=two.csv")

@@ -10,19 +10,13 @@ import numpy as np
 import pytest
 
 from atoll import RunError
-from atoll.data.population import read_clients
-from atoll.experiment.experiment import Experiment
 from atoll.fleet.agreed.messages import ClientReport, DescribeReply, decode, encode
 from atoll.fleet.agreed.randomised_response import respond
 from atoll.fleet.agreed.transport import Failure, Properties
 from atoll.fleet.node.node import Reporting
-from atoll.fleet.server.client_reports import reported_table, write_tables
+from atoll.fleet.server.client_reports import reported_table
 from atoll.fleet.server.joining import wait_for_nodes
 from atoll.fleet.server.measured_times import MeasuredTimes
-from atoll.network.links import read_links
-from atoll.network.network_files import read_network_clients
-from atoll.network.routes import linked_network
-from atoll.settings.experiment_file import compose
 from tests.fleets import agreement_of, open_sites, small
 from tests.memory_fleet import Fault, MemoryFleet
 
@@ -157,52 +151,20 @@ def report(client: int, **told: Any) -> ClientReport:
     return ClientReport(client=client, samples=10 + client, **told)
 
 
-def test_what_is_known_is_written_as_the_settings_read_it(tmp_path: Path) -> None:
+def test_times_are_measured_client_by_client() -> None:
     measured = MeasuredTimes(3)
     for client in range(3):
         measured.add(client, passed=100, seconds=0.1 * (client + 1), round_trip=0.5)
         measured.add(client, passed=300, seconds=0.1, round_trip=0.5)
-    reports = {c: report(c, utc_offset=c - 0.5, slots=(0, c) if c else ()) for c in range(3)}
-    table = reported_table(reports, 3, measured)
-    paths = write_tables(table, tmp_path / "new", clusters=2)
-    attributes = read_clients(paths["data.clients_file"], 3)
-    assert attributes["utc_offset"].tolist() == [-0.5, 0.5, 1.5]
-    assert attributes["slots"].tolist() == [[False, False, False], [True, True, False], [True, False, True]]
-    speeds = read_network_clients(paths["network.clients_file"], ())
-    assert speeds.samples is not None
-    assert speeds.samples.tolist() == [10, 11, 12]
-    assert speeds.seconds_per_sample == pytest.approx([0.18 / 380, 0.26 / 380, 0.34 / 380])  # the first counts 0.8
-    assert np.array_equal(speeds.seconds_per_sample, measured.seconds_per_sample)
-    links = read_links(paths["network.file"]).links(1)
-    network = linked_network("links.csv", links, ["0", "1", "2"], "server", np.ones(3))
-    assert network.upload_seconds == pytest.approx(np.array([[0.72 / 1.8] * 2, [0.64 / 1.8] * 2, [0.56 / 1.8] * 2]))
+    assert measured.seconds_per_sample == pytest.approx([0.18 / 380, 0.26 / 380, 0.34 / 380])  # the first counts 0.8
+    assert measured.upload_seconds == pytest.approx([0.72 / 1.8, 0.64 / 1.8, 0.56 / 1.8])
 
 
-def test_feduc_clusters_by_what_was_measured(tmp_path: Path) -> None:
-    measured = MeasuredTimes(4)
-    for client in range(4):
-        measured.add(client, passed=10, seconds=0.01 * (client + 1), round_trip=1.0)
-    paths = write_tables(reported_table({c: report(c) for c in range(4)}, 4, measured), tmp_path, clusters=2)
-    network = {key.partition(".")[2]: str(path) for key, path in paths.items() if key.startswith("network.")}
-    changes = {
-        "network": network,
-        "clustering": {"method": "feduc"},
-        "method": {"name": "hierarchical"},
-        "rounds": 15,
-    }
-    experiment = Experiment(compose([small().settings.model_dump(exclude_none=True), changes])[0])
-    assert experiment.conditions.networks[0].compute_seconds == pytest.approx([0.01, 0.022, 0.036, 0.052])
-    assert len(experiment.clustering.labels) == 4
-
-
-def test_columns_that_are_not_known_of_all_are_left_out(tmp_path: Path) -> None:
-    measured = MeasuredTimes(3)
-    measured.add(0, 100, 0.1, 0.5)
-    table = reported_table({0: report(0, utc_offset=1.0), 2: report(2, seconds_per_sample=0.5)}, 3, measured)
-    assert table.seconds_per_sample == pytest.approx([0.001, np.nan, 0.5], nan_ok=True)
+def test_what_a_client_does_not_report_is_unknown() -> None:
+    table = reported_table({0: report(0, utc_offset=1.0), 2: report(2, slots=(0, 2))}, 3)
     assert table.samples == pytest.approx([10, np.nan, 12], nan_ok=True)
-    assert write_tables(table, tmp_path, clusters=2) == {}
-    assert not list(tmp_path.iterdir())
+    assert table.utc_offset == pytest.approx([1, np.nan, np.nan], nan_ok=True)
+    assert table.slots == (None, None, (0, 2))
 
 
 def test_class_counts_are_estimated_where_they_were_randomised() -> None:

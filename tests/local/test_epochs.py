@@ -105,17 +105,17 @@ def test_fedrep_trains_the_head_with_what_a_clients_steps_leave() -> None:
         (["local.epochs=0"], r"local\.epochs"),
         (
             ["method.name=hierarchical", "method.fraction="],
-            r"local\.epochs = 1\.5: does not go with hierarchical aggregation",
+            r"local\.epochs = 1\.5: cannot be used with hierarchical aggregation",
         ),
         (
             ["method.name=hierfavg", "method.fraction="],
-            r"local\.epochs = 1\.5: does not go with hierarchical aggregation",
+            r"local\.epochs = 1\.5: cannot be used with hierarchical aggregation",
         ),
         (["method.name=fedbcd", "data.partition=iid", "data.alpha="], r"local\.epochs = 1\.5: .*'fedbcd'"),
         (["method.name=ifca", "method.option=gradients", "local.steps=1"], r"local\.epochs = 1\.5: .*'gradients'"),
         (["run.executor=stacked"], r"run\.executor = 'stacked': local\.epochs = 1\.5: clients take different"),
         (["run.executor=weighted", "local.steps=1"], r"run\.executor = 'weighted': local\.epochs = 1\.5: clients"),
-        (["run.executor=fleet"], r"local\.epochs = 1\.5: does not go with run\.executor = 'fleet'"),
+        (["run.executor=fleet"], r"local\.epochs = 1\.5: cannot be used with run\.executor = 'fleet'"),
         (["method.name=fedcluster", "clustering.method=feduc"], r"local\.epochs = 1\.5: .*FedUC's bound"),
     ],
 )

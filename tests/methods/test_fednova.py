@@ -62,7 +62,7 @@ def test_lengths_are_the_papers() -> None:
     ("rule", "message"),
     [
         (replace(NOVA, optimizer=adam), r"local\.optimizer = Adam: must be 'sgd' or 'momentum' with .*'fednova'"),
-        (replace(NOVA, proximal=0.1), r"local\.proximal = 0\.1: does not go with method\.name = 'fednova'"),
+        (replace(NOVA, proximal=0.1), r"local\.proximal = 0\.1: cannot be used with method\.name = 'fednova'"),
         (RULE, r"local\.epochs is not set, but method\.name = 'fednova' needs it"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The field's methods on every executor that they allow, and with what they do not go with."""
+"""The field's methods on every executor that they allow, and what they cannot be used with."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -91,7 +91,7 @@ def experiment(name: str, *changes: str) -> Experiment:
         ("fedasync", ["method.combine=median"], r"method\.combine = 'median'.*'fedasync' combines otherwise"),
         ("feddyn", ["run.executor=stacked"], r"run\.executor = 'stacked': .*keeps a state"),
         ("fednova", [], r"local\.epochs is not set, but method\.name = 'fednova' needs it"),
-        ("fedasync", ["faults.dropout=0.1"], r"faults\.dropout: does not go with method\.name = 'fedasync', whose"),
+        ("fedasync", ["faults.dropout=0.1"], r"faults\.dropout: cannot be used with method\.name = 'fedasync', whose"),
         ("fedasync", ["method.exponent=-1"], r"method\.exponent"),
         ("fedasync", ["method.hinge_slope=0"], r"method\.hinge_slope"),
         ("fedasync", ["method.staleness=linear"], r"method\.staleness"),

@@ -120,8 +120,12 @@ SENDING = ("cfl", "flhc", "fedgroup", "fesem")
 @pytest.mark.parametrize(
     ("names", "change", "told"),
     [
-        (SENDING, "faults.dropout=0.1", r"faults\.dropout: does not go with method\.name = '{}', whose clusters are"),
-        (SENDING, "faults.attackers=0.1", r"faults\.attackers: does not go with method\.name = '{}'"),
+        (
+            SENDING,
+            "faults.dropout=0.1",
+            r"faults\.dropout: cannot be used with method\.name = '{}', whose clusters",
+        ),
+        (SENDING, "faults.attackers=0.1", r"faults\.attackers: cannot be used with method\.name = '{}'"),
         (SENDING, "run.executor=stacked", r"run\.executor = 'stacked': .* keeps a state for each client"),
         (SENDING, "run.executor=weighted", r"run\.executor = 'weighted': .* keeps a state for each client"),
         (SENDING, "run.executor=fleet", r"run\.executor = 'fleet'"),

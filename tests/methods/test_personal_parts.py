@@ -265,7 +265,7 @@ def test_killed_and_resumed_an_adapted_model_has_the_same_bits(tmp_path: Path) -
         (["model.travels=[]"], r"model\.travels = \[\].*some must be communicated"),
         (["model.travels=some"], r"model\.travels = 'some'"),
         (['model.travels=["1.*"]', "method.name=bcd"], r"model\.travels.*'bcd': clients already keep state"),
-        (['model.travels=["1.*"]', "method.name=fedper"], r"model\.travels.*'fedper' says itself"),
+        (['model.travels=["1.*"]', "method.name=fedper"], r"model\.travels.*'fedper' itself says what"),
         (
             ['model.travels=["1.*"]', "method.name=ifca", "method.fraction=1.0"],
             r"'ifca': clients would choose",

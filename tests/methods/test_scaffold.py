@@ -105,7 +105,7 @@ def test_it_goes_where_fedavg_does_not() -> None:
     ("rule", "message"),
     [
         (replace(RULE, optimizer=momentum), r"local\.optimizer = SGD with momentum: must be 'sgd' with .*'scaffold'"),
-        (replace(RULE, proximal=0.1), r"local\.proximal = 0\.1: does not go with method\.name = 'scaffold'"),
+        (replace(RULE, proximal=0.1), r"local\.proximal = 0\.1: cannot be used with method\.name = 'scaffold'"),
     ],
 )
 def test_other_rules_are_refused(rule: LocalRule, message: str) -> None:

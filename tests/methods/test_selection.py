@@ -144,7 +144,7 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
 
 def test_losses_do_not_go_with_faults() -> None:
     settings = made({"select": "power-of-choice"}, faults={"dropout": 0.1})
-    with pytest.raises(InputError, match=r"method\.select = 'power-of-choice': does not go with \[faults\]"):
+    with pytest.raises(InputError, match=r"method\.select = 'power-of-choice': cannot be used with \[faults\]"):
         _ = Experiment(settings).method
 
 

@@ -134,5 +134,5 @@ def test_a_bound_of_other_frequencies_than_the_clock_is_refused() -> None:
     evaluate(replace(problem, frequencies=2 * PSI), LABELS)  # the same up to a factor
     with pytest.raises(InputError, match=r"^clustering\.frequencies = None: must agree with network\.frequencies"):
         evaluate(replace(problem, frequencies=None), LABELS)
-    with pytest.raises(InputError, match=r"^network\.frequencies: does not go with clustering\.objective = 'time'"):
+    with pytest.raises(InputError, match=r"^network\.frequencies: cannot be used with clustering\.objective = 'time'"):
         evaluate(replace(problem, seconds=9.0), LABELS)

@@ -189,13 +189,13 @@ def of_another_run(folder: Path) -> None:
 
 
 SPOILT: Mapping[str, tuple[Spoil, str]] = {
-    "deleted": (lambda folder: (folder / LEDGER).unlink(), "without its ledger nobody knows"),
-    "its seal deleted": (lambda folder: (folder / SEAL).unlink(), "without its ledger nobody knows"),
-    "shortened": (shorten, "releases, of 5 that were made"),
-    "shortened with its seal": (shorten_both, "which is over, is missing"),
+    "deleted": (lambda folder: (folder / LEDGER).unlink(), "without its ledger a private run cannot continue"),
+    "its seal deleted": (lambda folder: (folder / SEAL).unlink(), "without its ledger a private run cannot continue"),
+    "shortened": (shorten, r"it has \d of 5 releases"),
+    "shortened with its seal": (shorten_both, "which is completed, is missing"),
     "emptied": (lambda folder: (folder / LEDGER).write_bytes(b""), "is not this run's whole ledger"),
-    "changed": (change_a_client, "does not follow from those before"),
-    "of another run": (of_another_run, "it is of another run"),
+    "changed": (change_a_client, "does not match the lines before"),
+    "of another run": (of_another_run, "it is another run's"),
 }
 
 

@@ -232,9 +232,9 @@ def test_after_kills_never_less_is_spent_than_released(
 
 
 SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
-    "deleted": (lambda folder: (folder / LEDGER).unlink(), "without its ledger nobody knows"),
-    "its seal deleted": (lambda folder: (folder / SEAL).unlink(), "without its ledger nobody knows"),
-    "shortened": (shorten, "that were made"),
+    "deleted": (lambda folder: (folder / LEDGER).unlink(), "without its ledger a private run cannot continue"),
+    "its seal deleted": (lambda folder: (folder / SEAL).unlink(), "without its ledger a private run cannot continue"),
+    "shortened": (shorten, r"it has \d+ of \d+ releases"),
     "of another run": (
         lambda folder: (folder / LEDGER).write_text(
             (folder / LEDGER).read_text().replace('"noise": 3.0', '"noise": 4.0')

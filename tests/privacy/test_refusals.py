@@ -29,7 +29,7 @@ BASE: dict[str, Any] = {
 IFCA = {"method.name": "ifca", "method.clusters": 2}
 HIERARCHICAL = {"method.name": "hierarchical", "method.fraction": None, "rounds": 20}
 CLUSTERED = {"method.name": "fedcluster"}
-NOT_PROVEN = "it is not proven how far one client can move what is released"
+NOT_PROVEN = "no proof bounds one client's effect on what is released"
 
 NOT_ACCOUNTED: dict[str, dict[str, Any]] = {
     "scaffold": {},
@@ -51,7 +51,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no such trust": ({"privacy.trust": "nobody"}, "privacy.trust = 'nobody'"),
     "a function": (
         {"privacy.trust": "os:getcwd", "privacy.clip": None, "privacy.noise": None},
-        "it takes no function",
+        "not a function",
     ),
     "clip 0": ({"privacy.clip": 0.0}, "privacy.clip"),
     "clip missing": ({"privacy.clip": None}, "privacy.clip is not set"),
@@ -77,10 +77,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a codec that remembers": ({"travel.codec": "int8"}, "travel.codec = 'int8' and travel.feedback = true"),
     "a codec of one's own": (
         {"travel.codec": "tests.codecs.test_codecs:half", "travel.feedback": False},
-        "a function of your own may mix",
+        "your own function may mix",
     ),
     "no aggregators": ({"privacy.trust": "aggregator"}, "has no aggregators between"),
-    "labels": (CLUSTERED | {"clustering.method": "major-class"}, "goes by what clients hold"),
+    "labels": (CLUSTERED | {"clustering.method": "major-class"}, "uses clients' data"),
     "travels": ({"model.name": "mlp", "model.travels": ["*weight"]}, "state that clients keep between tasks"),
     "many starts": (IFCA | {"method.restarts": 2, "privacy.count_noise": 2.0}, "by clients' losses, without noise"),
     "shared layers": (
@@ -118,7 +118,7 @@ def test_what_is_not_proven_is_refused(what: str) -> None:
 
 
 def test_a_delta_that_gives_a_client_away_is_warned_of() -> None:
-    with pytest.warns(SettingWarning, match=r"privacy.delta = 0.2: is no less than 1 / data.clients = 0.125"):
+    with pytest.warns(SettingWarning, match=r"privacy.delta = 0.2: is at least 1 / data.clients = 0.125"):
         Experiment(settings_of(BASE | {"privacy.delta": 0.2})).check()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -132,7 +132,7 @@ def test_clusters_may_be_declared_public() -> None:
 
 def test_another_schedule_is_refused() -> None:
     made = Experiment(settings_of(BASE))
-    with pytest.raises(InputError, match=r"--schedule: does not go with privacy\.trust"):
+    with pytest.raises(InputError, match=r"--schedule: cannot be used with privacy\.trust"):
         Experiment(made.settings, schedule=made.method.schedule).check()
 
 
@@ -156,7 +156,7 @@ class Counting(nn.Linear):
     ("module", "told"),
     [
         (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), "layer '1' (BatchNorm1d) keeps running statistics"),
-        (Counting(), "'steps' holds whole numbers"),
+        (Counting(), "'steps' holds integers"),
         (Tied(), "'other.weight' is the same tensor"),
     ],
 )

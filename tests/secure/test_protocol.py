@@ -193,7 +193,7 @@ def test_a_key_that_agrees_with_all_is_refused() -> None:
         agree(make_pair()[0], bytes(32), b"")
     keys = (*keys[:2], signed_as("node-2", replace(keys[2], sealing=bytes(32))))
     nodes, fresh = begun()
-    with pytest.raises(NotSummed, match="agrees with none"):
+    with pytest.raises(NotSummed, match="the key of node 'node-2' is invalid"):
         nodes["node-0"].deal((*fresh[:2], keys[2]), 2)
 
 
@@ -263,7 +263,7 @@ def test_survivors_must_be_the_same_for_all() -> None:
         "node-0": nodes["node-0"].sign_survivors(["node-0", "node-1"]),
         "node-1": nodes["node-1"].sign_survivors(names_of(3)),
     }
-    with pytest.raises(NotSummed, match="has signed other survivors"):
+    with pytest.raises(NotSummed, match="has signed another list of survivors"):
         nodes["node-0"].reveal(signed)
     nodes = masked()
     alone = {"node-0": nodes["node-0"].sign_survivors(names_of(3))}
@@ -275,7 +275,7 @@ def test_survivors_must_be_the_same_for_all() -> None:
     ("survivors", "told"),
     [
         (["node-0"], "1 of 3 nodes sent masked numbers, 2 must"),
-        (["node-1", "node-2"], "this node's numbers have not come"),
+        (["node-1", "node-2"], "this node is not among the survivors"),
         (["node-0", "stranger"], "is not in this sum"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Secure sums in simulation: the quantised sum, on every executor; and what they do not go with."""
+"""Secure sums in simulation: the quantised sum, on every executor; and what they cannot be used with."""
 
 import math
 from pathlib import Path
@@ -96,7 +96,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a codec": ({"travel": {"codec": "int8"}}, "travel.codec = 'int8': masked numbers look random"),
     "privacy": (
         {"privacy": {"trust": "server", "clip": 1.0, "noise": 1.0}},
-        "privacy.trust = 'server': does not go with secure.sums = true: a server that clips must see single updates",
+        "privacy.trust = 'server': cannot be used with secure.sums = true: a server that clips must see single updates",
     ),
     "privacy of clients": ({"privacy": {"trust": "client", "clip": 1.0, "noise": 1.0}}, "noise has no range"),
     "ifca": ({"method": {"name": "ifca"}}, "'ifca': who trains, or in which cluster, depends on losses"),
@@ -119,7 +119,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a longest update": ({"faults": {"max_update_norm": 1.0}}, "results would be left out one by one"),
     "normalised batches": (
         {"model": {"name": "tests.secure.test_secure_sums:normalised"}},
-        "'1.num_batches_tracked' holds whole numbers, of which there is no mean",
+        "'1.num_batches_tracked' holds integers, which have no mean",
     ),
     "small cohorts": (
         {"method": {"name": "fedcluster", "fraction": 0.3}},
@@ -158,6 +158,6 @@ def test_docs_tell_of_all_methods() -> None:
     text = (ROOT / "docs" / "privacy.md").read_text()
     section = text[text.index("## Sums that hide") :].split("\n## ")[0]
     taken = section[section.index("**They go with**") :].split("\n\n")[0]
-    refused = section[section.index("**They do not go with**") :].split("\n\n")[0]
+    refused = section[section.index("**They cannot be used with**") :].split("\n\n")[0]
     assert {name for name in METHODS if f"`{name}`" in taken} == TAKEN
     assert {name for name in METHODS if f"`{name}`" in refused} == METHODS.keys() - TAKEN

@@ -11,7 +11,7 @@ from torch import nn
 from atoll.aggregation.mean import average_models
 from atoll.aggregation.reductions import update_norm
 from atoll.bench.flops import PRODUCTS, SQUARE
-from atoll.bench.work import CLASSES, Case, WorkRate, make_pool, samples_of
+from atoll.bench.work import Case, WorkRate, make_pool, samples_of
 from atoll.data.dataset import Dataset
 from atoll.data.population import Population, make_population
 from atoll.engine.assignment import as_scheduled
@@ -75,7 +75,7 @@ def serve(name: str, case: Case) -> None:
 def make_module(case: Case) -> nn.Module:
     """Return the model of a case, always with the same weights."""
     torch.manual_seed(0)
-    return MODELS[case.model](case.shape, CLASSES)
+    return MODELS[case.model](case.shape, case.classes)
 
 
 def make_round(name: str, case: Case, module: nn.Module) -> Round:
@@ -97,7 +97,7 @@ def make_trainer(case: Case, module: nn.Module, **named: Any) -> Trainer:
 def make_clients(case: Case) -> Population:
     """Return the clients of a case, with samples in bytes as in image data sets."""
     images, labels = make_pool(case)
-    data = Dataset("random", images, labels, images[:1], labels[:1], CLASSES, scale=1 / 255)
+    data = Dataset("random", images, labels, images[:1], labels[:1], case.classes, scale=1 / 255)
     rows = np.arange(len(images))
     return make_population(data, [rows[samples_of(case, client)] for cohort in case.members for client in cohort])
 

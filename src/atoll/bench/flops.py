@@ -3,7 +3,7 @@
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from atoll.bench.work import CLASSES, Case
+from atoll.bench.work import Case
 from atoll.local.batches import cross_entropy
 from atoll.local.models import MODELS
 
@@ -19,7 +19,7 @@ def count_flops(case: Case) -> int:
     usual.
     """
     with torch.device("meta"):  # shapes without numbers
-        module = MODELS[case.model](case.shape, CLASSES)
+        module = MODELS[case.model](case.shape, case.classes)
         inputs = torch.empty(case.batch_size, *case.shape)
         targets = torch.empty(case.batch_size, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter:

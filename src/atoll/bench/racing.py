@@ -224,13 +224,13 @@ class Racer:
         self._lines.put("")
 
     def _fail(self, what: str) -> None:
-        """End the process and note why, with its last line on standard error."""
+        """End the process and note why, with its last error or line on standard error."""
         self.failure = what
         self._end()
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors if line.strip()]
         if lines:
-            self.failure = f"{what}: {lines[-1]}"
+            self.failure = f"{what}: {next((each for each in reversed(lines) if 'Error: ' in each), lines[-1])}"
 
     def _end(self) -> None:
         """Close its input, which ends it; kill what has not ended after a while."""

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,7 @@ import numpy.typing as npt
 CLASSES = 10
 DISTINCT = 10  # clients with different samples; further ones repeat these, which saves memory
 
-SHAPES = {"mlp": (1, 28, 28), "lr": (1, 28, 28), "cnn": (1, 28, 28), "alexnet": (3, 32, 32)}
+SHAPES = {"mlp": (1, 28, 28), "lr": (1, 28, 28), "cnn": (1, 28, 28)}  # (3, 32, 32) for the others
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,10 @@ class Case:
         cohorts: cohorts that train in turn in a round.
         clusters: clusters that train at once, each with its own cohorts.
         lr: learning rate; inputs are random, so it only has to keep training finite.
+        epochs: passes over a client's samples that the steps make.
+        shape: shape of one input, channels first; the model's own if empty.
+        classes: number of classes.
+        device: where to train, and `precision` that of products, for contenders that can choose.
     """
 
     model: str
@@ -42,6 +45,14 @@ class Case:
     cohorts: int = 1
     clusters: int = 1
     lr: float = 0.01
+    epochs: int = 1
+    shape: tuple[int, ...] = ()
+    classes: int = CLASSES
+    device: str = "cpu"
+    precision: str = "float32"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape) or SHAPES.get(self.model, (3, 32, 32)))  # JSON has lists
 
     @property
     def name(self) -> str:
@@ -56,20 +67,15 @@ class Case:
 
     @property
     def samples(self) -> int:
-        """Samples per client: its local steps make one epoch."""
-        return self.steps * self.batch_size
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one input, channels first."""
-        return SHAPES[self.model]
+        """Samples per client."""
+        return self.steps * self.batch_size // self.epochs
 
 
 def make_pool(case: Case) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Return random images [samples, *shape], values 0 to 255, and labels [samples]: all clients' samples."""
     rng = np.random.default_rng(0)
     samples = min(case.clusters * case.clients, DISTINCT) * case.samples
-    return rng.integers(256, size=(samples, *case.shape), dtype=np.uint8), rng.integers(CLASSES, size=samples)
+    return rng.integers(256, size=(samples, *case.shape), dtype=np.uint8), rng.integers(case.classes, size=samples)
 
 
 def samples_of(case: Case, client: int) -> slice:
@@ -103,14 +109,10 @@ class WorkRate:
         if self._rounds == 1:
             return True
         if self._rounds == 2:
-            _tell({"ready": {name: each() if callable(each) else each for name, each in self._ready.items()}})
+            ready = {name: each() if callable(each) else each for name, each in self._ready.items()}
+            print(json.dumps({"ready": ready}), flush=True)
         else:
-            _tell({"seconds": seconds})
+            print(json.dumps({"seconds": seconds}), flush=True)
         due = bool(sys.stdin.readline())
         self._began = time.perf_counter()
         return due
-
-
-def _tell(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()

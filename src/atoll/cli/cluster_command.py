@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from atoll.cli.common import app, check_runs, err, out, print_json, read_experiments, title_of
+from atoll.cli.common import app, check_runs, err, heading_of, out, print_json, read_experiments
 from atoll.cli.figure_files import claim_plot, read_width, save_plots
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, PlotOption, ScaleOption, SetOption, WidthOption
 
@@ -62,7 +62,7 @@ def _show(experiment: "Experiment", plan: "ClusteringSummary | None", as_json: b
     settings, clustering = experiment.settings, experiment.clustering
     profiles = [] if plan else describe(experiment.population, clustering)
     if not as_json:
-        title = title_of(experiment)
+        title = heading_of(experiment)
         out.print(_plan_table(plan, title) if plan else _profile_table(profiles, title))
     for warning in warnings_of(experiment):
         err.print(f"warning: {warning}", markup=False)

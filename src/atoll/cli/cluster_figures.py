@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from matplotlib.figure import Figure
 
-from atoll.cli.common import title_of
+from atoll.cli.common import heading_of
 from atoll.clustering.describe import class_shares
 from atoll.clustering.feduc.summary import ClusteringSummary
 from atoll.experiment.experiment import Experiment
@@ -23,7 +23,7 @@ def draw_clusterings(
 
     `ids` numbers the clients on the map.
     """
-    first, plan, title = runs[0], plans[0], title_of(runs[0])
+    first, plan, title = runs[0], plans[0], heading_of(runs[0])
     shares = class_shares(first.population, first.clustering)
     figures = [("", plot_clusters(first.clustering.sizes, shares, title))]
     if plan is None:

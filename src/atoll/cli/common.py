@@ -218,7 +218,7 @@ def end_interrupted(command: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
-def title_of(experiment: "Experiment") -> str:
+def heading_of(experiment: "Experiment") -> str:
     """Return the heading of a run's tables and figures."""
     s = experiment.settings
     return ", ".join(filter(None, (s.name, s.panel, s.label)))

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from atoll.cli.common import app, claim_file, make_app, out, print_json, read_experiments, title_of
+from atoll.cli.common import app, claim_file, heading_of, make_app, out, print_json, read_experiments
 from atoll.cli.figure_files import claim_plot, read_width, save_plots
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, PlotOption, ScaleOption, SetOption, WidthOption
 from atoll.support.errors import InputError
@@ -119,7 +119,7 @@ def data_inspect(
     else:
         for alike in _group(counts):
             if len(runs) > 1:
-                out.print("; ".join(title_of(runs[place]) for place in alike), markup=False)
+                out.print("; ".join(heading_of(runs[place]) for place in alike), markup=False)
             _print_shares(held[alike[0]], counts[alike[0]])
     if write is not None:
         from atoll.data.population import partition_as_bytes

@@ -32,6 +32,11 @@ from atoll.support.errors import InputError
 if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
     from atoll.fleet.agreed.transport import Fleet
+    from atoll.fleet.folder.configuration import NodeConfiguration
+    from atoll.fleet.node.node import Reporting
+    from atoll.fleet.node.sites import Sites
+    from atoll.fleet.node.store import FolderStore
+    from atoll.settings.validation import Settings
 
 _tell = Teller(err)
 
@@ -123,10 +128,8 @@ def node(
     with _starting():
         from atoll.fleet.flower.flower_node import serve
         from atoll.fleet.folder.configuration import read_node
-        from atoll.fleet.folder.peers import read_identity
         from atoll.fleet.node.handlers import answer
         from atoll.fleet.node.node import Reporting
-        from atoll.fleet.node.sites import Sites
         from atoll.fleet.node.store import FolderStore
 
         found = read_node(config)
@@ -136,13 +139,23 @@ def node(
         runs = [each.settings for each in read_experiments(experiment, scale, _on_a_fleet(changes), only)]
         slots = None if slot is None else tuple(slot)
         reporting = Reporting(class_counts, epsilon, utc_offset, slots, found.hidden)
-        own = found.clients[0] if len(found.clients) == 1 else found.clients
-        store, budget = FolderStore(found.folder / "state" / "store"), found.budget
-        is_summed = any(run.secure.sums for run in runs)
-        identity = read_identity(found.name, found.key, found.peers) if is_summed else None
-        sites = Sites(runs, data, own, store, reporting, budget, found.allow, identity)
+        store = FolderStore(found.folder / "state" / "store")
+        sites = _open_sites(found, runs, data, store, reporting)
     with _ended_by_signals():
         serve(found, lambda task, payload: answer(sites, store, task, payload, _tell), _tell)
+
+
+def _open_sites(
+    found: "NodeConfiguration", runs: "Sequence[Settings]", data: Path, store: "FolderStore", reporting: "Reporting"
+) -> "Sites":
+    """Return a node's side of the experiment's runs."""
+    from atoll.fleet.folder.peers import read_identity
+    from atoll.fleet.node.sites import Sites
+
+    own = found.clients[0] if len(found.clients) == 1 else found.clients
+    is_summed = any(run.secure.sums for run in runs)
+    identity = read_identity(found.name, found.key, found.peers) if is_summed else None
+    return Sites(runs, data, own, store, reporting, found.budget, found.allow, identity)
 
 
 def _starting() -> AbstractContextManager[None]:

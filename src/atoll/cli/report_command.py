@@ -14,6 +14,7 @@ from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
     from atoll.report.reading.runs import Run
+    from atoll.report.tables.run_tables import Row
 
 TargetOption = Annotated[
     list[float] | None, typer.Option(metavar="SHARE", help="A test accuracy to reach, 0 to 1. Repeatable.")
@@ -61,17 +62,12 @@ def report_command(
     from atoll.report.figures.style import figure_width
     from atoll.report.report_files import write_report
     from atoll.report.tables.run_tables import rounds_to_target
-    from atoll.report.tables.spread import spread_over_seeds, tables_as_rich
-    from atoll.report.tables.writing import as_dicts
 
     runs, notices = _read(folders, overlay)
-    claim_file("--html", page)
-    claim_file("--csv", as_csv)
-    claim_file("--parquet", as_parquet)
+    for option, file in (("--html", page), ("--csv", as_csv), ("--parquet", as_parquet)):
+        claim_file(option, file)
     rows = rounds_to_target(runs, target, stable=stable)
-    place = folder or (None if page or as_csv or as_parquet else folders[0] / "report")
-    if place and place.is_file():
-        raise InputError(f"--out {place}: is a file; give the path of a folder")
+    place = _place_of(folder, None if page or as_csv or as_parquet else folders[0] / "report")
     with figure_width(inches):
         files = write_report(runs, place, target, stable, against) if place else []
     if page:
@@ -80,6 +76,14 @@ def report_command(
         write_page(runs, page, target, _command(folders, page, target, stable, overlay), stable, notices)
         files.append(page)
     files += _write_probes(runs, as_csv, as_parquet)
+    _print(rows, runs, files, as_json)
+
+
+def _print(rows: "Sequence[Row]", runs: "Sequence[Run]", files: Sequence[Path], as_json: bool) -> None:
+    """Print the tables and the files written, or the first table as JSON."""
+    from atoll.report.tables.spread import spread_over_seeds, tables_as_rich
+    from atoll.report.tables.writing import as_dicts
+
     if as_json:
         print_json(as_dicts(rows))
         return
@@ -87,6 +91,14 @@ def report_command(
         out.print(table)
     for file in files:
         out.print(str(file), markup=False)
+
+
+def _place_of(folder: Path | None, otherwise: Path | None) -> Path | None:
+    """Return the folder for the report; None: no folder is written."""
+    place = folder or otherwise
+    if place and place.is_file():
+        raise InputError(f"--out {place}: is a file; give the path of a folder")
+    return place
 
 
 def _read(folders: Sequence[Path], is_overlay: bool) -> "tuple[Sequence[Run], list[str]]":

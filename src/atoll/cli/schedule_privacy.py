@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from atoll.cli.common import err, out, print_json, title_of
+from atoll.cli.common import err, heading_of, out, print_json
 from atoll.cli.figure_files import save_plots
 from atoll.support.errors import InputError
 
@@ -29,7 +29,7 @@ def show_spending(runs: "Sequence[Experiment]", as_json: bool, plot: Path | None
         print_json(shown)
     else:
         for each, told in zip(runs, shown, strict=True):
-            out.print(_table(title_of(each), told))
+            out.print(_table(heading_of(each), told))
             out.print(_sentence(_private(each), told), markup=False)
     for each in runs:
         if warning := _private(each).ends_early:
@@ -40,7 +40,7 @@ def show_spending(runs: "Sequence[Experiment]", as_json: bool, plot: Path | None
 def _draw(experiment: "Experiment") -> "Figure":
     from atoll.report.figures.privacy_figure import plot_spending
 
-    return plot_spending(*_private(experiment).plan.over_rounds(), title_of(experiment))
+    return plot_spending(*_private(experiment).plan.over_rounds(), heading_of(experiment))
 
 
 def spending_of(experiment: "Experiment", private: "Private") -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from atoll.cli.common import app, check_runs, make_app, out, print_json, read_experiments, title_of
+from atoll.cli.common import app, check_runs, heading_of, make_app, out, print_json, read_experiments
 from atoll.cli.figure_files import claim_plot, read_width, save_plots
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, PlotOption, ScaleOption, SetOption, WidthOption
 from atoll.support.errors import InputError
@@ -101,7 +101,7 @@ def _gantt(experiment: "Experiment") -> "Figure":
 
     events = experiment.method.schedule.events
     bars = [(c, began, e.seconds, e.round) for e in events for c, began in zip(e.active, e.began, strict=True)]
-    return plot_gantt(bars, title_of(experiment), work_ends(experiment))
+    return plot_gantt(bars, heading_of(experiment), work_ends(experiment))
 
 
 def _as_dict(experiment: "Experiment") -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _totals_table(runs: "list[Experiment]", shown: list[dict[str, Any]]) -> Tabl
     table = Table(*names, box=None)
     for experiment, totals in zip(runs, shown, strict=True):
         table.add_row(
-            title_of(experiment),
+            heading_of(experiment),
             str(totals["rounds"]),
             f"{totals['events']:,}",
             format_seconds(totals["virtual_seconds"]),

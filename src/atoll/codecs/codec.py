@@ -1,4 +1,4 @@
-"""What a codec is: a pair of functions, from an update to bytes and back."""
+"""Codecs: a pair of functions, from an update to bytes and back."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from atoll.local.models import Form, Model
 
 @dataclass(frozen=True)
 class Codec:
-    """Makes bytes of an update, and an update of bytes; as many bytes for every update of the same form.
+    """Encodes an update as bytes and decodes it; all updates of the same form have the same number of bytes.
 
     Attributes:
-        encode: returns the bytes of an update, given random numbers of this event and client. The update's tensors are
-            floating point, by name, on the CPU.
-        decode: returns the update, given its bytes and the form that it must have. On a fleet the bytes may be
-            anybody's: it raises `ValueError` for those that `encode` would not have made.
+        encode: returns the bytes of an update, given a random generator for this event and client. The update's tensors
+            are floating point, by name, on the CPU.
+        decode: returns the update, given its bytes and its form. On a fleet the bytes are untrusted: it raises
+            `ValueError` for those that `encode` could not have made.
     """
 
     encode: Callable[[Model, np.random.Generator], bytes]

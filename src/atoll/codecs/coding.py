@@ -1,4 +1,4 @@
-"""A codec in use: whole updates to bytes and back, checked, whoever wrote the codec and whoever sent the bytes."""
+"""Encoding of whole updates, with checks of user-defined codecs and untrusted bytes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,32 +14,32 @@ from atoll.local.models import Form, Model, form_of
 from atoll.support.errors import AtollError, InputError
 
 SENT = "coded"
-"""The tensor, of single bytes, that a message has in the place of a coded model's."""
+"""The byte tensor that replaces the tensors of an encoded model in a message."""
 
 
 class Undecodable(ValueError):
-    """Bytes that are no update of the form that was waited for."""
+    """The bytes are not an update of the expected form."""
 
 
 @dataclass(frozen=True, eq=False)
 class Coding:
-    """Codes updates: what a client's model has changed by since it was sent.
+    """Encodes updates: the change in a client's model since it was sent.
 
-    Tensors that are not floating point (counters) are sent as they are, after the codec's bytes.
+    Tensors that are not floating point (counters) are sent unencoded, after the codec's bytes.
 
     Attributes:
         told: the setting that asks for the codec, for errors.
-        codec: makes the bytes.
+        codec: encodes and decodes.
     """
 
     told: str
     codec: Codec
 
     def encode(self, update: Model, rng: np.random.Generator) -> bytes:
-        """Return an update's bytes, as many for every update of the same form.
+        """Return an update's bytes, whose number depends only on its form.
 
         Raises:
-            InputError: the codec fails, returns no bytes, or not as many as for zeros.
+            InputError: the codec fails, does not return bytes, or returns another number of bytes than for zeros.
         """
         payload, wanted = self._encode(update, rng), self.bytes_of(form_of(update))
         if len(payload) != wanted:
@@ -50,38 +50,32 @@ class Coding:
         return payload
 
     def decode(self, payload: bytes, form: Form) -> Model:
-        """Return the update of this form that the bytes stand for, its tensors in the form's order.
+        """Return the update of this form that the bytes encode, with its tensors in the form's order.
 
         Raises:
-            Undecodable: they stand for none.
+            Undecodable: they encode none.
         """
         numbers, counters = _split(form)
         sizes = [shape.numel() * dtype.itemsize for shape, dtype in counters.values()]
         end = len(payload) - sum(sizes)
         if len(payload) != self.bytes_of(form):
-            raise Undecodable(f"{self.told}: {len(payload):,} bytes, of {self.bytes_of(form):,}")
-        try:
-            decoded = self.codec.decode(payload[:end], numbers)
-            update = {name: decoded[name].to(dtype) for name, (_, dtype) in numbers.items()}
-        except Exception as error:  # whatever bytes may do to a codec
-            raise Undecodable(f"{self.told}: decode failed ({type(error).__name__}: {error})") from error
-        if form_of(update) != numbers or decoded.keys() != numbers.keys():
-            raise Undecodable(f"{self.told}: decode returned tensors of other names or shapes")
+            raise Undecodable(f"{self.told}: {len(payload):,} bytes, expected {self.bytes_of(form):,}")
+        update = self._decode(payload[:end], numbers)
         for (name, each), size in zip(counters.items(), sizes, strict=True):
             update[name] = read_raw(payload[end : end + size], *each)
             end += size
         return {name: update[name] for name in form}
 
     def bytes_of(self, form: Form) -> int:
-        """Return how many bytes any update of a form has.
+        """Return the number of bytes of any update of a form.
 
         Raises:
-            InputError: the codec fails, or returns no bytes.
+            InputError: the codec fails, or does not return bytes.
         """
         return _bytes_of(self, tuple(form.items()))
 
     def sent_form(self, form: Form) -> Form:
-        """Return the form of what is sent in the place of a model of this form."""
+        """Return the form of the message that replaces a model of this form."""
         return {SENT: (torch.Size([self.bytes_of(form)]), torch.uint8)}
 
     def _encode(self, update: Model, rng: np.random.Generator) -> bytes:
@@ -91,28 +85,38 @@ class Coding:
             raise InputError(f"{self.told}: encode must return bytes, it returned {type(payload).__name__!r}")
         return payload + b"".join(map(raw, counters.values()))
 
+    def _decode(self, payload: bytes, form: Form) -> Model:
+        try:
+            decoded = self.codec.decode(payload, form)
+            update = {name: decoded[name].to(dtype) for name, (_, dtype) in form.items()}
+        except Exception as error:  # raised by a codec on untrusted bytes
+            raise Undecodable(f"{self.told}: decode failed ({type(error).__name__}: {error})") from error
+        if form_of(update) != form or decoded.keys() != form.keys():
+            raise Undecodable(f"{self.told}: decode returned tensors with other names or shapes")
+        return update
+
     def _call(self, function: Callable[..., Any], *given: Any) -> Any:
         try:
             return function(*given)
         except AtollError:
             raise
-        except Exception as error:  # whatever a user's codec may raise
+        except Exception as error:  # raised by a user's codec
             raise InputError(f"{self.told}: encode failed ({type(error).__name__}: {error})") from error
 
 
 def as_sent(payload: bytes) -> Model:
-    """Return bytes as the one tensor that is sent."""
+    """Return a message with these bytes as its only tensor."""
     return {SENT: read_raw(payload, (-1,), torch.uint8)}
 
 
 def as_received(sent: Model) -> bytes:
-    """Return the bytes of the one tensor that was sent."""
+    """Return the bytes of a message's only tensor."""
     return raw(sent[SENT])
 
 
 @torch.no_grad()
 def subtract(model: Model, start: Model) -> Model:
-    """Return the update; of what was not sent, such as moments at first, and of counters, all."""
+    """Return the update; counters, and tensors not in `start`, such as initial moments, are kept whole."""
     return {
         name: own - start[name] if own.is_floating_point() and name in start else own for name, own in model.items()
     }
@@ -120,7 +124,7 @@ def subtract(model: Model, start: Model) -> Model:
 
 @torch.no_grad()
 def add(start: Model, update: Model) -> Model:
-    """Return the model that an update makes of the one that was sent."""
+    """Return the start model with an update added."""
     return {
         name: start[name] + own.to(start[name].device) if own.is_floating_point() and name in start else own
         for name, own in update.items()
@@ -128,7 +132,7 @@ def add(start: Model, update: Model) -> Model:
 
 
 def _split(model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the entries of a model, or of a form, that are floating point, and the others."""
+    """Return the floating-point entries of a model or form, and the others."""
     floating = {name: _dtype(each).is_floating_point for name, each in model.items()}
     numbers = {name: each for name, each in model.items() if floating[name]}
     return numbers, {name: each for name, each in model.items() if not floating[name]}

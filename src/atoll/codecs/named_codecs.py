@@ -1,4 +1,4 @@
-"""The codecs by name. Your own is a function that returns a `Codec`; its parameters are settings of [travel]."""
+"""The codecs by name. A custom codec is a function that returns a `Codec`; its parameters are settings of [travel]."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,21 +9,21 @@ from atoll.support.limits import Share
 
 
 def none() -> None:
-    """Send models as they are."""
+    """Send models uncompressed."""
 
 
 def bfloat16() -> Codec:
-    """Two bytes a number: float32's range with 8 bits of precision, rounded to the nearest."""
-    from atoll.codecs import number_codecs as numbers  # needs PyTorch, which settings do not wait for
+    """Two bytes per number: float32's range with 8 bits of precision, rounded to nearest."""
+    from atoll.codecs import number_codecs as numbers  # late: reading settings needs no PyTorch
 
     return Codec(numbers.encode_bfloat16, numbers.decode_bfloat16)
 
 
 def int8(rounding: Literal["nearest", "stochastic"] = "nearest") -> Codec:
-    """One byte a number: whole multiples, from -127 to 127, of a scale that each tensor has of its own (4 bytes).
+    """One byte per number: integers from -127 to 127, times one scale per tensor (4 bytes).
 
     Args:
-        rounding: nearest, or stochastic, whose mean is the number itself.
+        rounding: nearest, or stochastic, which is unbiased.
     """
     from atoll.codecs import number_codecs as numbers
 
@@ -31,10 +31,10 @@ def int8(rounding: Literal["nearest", "stochastic"] = "nearest") -> Codec:
 
 
 def topk(share: Share = 0.05) -> Codec:
-    """Of each tensor the numbers that are largest in size, each with its place (4 bytes); the rest count as zero.
+    """The numbers of largest magnitude in each tensor, each with its index (4 bytes); the others become zero.
 
     Args:
-        share: of a tensor's numbers that are sent, rounded up.
+        share: share of a tensor's numbers that are sent, rounded up.
     """
     from atoll.codecs import number_codecs as numbers
 

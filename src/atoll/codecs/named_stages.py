@@ -1,4 +1,4 @@
-"""The stages of `travel.stages` by name. Your own is a function that returns an `atoll.Stage`."""
+"""The stages of `travel.stages` by name. A custom stage is a function that returns an `atoll.Stage`."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ def clip(clip_norm: PositiveFloat = 1.0) -> "Stage":
     Args:
         clip_norm: C, the largest norm of an update.
     """
-    from atoll.codecs.clip_stage import clip_updates  # needs PyTorch, which settings do not wait for
+    from atoll.codecs.clip_stage import clip_updates  # late: reading settings needs no PyTorch
 
     return clip_updates(clip_norm)
 

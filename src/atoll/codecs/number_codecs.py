@@ -1,4 +1,4 @@
-"""The built-in codecs' bytes. Tensors follow each other in the update's order; numbers are little-endian."""
+"""The built-in codecs' byte formats. Tensors are in the update's order; numbers are little-endian."""
 
 import math
 import struct
@@ -16,38 +16,38 @@ LARGEST_LEVEL = 127
 
 
 def raw(tensor: Tensor) -> bytes:
-    """Return a tensor's numbers as they are in memory.
+    """Return the bytes of a tensor.
 
     >>> raw(torch.tensor([1, 2], dtype=torch.int16))
     b'\\x01\\x00\\x02\\x00'
     """
-    if not tensor.numel():  # whose strides may be such that it cannot be viewed as bytes
+    if not tensor.numel():  # its strides may not allow a view as bytes
         return b""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def read_raw(content: bytes, shape: Shape, dtype: torch.dtype) -> Tensor:
-    """Return the tensor whose bytes these are."""
+    """Return the tensor with these bytes."""
     flat = torch.frombuffer(bytearray(content), dtype=dtype) if content else torch.empty(0, dtype=dtype)
     return flat.reshape(shape)
 
 
 def cut(payload: bytes, sizes: Iterator[int]) -> Iterator[bytes]:
-    """Yield pieces of so many bytes.
+    """Yield pieces of these sizes.
 
     Raises:
-        ValueError: the bytes are more or fewer.
+        ValueError: their sum is not the payload's size.
     """
     begin = 0
     for size in sizes:
         yield payload[begin : begin + size]
         begin += size
     if begin != len(payload):
-        raise ValueError(f"has {len(payload)} bytes, of {begin}")
+        raise ValueError(f"has {len(payload)} bytes, expected {begin}")
 
 
 def encode_bfloat16(update: Model, rng: np.random.Generator) -> bytes:
-    """Round each number to the nearest bfloat16, of two the even one."""
+    """Round each number to the nearest bfloat16, ties to even."""
     return b"".join(raw(tensor.to(torch.bfloat16)) for tensor in update.values())
 
 
@@ -61,9 +61,9 @@ def decode_bfloat16(payload: bytes, form: Form) -> Model:
 
 
 def encode_int8(update: Model, rng: np.random.Generator, stochastic: bool) -> bytes:
-    """Write each tensor's scale, its largest number's size over 127 as a float32, and its levels.
+    """Write each tensor's scale, its largest magnitude over 127 as a float32, and its levels.
 
-    A tensor with a number that is not finite gets the scale NaN, so that whoever decodes it sees as much.
+    A tensor with a number that is not finite gets the scale NaN, so that decoding shows it.
     """
     return b"".join(_quantise(tensor.float().numpy().ravel(), rng, stochastic) for tensor in update.values())
 
@@ -78,7 +78,7 @@ def decode_int8(payload: bytes, form: Form) -> Model:
 
 
 def encode_topk(update: Model, rng: np.random.Generator, share: float) -> bytes:
-    """Write each tensor's places, ascending and as uint32, and the numbers that stand there."""
+    """Write the indices of each tensor's sent numbers, ascending, as uint32, and the numbers."""
     found = []
     for tensor in update.values():
         flat = tensor.reshape(-1)
@@ -88,10 +88,10 @@ def encode_topk(update: Model, rng: np.random.Generator, share: float) -> bytes:
 
 
 def decode_topk(payload: bytes, form: Form, share: float) -> Model:
-    """Return the update, zero but for the numbers that were sent.
+    """Return the update, zero except for the numbers that were sent.
 
     Raises:
-        ValueError: places that do not ascend, or that the tensor does not have.
+        ValueError: indices do not ascend, or are out of range.
     """
     pieces = cut(payload, (size for each in form.values() for size in _topk_sizes(*each, share)))
     update: Model = {}
@@ -115,20 +115,20 @@ def _quantise(values: npt.NDArray[np.float32], rng: np.random.Generator, stochas
     scale = largest / np.float32(LARGEST_LEVEL) if np.isfinite(largest) else np.float32(np.nan)
     levels = np.divide(values, scale, out=np.zeros_like(values), where=bool(scale > 0))
     rounded = np.floor(levels + rng.random(levels.shape, np.float32)) if stochastic else np.rint(levels)
-    # The scale is rounded too, so that the largest number may be a little more than 127 times as large.
+    # The scale is rounded too, so the largest number may slightly exceed 127 times the scale.
     whole = np.clip(rounded, -LARGEST_LEVEL, LARGEST_LEVEL).astype(np.int8)
     return struct.pack("<f", scale) + whole.tobytes()
 
 
 def _dequantise(piece: bytes) -> npt.NDArray[np.float32]:
     levels = np.frombuffer(piece, np.int8, offset=4).astype(np.float32)
-    with np.errstate(over="ignore", invalid="ignore"):  # of a client that lies: whoever combines models looks
+    with np.errstate(over="ignore", invalid="ignore"):  # dishonest input may overflow; checked when combined
         levels *= np.frombuffer(piece, np.dtype("<f4"), 1)
     return levels
 
 
 def _largest(values: npt.NDArray[np.float32], count: int) -> Ids:
-    """Return the places of so many numbers that are largest in size, ascending; of equal ones the first."""
+    """Return the indices of the `count` numbers of largest magnitude, ascending; the first on ties."""
     sizes = np.nan_to_num(np.abs(values), nan=np.inf, posinf=np.inf)
     if count >= len(sizes):
         return np.arange(len(sizes))
@@ -145,5 +145,5 @@ def _topk_sizes(shape: torch.Size, dtype: torch.dtype, share: float) -> tuple[in
 def _read_places(piece: bytes, numbers: int) -> Tensor:
     places = np.frombuffer(piece, "<u4").astype(np.int64)
     if len(places) and (places[-1] >= numbers or (np.diff(places) <= 0).any()):
-        raise ValueError(f"has places that are not among 0 to {numbers - 1}, ascending")
+        raise ValueError(f"has indices that are not ascending from 0 to {numbers - 1}")
     return torch.from_numpy(places)

@@ -1,4 +1,4 @@
-"""Assignment: how the clients of a cohort find their cluster."""
+"""Cluster assignment: how the clients of a cohort find their cluster."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ NOT_CHOSEN = -2
 class Assignment(Protocol):
     """Returns the cluster of each cohort client, int64 [cohort], from the clusters' start models.
 
-    -1: it did not answer, and is left out; `NOT_CHOSEN`: it answered, and is not to train.
+    -1: the client did not answer, and is left out; `NOT_CHOSEN`: it answered, but does not train.
     """
 
     def __call__(self, event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
@@ -27,7 +27,7 @@ class Assignment(Protocol):
 
 
 def as_scheduled(event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
-    """Take the clusters that the schedule names."""
+    """Return the clusters that the schedule names."""
     if event.clusters is None:
         raise InputError(
             f"event {event.index}: the schedule names no clusters, so clients must find them by least loss"
@@ -37,7 +37,7 @@ def as_scheduled(event: Event, starts: Sequence[Model], executor: Executor) -> I
 
 @dataclass(frozen=True, eq=False)
 class ByLabel:
-    """Take the cluster that each client is in (`State.labels`), where the schedule names none."""
+    """Return each client's current cluster (`State.labels`), if the schedule names none."""
 
     labels: Ids
 
@@ -47,9 +47,9 @@ class ByLabel:
 
 
 def least_loss(event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
-    """Let each client take the cluster whose model has the least mean loss on its data; the lowest on ties (IFCA).
+    """Return the cluster whose model has the least mean loss on each client's data; the lowest on ties (IFCA).
 
-    A client all of whose losses are NaN did not report any (`Executor`), and is left out.
+    A client whose losses are all NaN did not report any (`Executor`), and is left out.
     """
     return least(executor.losses(starts, event.cohort, event.round))
 
@@ -61,7 +61,7 @@ def least(losses: Floats) -> Ids:
 
 @dataclass(frozen=True)
 class HighestLoss:
-    """Let only those `size` clients of a cohort train on whose data the model's mean loss is greatest; first on ties.
+    """Lets only the `size` clients of a cohort train whose data have the highest mean loss; the first on ties.
 
     A client whose loss is NaN did not report any (`Executor`).
     """
@@ -69,8 +69,8 @@ class HighestLoss:
     size: int
 
     def __call__(self, event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
-        """Return cluster 0 for those who train."""
+        """Return cluster 0 for clients that train."""
         losses = executor.losses(starts, event.cohort, event.round)[:, 0]
         clusters = np.full(len(losses), NOT_CHOSEN)
-        clusters[np.argsort(-losses, kind="stable")[: self.size]] = 0  # NaN is sorted to the end
+        clusters[np.argsort(-losses, kind="stable")[: self.size]] = 0  # NaN is sorted last
         return np.where(np.isnan(losses), -1, clusters)

@@ -97,7 +97,7 @@ class Chain:
         return self.trainer.losses(models, clients, round_)
 
     def identity_rows(self, clients: Ids, round_: int) -> list[Rows]:
-        """Return the positions in the pool of the samples that each client's losses are measured on."""
+        """Return the pool positions of the samples that each client's losses are measured on."""
         return self.trainer.identity_rows(clients, round_)
 
     def sample_losses(self, models: Sequence[Model], rows: Rows) -> Floats:
@@ -105,7 +105,7 @@ class Chain:
         return self.trainer.sample_losses(models, rows)
 
     def samples_a_step(self, clients: Ids) -> int:
-        """Return how many samples one step of all these clients takes, at most."""
+        """Return the maximum number of samples in one step of all these clients."""
         return self.trainer.samples_a_step(clients)
 
 
@@ -147,7 +147,7 @@ def require_halves(chain: Chain, task: ClientTask) -> None:
 
 
 def _half(stage: Stage, kind: type[T], half: Callable[..., T], *given: Any) -> T:
-    """Return what a client half makes, which may be a user's own code."""
+    """Return the result of a client half, which may be a user's code."""
     try:
         made = half(*given)
     except AtollError:

@@ -1,4 +1,4 @@
-"""What executors train and return, and the protocols they meet."""
+"""The executors' inputs and outputs, and the protocols of executors and trainers."""
 
 import math
 from collections import Counter, deque
@@ -26,7 +26,7 @@ Rows = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """Clients of one cluster that train once, all from one model; or several times, where an executor is asked to.
+    """Clients of one cluster that train from one model, for one or several intra-cluster rounds.
 
     Attributes:
         event: number of the event.
@@ -35,12 +35,12 @@ class Cohort:
         cluster: their cluster.
         clients: the clients, int64.
         weights: each client's weight, [clients].
-        event_weight: the sum of weights over all clients of the event, whatever cluster.
+        event_weight: the sum of weights over all clients of the event, in any cluster.
         start: the model that they are sent.
-        drawn_as: what their random numbers are keyed with; None: the number of the event.
+        drawn_as: replaces the event in the key of random numbers; None: it is kept.
         repeats: intra-cluster rounds to train, from `repeat` on, each from the average of the one before. Above 1 only
             for an executor that `carries_through`.
-        states: what clients keep from their last task, of those that have any.
+        states: client states, of clients that have one.
     """
 
     event: int
@@ -57,29 +57,29 @@ class Cohort:
 
     @property
     def tasks(self) -> list[ClientTask]:
-        """One task a client, in order, in the first of its intra-cluster rounds."""
+        """One task per client, in order, for the first of the intra-cluster rounds."""
         common = self.event, self.round, self.repeat, self.cluster
         states = self.states
         return [ClientTask(*common, k, self.start, self.drawn_as, states.get(k)) for k in self.clients.tolist()]
 
     def states_of(self, clients: Ids) -> Mapping[int, Model]:
-        """Return what these of its clients keep."""
+        """Return the states of some of its clients."""
         return {k: self.states[k] for k in clients.tolist() if k in self.states} if self.states else {}
 
 
 @dataclass(frozen=True, eq=False)
 class ClusterUpdate:
-    """A cluster's update: what its cohort's training gave.
+    """A cluster's update: the result of training its cohort.
 
     Attributes:
-        model: the combined model; the one that the clients were sent if no result was good.
-        loss: mean local training loss, weighted as the clients are, or with a robust rule their median; NaN if no
-            result was good.
+        model: the combined model; the start model if no result was valid.
+        loss: weighted mean of the local training losses, or their median with a robust rule; NaN if no result was
+            valid.
         arrived: share of the cohort's weight whose results were combined.
-        refused: how many results were left out, by reason.
+        refused: number of rejected results, by reason.
         answered: whose results were combined, [clients of the cohort], from an executor whose clients may fail to
-            answer; None from one whose clients never do.
-        states: what the clients whose results were combined now keep, where their trainer `keeps_state`.
+            answer; None if they cannot.
+        states: new client states, of clients whose results were combined, if their trainer `keeps_state`.
     """
 
     model: Model
@@ -91,20 +91,20 @@ class ClusterUpdate:
 
 
 class ClientTrainer(Protocol):
-    """Does one client's work in this process; what an executor hands tasks to.
+    """Does one client's work in this process, for an executor.
 
     Attributes:
-        precision: what the executor lets products be computed in while it trains.
-        why_one_by_one: why its clients must train one by one, each by `train`; an empty text if executors may do what
-            `Trainer.train` does for many at once.
-        keeps_state: whether clients keep a state from task to task.
+        precision: the precision of products during training, which the executor sets.
+        why_one_by_one: why clients must train one by one, with `train`; empty if executors may train many at once, as
+            `Trainer.train` would.
+        keeps_state: whether clients keep state from task to task.
     """
 
     precision: "Precision"
 
     @property
     def keeps_state(self) -> bool:
-        """Whether clients keep a state from task to task."""
+        """Whether clients keep state from task to task."""
         ...
 
     @property
@@ -113,7 +113,7 @@ class ClientTrainer(Protocol):
         ...
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return what the client sends back."""
+        """Return the client's update."""
         ...
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
@@ -121,7 +121,7 @@ class ClientTrainer(Protocol):
         ...
 
     def identity_rows(self, clients: Ids, round_: int) -> list[Rows]:
-        """Return the positions in the pool of the samples that each client's losses are measured on."""
+        """Return the pool positions of the samples that each client's losses are measured on."""
         ...
 
     def sample_losses(self, models: Sequence[Model], rows: Rows) -> Floats:
@@ -129,16 +129,16 @@ class ClientTrainer(Protocol):
         ...
 
     def samples_a_step(self, clients: Ids) -> int:
-        """Return how many samples one step of all these clients takes, at most; what their time goes with."""
+        """Return the maximum number of samples in one step of all these clients, to which its time is proportional."""
         ...
 
 
 class Executor(Protocol):
-    """Trains cohorts, which do not depend on each other, anywhere and in any order."""
+    """Trains independent cohorts, anywhere and in any order."""
 
     @property
     def bits(self) -> str:
-        """The name of the executor whose bits these are: workers give those of what trains in each of them."""
+        """The name of the executor to which results are bit-identical: with workers, the one that trains in each."""
         ...
 
     def train(
@@ -148,7 +148,7 @@ class Executor(Protocol):
         ...
 
     def carries_through(self, combine: Combine) -> bool:
-        """Return whether cohorts may have several `repeats` where results are combined by this rule, unscreened."""
+        """Return whether cohorts may have several `repeats` if this rule combines results without screening."""
         ...
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
@@ -156,12 +156,12 @@ class Executor(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what it holds, such as worker processes."""
+        """Release its resources, such as worker processes."""
         ...
 
 
 def split_clients(cohort: Cohort) -> Iterator[Cohort]:
-    """Yield a cohort of each client alone."""
+    """Yield a cohort for each single client."""
     alone = replace(cohort, weights=np.ones(1), event_weight=1.0)
     for row in range(len(cohort.clients)):
         clients = cohort.clients[row : row + 1]
@@ -180,10 +180,10 @@ def combine_updates(
     updates: Iterable[ClientUpdate],
     screening: Screening | None = None,
 ) -> list[ClusterUpdate]:
-    """Combine the updates of all cohorts' tasks, in their order, holding one client's model at a time.
+    """Combine the updates of all cohorts' tasks, in order, holding one client's model at a time.
 
-    A rule may hold more. What the screening refuses is left out and counted; without any result the start is kept.
-    A client whose result is left out keeps the state that it had before.
+    A rule may hold more. Results that the screening rejects are left out and counted; their clients keep their previous
+    state. Without any result the start model is kept.
 
     Raises:
         RunError: the combine rule fails; names event and cluster.
@@ -195,45 +195,55 @@ def combine_updates(
 def _combine(
     cohort: Cohort, combine: Combine, updates: Iterator[ClientUpdate], screening: Screening | None
 ) -> ClusterUpdate:
-    losses: list[float] = []
-    weights: list[float] = []
-    refused: Counter[str] = Counter()
-    states: dict[int, Model] = {}
     if screening:
         updates = screening.sent(cohort.clients, cohort.start, updates)
+    results = _Results(cohort, screening)
+    try:
+        pairs = results.take(updates)
+        first = next(pairs, None)
+        if first is None:
+            return ClusterUpdate(cohort.start, math.nan, 0.0, results.refused)
+        model = combine(chain([first], pairs), cohort.start, cohort.event_weight)
+        deque(pairs, maxlen=0)  # a rule need not take all, but the following updates are the next cohort's
+    except AtollError:
+        raise
+    except Exception as error:  # raised by a user's combine rule
+        where = f"event {cohort.event}, cluster {cohort.cluster}"
+        raise RunError(f"{where}: combining the clients' models failed ({type(error).__name__}: {error})") from error
+    arrived = math.fsum(results.weights) / float(cohort.weights.sum()) if results.refused else 1.0
+    average = weighted_median if takes_median_of_losses(combine) else weighted_mean
+    loss = average(results.losses, results.weights)
+    return ClusterUpdate(model, loss, arrived, results.refused, states=results.states)
 
-    def good() -> Iterator[tuple[float, Model]]:
+
+class _Results:
+    """What a cohort's results add up to besides the model."""
+
+    def __init__(self, cohort: Cohort, screening: Screening | None) -> None:
+        self.losses: list[float] = []
+        self.weights: list[float] = []
+        self.refused: Counter[str] = Counter()
+        self.states: dict[int, Model] = {}
+        self._cohort, self._screening = cohort, screening
+
+    def take(self, updates: Iterator[ClientUpdate]) -> Iterator[tuple[float, Model]]:
+        """Yield the weight and model of each valid result, holding one at a time."""
+        cohort = self._cohort
         for client, weight in zip(cohort.clients.tolist(), cohort.weights.tolist(), strict=True):
             update = next(updates)
-            if screening and (reason := screening.why_refused(update, cohort.start)):
-                refused[reason] += 1
+            if self._screening and (reason := self._screening.why_refused(update, cohort.start)):
+                self.refused[reason] += 1
                 continue
-            losses.append(update.loss)
-            weights.append(weight)
+            self.losses.append(update.loss)
+            self.weights.append(weight)
             if update.state is not None:
-                states[client] = update.state
+                self.states[client] = update.state
             yield weight, update.model
             del update
 
-    try:
-        pairs = good()
-        first = next(pairs, None)
-        if first is None:
-            return ClusterUpdate(cohort.start, math.nan, 0.0, refused)
-        model = combine(chain([first], pairs), cohort.start, cohort.event_weight)
-        deque(pairs, maxlen=0)  # a rule need not ask for all, but the updates that follow are the next cohort's
-    except AtollError:
-        raise
-    except Exception as error:  # whatever a user's combine rule may raise
-        where = f"event {cohort.event}, cluster {cohort.cluster}"
-        raise RunError(f"{where}: combining the clients' models failed ({type(error).__name__}: {error})") from error
-    arrived = math.fsum(weights) / float(cohort.weights.sum()) if refused else 1.0
-    average = weighted_median if takes_median_of_losses(combine) else weighted_mean
-    return ClusterUpdate(model, average(losses, weights), arrived, refused, states=states)
-
 
 def weighted_mean(values: Iterable[float], weights: Collection[float]) -> float:
-    """Return the weighted mean of some numbers: exactly rounded sums, whatever their order.
+    """Return the weighted mean of numbers, with exactly rounded sums, independent of their order.
 
     >>> weighted_mean([0.0, 4.0], [1.0, 3.0])
     3.0
@@ -242,7 +252,7 @@ def weighted_mean(values: Iterable[float], weights: Collection[float]) -> float:
 
 
 def weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
-    """Return the mean of the first values at which the cumulative weight reaches, and exceeds, half of the total.
+    """Return the mean of the first values at which the cumulative weight reaches and exceeds half of the total.
 
     >>> weighted_median([5.0, 1e9, 1.0], [1.0, 1.0, 1.0]), weighted_median([0.0, 4.0], [1.0, 1.0])
     (5.0, 2.0)

@@ -16,7 +16,7 @@ from atoll.engine.grouping import Grouping, read_grouping, why_no_labels
 from atoll.engine.mixing import mix, mix_all
 from atoll.engine.release import Release
 from atoll.engine.server_rule import ServerRule, apply_rule
-from atoll.engine.stages import Need, Stage, require_chain
+from atoll.engine.stages import Need, Stage, fixed_of, require_chain
 from atoll.engine.states import with_newer
 from atoll.engine.train_events import EventResult, train_events
 from atoll.engine.trainer_spec import TrainerSpec
@@ -40,13 +40,13 @@ class State:
 
     Attributes:
         events_done: events that are over.
-        server: the server's model, or None where there is no server.
+        server: the server's model; None: there is no server.
         starts: the model that each cluster's clients start from.
         published: each cluster's latest average; its first start until it has one.
-        refused: clients' results that were left out so far, by reason (`screening.REASONS`).
-        server_state: what the method's server rule keeps; None: nothing yet.
-        clients: what each client keeps from its last task whose result was combined, where trainers keep state.
-        labels: the cluster that each client is in, int64 [clients], where clusters are learned; -1: none yet.
+        refused: number of rejected results so far, by reason (`screening.REASONS`).
+        server_state: the state of the method's server rule; None: none yet.
+        clients: each client's state from its last task whose result was combined, if trainers keep state.
+        labels: each client's cluster, int64 [clients], if clusters are learned; -1: none yet.
     """
 
     events_done: int
@@ -60,15 +60,15 @@ class State:
 
 
 Regroup = Callable[[Event, State], Grouping | Ids]
-"""Returns each client's cluster, and models for clusters that begin, from the event that is over and the state."""
+"""Returns each client's cluster, and models for new clusters, from the completed event and the state."""
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What one event did.
+    """The outcome of one event.
 
     Attributes:
-        event: the schedule's row; where clients may fail to answer, with who did.
+        event: the schedule's row; with who answered, if clients may fail to.
         state: the state after it.
         clusters: the cluster that each cohort client trained in.
         loss: mean local training loss over the cohort, weighted by samples; None if no result was combined.
@@ -82,31 +82,29 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """A method is a schedule, a local rule, how clients find their cluster, what becomes of their updates on the way
-    to it, and how these combine.
+    """A method: a schedule, a local rule, cluster assignment, the stages that updates pass through, and a combine rule.
 
     Attributes:
         schedule: who trains when, and how models are merged.
-        rule: what a client does.
-        assign: which cluster each of the cohort's clients belongs to.
+        rule: the local training rule.
+        assign: returns the cluster of each client in the cohort.
         combine: how the results of a cluster's clients become its model.
-        screening: which results are left out before the rest are combined; None: none.
+        screening: which results are rejected before the others are combined; None: none.
         shared: names of the parameters that all clusters share.
-        starts: number of different models that the clusters start from: one for all, or one a cluster.
-        restarts: starts that are tried; the one with the least loss after `restart_rounds` is kept.
-        restart_rounds: rounds that each start is tried for.
-        trainer: makes what trains a client, from what `Trainer` takes: a subclass of it, a `functools.partial` of one,
-            or anything else that makes a `ClientTrainer`; None: `Trainer`.
-        stages: what becomes of an update between its client and its cluster, in order.
+        starts: number of different initial models: one for all clusters, or one per cluster.
+        restarts: number of initialisations to try; the one with the least loss after `restart_rounds` is kept.
+        restart_rounds: number of trial rounds per initialisation.
+        trainer: makes the trainer of clients from the arguments of `Trainer`: a subclass of it, a `functools.partial`
+            of one, or anything else that makes a `ClientTrainer`; None: `Trainer`.
+        stages: the steps that an update passes through between its client and its cluster, in order.
         server_rule: makes the server's new model from its model before the event and the one that the event's `server`
             mix gives; None: the latter.
-        stays: names of the model's tensors that do not travel, and so are no part of the run's models.
-        arrivals: makes an event of whichever cluster finishes next, in asynchronous patterns; else None.
-        labels: the cluster that each client is in at first, [clients], where clusters are learned; -1: none yet. None:
-            they are not.
-        regroup: finds the clusters anew after each event that `regroups`; None: clients stay where they are.
-        announce: is told of every event before its clients are asked; what it raises ends the run.
-        told: returns the setting by which the method lacks what a stage may need, for errors.
+        stays: names of the model's tensors that are not communicated, and so are no part of the run's models.
+        arrivals: makes an event of whichever cluster finishes next, in asynchronous patterns; None in others.
+        labels: each client's first cluster, [clients], if clusters are learned; -1: none yet. None: they are not.
+        regroup: finds new clusters after each event that `regroups`; None: clients stay in their clusters.
+        announce: called with every event before its clients are asked; an exception that it raises ends the run.
+        told: returns the setting because of which the method lacks what a stage may need, for errors.
     """
 
     schedule: Schedule
@@ -129,14 +127,14 @@ class Method:
     told: Callable[[Need], str] = lambda need: "the method"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run.
+        """Reject what cannot be run.
 
         Raises:
-            InputError: a server rule without a server; clients keep state, and one is in a cohort twice; what learned
-                clusters need is missing; or stages that do not go together, or with the method.
+            InputError: a server rule without a server; clients that keep state, one of them twice in a cohort; missing
+                settings of learned clusters; or stages that are incompatible with the method or with each other.
         """
         if self.server_rule is not None and not self.schedule.has_server:
-            raise InputError("Method.server_rule: the schedule has no server's model that it would apply to")
+            raise InputError("Method.server_rule: the schedule has no server's model to apply it to")
         if self.keeps_state:
             _require_each_once(self.schedule)
         if self.labels is not None or self.regroup is not None:
@@ -145,62 +143,62 @@ class Method:
 
     @cached_property
     def trained_by(self) -> TrainerSpec:
-        """How its trainers are made, and what they say of themselves."""
+        """How its trainers are made, and their properties."""
         return TrainerSpec.of(self.trainer)
 
     @cached_property
     def keeps_state(self) -> bool:
-        """Whether clients keep a state from task to task, as the trainer or a stage says."""
+        """Whether clients keep state from task to task, for the trainer or a stage."""
         return self.trained_by.keeps_state or any(stage.keeps_state for stage in self.stages)
 
     @property
     def keeps_model(self) -> bool:
-        """Whether what a client keeps takes the place of what it is sent of the same names: it is (part of) a model."""
+        """Whether a client's state is (part of) a model, and replaces the tensors of the same names that it is sent."""
         return self.trained_by.keeps_model or any(stage.keeps_model for stage in self.stages)
 
     @property
     def assigned_by(self) -> Assignment:
-        """How clients find their cluster: as the last stage says that does, or else the method's own assignment."""
+        """The cluster assignment: the last stage's that has one, otherwise the method's own."""
         return next((stage.assign for stage in reversed(self.stages) if stage.assign), self.assign)
 
     @property
     def combined_by(self) -> Combine:
-        """The combine rule: the last stage's that has one, or else the method's own."""
+        """The combine rule: the last stage's that has one, otherwise the method's own."""
         return next((stage.combine for stage in reversed(self.stages) if stage.combine), self.combine)
 
     @property
     def fixed(self) -> "FixedPoint | None":
-        """The fixed point in which nodes of a fleet sum updates under masks; None: each is sent by itself."""
-        return next((stage.fixed for stage in self.stages if stage.fixed), None)
+        """The fixed-point format in which nodes of a fleet sum masked updates; None: updates are sent one by one."""
+        return fixed_of(self.stages)
 
     @property
     def release(self) -> Release | None:
-        """What makes clusters' models of what was combined; None: they publish that."""
+        """What turns combined results into clusters' models; None: they are published unchanged."""
         return next((stage.release for stage in reversed(self.stages) if stage.release), None)
 
     def lacking(self, need: Need) -> str:
-        """Return the setting by which the method itself lacks what a stage may need; an empty text if it does not."""
+        """Return the setting because of which the method itself lacks what a stage may need; empty if it does not."""
         return self.told(need) if need in _LACKS and _LACKS[need](self) else ""
 
     def with_stage(self, stage: Stage) -> "Method":
-        """Return the method with another stage, after those that it has.
+        """Return the method with another stage after its own.
 
         Raises:
-            InputError: it does not go with the method, or with a stage before it.
+            InputError: the stage is incompatible with the method or with an earlier stage.
         """
         return replace(self, stages=(*self.stages, stage))
 
     def sent(self, model: Model) -> Model:
-        """Return what travels of a model."""
+        """Return the communicated part of a model."""
         return without(model, self.stays)
 
     @property
     def finds_clusters(self) -> bool:
-        """Whether clients find their cluster while the run goes on; else the schedule names it."""
+        """Whether clients find their cluster during the run; otherwise the schedule names it."""
         return self.labels is not None or self.assign is not as_scheduled
 
     def global_model(self, state: State) -> Model:
-        """Return the one model that stands for the run: the server's.
+        """Return the one model of the run: the server's.
 
         Raises:
             InputError: the schedule has no server.
@@ -231,16 +229,16 @@ _LACKS: Mapping[Need, Callable[[Method], bool]] = {
     Need.ONE_START: lambda method: method.restarts > 1,
     Need.MERGED_MODELS: _adds_updates,
 }
-"""What a method may lack, by how it shows."""
+"""What a method may lack, with a test for each."""
 
 
 def init(method: Method, *initial: Model) -> State:
-    """Return the state before the first event: everyone has the one initial model, or each cluster its own.
+    """Return the state before the first event, from one initial model for all or one per cluster.
 
-    Of a model only what travels is part of the state.
+    Only the communicated part of a model belongs to the state.
 
     Raises:
-        InputError: neither one model nor one a cluster.
+        InputError: there is neither one model nor one per cluster.
     """
     require("method", method, Method)
     for model in initial:
@@ -248,7 +246,7 @@ def init(method: Method, *initial: Model) -> State:
             raise InputError("model: must be tensors by name, as atoll.read_model(module) returns them")
     clusters = method.schedule.clusters
     if len(initial) not in (1, clusters):
-        raise InputError(f"{len(initial)} initial models for {clusters} clusters; give one, or one a cluster")
+        raise InputError(f"{len(initial)} initial models for {clusters} clusters; give one, or one per cluster")
     sent = tuple(map(method.sent, initial))
     models = sent * clusters if len(sent) == 1 else sent
     return State(0, sent[0] if method.schedule.has_server else None, models, models, labels=method.labels)
@@ -261,7 +259,7 @@ def train(method: Method, executor: Executor, state: State) -> Generator[Step]:
     state.
 
     Raises:
-        InputError: what is no method, executor or state.
+        InputError: an argument of another type.
     """
     require("method", method, Method)
     require("state", state, State)
@@ -320,7 +318,7 @@ def _regroup(method: Method, event: Event, state: State) -> State:
     """Return the state with the clusters found after an event.
 
     Raises:
-        RunError: the rule fails, or returns what does not fit; names the event.
+        RunError: the rule fails, or returns invalid clusters; names the event.
     """
     if method.regroup is None or state.labels is None:
         raise RunError(f"event {event.index}: regroups, but the method has no Method.regroup")
@@ -328,7 +326,7 @@ def _regroup(method: Method, event: Event, state: State) -> State:
         made = method.regroup(event, state)
     except AtollError:
         raise
-    except Exception as error:  # whatever a user's rule may raise
+    except Exception as error:  # raised by a user's rule
         raise RunError(f"event {event.index}: Method.regroup failed ({type(error).__name__}: {error})") from error
     found = read_grouping(made, len(state.labels), state.starts, f"event {event.index}: Method.regroup")
     starts, published = (
@@ -340,19 +338,19 @@ def _regroup(method: Method, event: Event, state: State) -> State:
 
 def _require_learnable(method: Method) -> None:
     if method.labels is None:
-        raise InputError("Method.regroup: needs Method.labels, the cluster that each client is in at first")
+        raise InputError("Method.regroup: needs Method.labels, each client's first cluster")
     if method.assign is not as_scheduled:
-        raise InputError("Method.labels: does not go with Method.assign, which says otherwise where clients belong")
+        raise InputError("Method.labels: cannot be used with Method.assign, which assigns clients differently")
     if fault := why_no_labels(method.labels, len(method.labels), method.schedule.clusters):
         raise InputError(f"Method.labels: {fault}")
 
 
 def _keep_states(method: Method, clients: Mapping[int, Model], trained: EventResult) -> Mapping[int, Model]:
-    """Return what clients keep after an event.
+    """Return the client states after an event.
 
     Raises:
-        RunError: the executor's trainer keeps state but the method's does not, so events that share a client were not
-            kept apart; or the other way round.
+        RunError: only one of the executor's and the method's trainers keeps state, so events that share a client may
+            not have been kept apart.
     """
     if not trained.states and not (method.keeps_state and trained.weights):
         return clients
@@ -360,7 +358,7 @@ def _keep_states(method: Method, clients: Mapping[int, Model], trained: EventRes
         kept, own = ("keeps", "does not") if trained.states else ("does not keep", "does")
         raise RunError(
             f"event {trained.event.index}: the executor's trainer {kept} state, but Method.trainer {own}; give the "
-            "executor what Method.trainer makes"
+            "executor a trainer from Method.trainer"
         )
     return with_newer(clients, trained.states)
 

@@ -1,4 +1,4 @@
-"""Work under way in a live run: each cluster's in a thread of its own, until it lands or the run is over."""
+"""Work under way in a live run: each cluster's in its own thread, until it lands or the run is over."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from atoll.support.arrays import Floats, Ids
 
 @dataclass(frozen=True, eq=False)
 class Landed:
-    """Work that is done: when it began and ended, and its result."""
+    """Completed work: when it began and ended, and its result."""
 
     work: Work
     began: float
@@ -32,7 +32,7 @@ class _Dropped(Exception):
 
 
 class Flights:
-    """Work under way, each cluster's in a thread.
+    """Work under way, each cluster's in its own thread.
 
     Attributes:
         going: the clusters at work.
@@ -47,13 +47,13 @@ class Flights:
         self._landed: SimpleQueue[Landed | BaseException] = SimpleQueue()
 
     def begin(self, method: Method, work: Work, event: Event, state: State, delay: float) -> None:
-        """Begin a cluster's work, after so many seconds."""
+        """Begin a cluster's work after a delay in seconds."""
         self.going.update(work.active)
         # A daemon, so that the process can end without waiting for a client's deadline.
         Thread(target=self._train, args=(method, work, event, state, delay), daemon=True).start()
 
     def next(self) -> Landed:
-        """Return the next work to be done.
+        """Return the next work to be completed.
 
         Raises:
             AtollError: it failed.
@@ -65,12 +65,12 @@ class Flights:
         return landed
 
     def drop(self) -> None:
-        """Let work under way end with its current intra-cluster round."""
+        """Let work under way end after its current intra-cluster round."""
         self._over.set()
 
     @property
     def bits(self) -> str:
-        """The name of the executor whose bits these are."""
+        """The name of the executor to which results are bit-identical."""
         return self._executor.bits
 
     def train(
@@ -90,7 +90,7 @@ class Flights:
         return self._executor.losses(models, clients, round_)
 
     def close(self) -> None:
-        """Leave the executor as it is."""
+        """Leave the executor open."""
 
     def _train(self, method: Method, work: Work, event: Event, state: State, delay: float) -> None:
         self._over.wait(delay)
@@ -98,5 +98,5 @@ class Flights:
         try:
             (trained,) = train_together(method, self, state, [event])
             self._landed.put(Landed(work, began, self._clock(), trained))
-        except BaseException as error:  # raised again where it can be seen
+        except BaseException as error:  # raised again by `next`
             self._landed.put(error)

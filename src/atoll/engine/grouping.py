@@ -1,4 +1,4 @@
-"""Learned clusters: what a rule that finds them returns, checked."""
+"""Learned clusters, and checks of the rules that find them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ from atoll.support.errors import RunError
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    """Clusters found while a run goes on. A cluster may be empty.
+    """Clusters found during a run. A cluster may be empty.
 
     Attributes:
-        labels: each client's cluster, [clients], whole numbers from 0; -1: none yet, so that it cannot train.
-        models: by cluster, the model that it goes on from; one that is not named keeps what it has.
+        labels: each client's cluster, [clients], integers from 0; -1: none yet, so that it cannot train.
+        models: the model that each named cluster continues from; other clusters keep theirs.
     """
 
     labels: Ids
@@ -25,22 +25,22 @@ class Grouping:
 
 
 def read_grouping(made: Any, clients: int, starts: Sequence[Model], where: str) -> Grouping:
-    """Return what a rule returned, a `Grouping` or labels alone, as a grouping.
+    """Return a rule's result, a `Grouping` or labels alone, as a grouping.
 
     Args:
-        made: what it returned.
-        clients: how many clients there are.
+        made: the rule's result.
+        clients: number of clients.
         starts: the model of each cluster.
-        where: what to begin the sentence with if it does not fit.
+        where: the beginning of error messages.
 
     Raises:
-        RunError: it does not fit.
+        RunError: the result is invalid.
     """
     found = made if isinstance(made, Grouping) else Grouping(made)
     if fault := why_no_labels(found.labels, clients, len(starts)):
         raise RunError(f"{where} {fault}")
     if unknown := [cluster for cluster in found.models if cluster not in range(len(starts))]:
-        raise RunError(f"{where} gave a model to cluster {unknown[0]!r}: there are the clusters 0 to {len(starts) - 1}")
+        raise RunError(f"{where} gave a model to cluster {unknown[0]!r}, but clusters are 0 to {len(starts) - 1}")
     form = without_moments(form_of(starts[0]))
     if others := [cluster for cluster, model in found.models.items() if without_moments(form_of(model)) != form]:
         raise RunError(f"{where} gave cluster {others[0]} a model with other names, shapes or types than the run's")
@@ -48,7 +48,7 @@ def read_grouping(made: Any, clients: int, starts: Sequence[Model], where: str) 
 
 
 def why_no_labels(labels: Any, clients: int, clusters: int) -> str:
-    """Return why these are no labels of so many clients in so many clusters; an empty text if they are."""
+    """Return why these are no labels for this number of clients and clusters; empty if they are."""
     array = np.asarray(labels)
     if array.shape != (clients,) or not np.issubdtype(array.dtype, np.integer):
         return (

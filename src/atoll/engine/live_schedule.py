@@ -1,8 +1,7 @@
-"""Live runs: clients answer when they can, or not at all, so the events are known only as they take place.
+"""Live runs: clients answer when they can, or not at all, so events are known only as they take place.
 
 Synchronous and cycling schedules follow the plan. Asynchronous ones follow arrival: all clusters work at the same time,
-and whichever is done next makes the next event. The events that come out are those that took place; a schedule of them,
-run in simulation, gives the same models.
+and whichever finishes next makes the next event. A simulation of the recorded events gives the same models.
 """
 
 import time
@@ -21,22 +20,22 @@ from atoll.schedules.timeline import Arrivals, Work
 from atoll.support.errors import RunError
 
 DROPPED = ("gone", "failed")
-"""Why a client that took the model never answered, among the reasons that executors count."""
+"""The reason that executors count if a client received the model but never answered."""
 SPARED = "aside"
-"""Why a client was sent nothing, among the same: it has not answered for too long."""
+"""The reason that executors count if a client was sent nothing, since it had not answered for too long."""
 
 
 @dataclass
 class LiveRun:
-    """What drives a live run.
+    """The inputs of a live run.
 
     Attributes:
-        method: holds the plan, of which only events to come matter. Between events it may be replaced by one with
-            another plan of the same length; work under way ends as it began.
+        method: holds the plan, of which only future events matter. Between events it may be replaced by one with a plan
+            of the same length; work under way ends as it began.
         clock: returns the seconds since the run began.
         is_anyone_there: returns whether any client could answer now. While none can, no event takes place.
-        wait_seconds: how long the run goes on waiting while nobody answers at all.
-        pause_seconds: between two checks, or between two attempts of a cluster from which nobody answers.
+        wait_seconds: how long the run waits while no client answers.
+        pause_seconds: between two checks, or between two attempts of a cluster from which no client answers.
     """
 
     method: Method
@@ -49,18 +48,18 @@ class LiveRun:
 def follow(live: LiveRun, executor: Executor, state: State, past: Sequence[Event] = ()) -> Generator[Step]:
     """Yield after every event, as it took place, from ``state.events_done`` to the plan's number of events.
 
-    Times are those of the run's clock, staleness is the true one, `answered` says whose results were merged, and `late`
-    and `dropped` count replies that came too late or never, one per intra-cluster round.
+    Times are those of the run's clock, staleness is the actual one, `answered` says whose results were merged, and
+    `late` and `dropped` count replies that arrived too late or never, one per intra-cluster round.
 
     Args:
-        live: what drives the run.
-        executor: trains cohorts of which some clients may not answer; called from several threads at once where events
+        live: the method, the clock and the waiting times.
+        executor: trains cohorts of which some clients may not answer; called from several threads at once if events
             follow arrival.
-        state: where to begin.
+        state: the state to continue from.
         past: the events so far, as they took place.
 
     Raises:
-        RunError: nobody has answered for `wait_seconds`; or training fails.
+        RunError: no client has answered for `wait_seconds`; or training fails.
     """
     if live.method.arrivals is None:
         yield from _follow_plan(live, executor, state)
@@ -69,7 +68,7 @@ def follow(live: LiveRun, executor: Executor, state: State, past: Sequence[Event
 
 
 def _follow_plan(live: LiveRun, executor: Executor, state: State) -> Iterator[Step]:
-    """Train what is planned next with whoever answers; an event that nobody answers changes no cluster."""
+    """Train the next planned events with whoever answers; an event without answers changes no cluster."""
     last, refused = live.clock(), Counter[str]()
     while events := live.method.schedule.ready(state.events_done, live.method.keeps_state):
         method, began = live.method, live.clock()
@@ -91,7 +90,7 @@ def _follow_plan(live: LiveRun, executor: Executor, state: State) -> Iterator[St
 
 
 def _follow_arrivals(live: LiveRun, executor: Executor, state: State, past: Sequence[Event]) -> Iterator[Step]:
-    """Let all clusters work at once, and merge whichever is done first; one from which nobody answers tries again."""
+    """Let all clusters work at once, and merge whichever finishes first; a cluster without answers tries again."""
     clusters = live.method.schedule.clusters
     downloaded = np.full(clusters, -1)
     for event in past[: state.events_done]:
@@ -133,8 +132,8 @@ def _arrivals_of(method: Method) -> Arrivals:
 def _begin(method: Method, cluster: int, work: Work, downloaded: int) -> Event:
     """Return a cluster's work as an event whose place in the run is not known yet.
 
-    It is numbered as if clusters took turns: first by the cluster, then one whole turn after the event that gave the
-    cluster its start. So the number is unique to each start, and the same after a resume.
+    It is numbered as if clusters took turns: at first by the cluster, then one whole turn after the event that gave the
+    cluster its start model. So the number is unique to each start, and the same after a resume.
     """
     schedule, arrivals = method.schedule, _arrivals_of(method)
     number = cluster if downloaded < 0 else schedule.clusters + downloaded
@@ -152,7 +151,7 @@ def _begin(method: Method, cluster: int, work: Work, downloaded: int) -> Event:
 
 
 def _as_happened(event: Event, trained: EventResult) -> Event:
-    """Return the event that a cluster's work has become, with who answered."""
+    """Return the event of a cluster's completed work, with who answered."""
     asked = trained.event
     drawn_as = asked.index, asked.round
     event = replace(
@@ -160,7 +159,7 @@ def _as_happened(event: Event, trained: EventResult) -> Event:
         cohort=asked.cohort,
         clusters=asked.clusters,
         weights=asked.weights,
-        models_up=event.models_up + asked.models_up,  # minus what was not sent: it counts down from 0
+        models_up=event.models_up + asked.models_up,  # asked counts down from 0 what was not sent
         dropped=event.dropped + asked.dropped,
         answered=asked.answered,
         drawn_as=None if drawn_as == (event.index, event.round) else drawn_as,
@@ -169,7 +168,7 @@ def _as_happened(event: Event, trained: EventResult) -> Event:
 
 
 def _count(event: Event, refused: Counter[str]) -> Event:
-    """Return the event with the replies that came too late, or never, counted, and clients that were not asked."""
+    """Return the event with counts of late and missing replies, and of clients that were not asked."""
     dropped, spared = sum(refused[reason] for reason in DROPPED), refused[SPARED]
     return replace(
         event,
@@ -181,7 +180,7 @@ def _count(event: Event, refused: Counter[str]) -> Event:
 
 
 def _is_fruitless(trained: EventResult) -> bool:
-    """Return whether clients were asked, and nobody answered."""
+    """Return whether clients were asked, but none answered."""
     answered = trained.event.answered
     return not answered.any() if answered is not None else bool(trained.event.dropped and not len(trained.clusters))
 
@@ -190,7 +189,7 @@ def _wait(live: LiveRun, last: float) -> None:
     """Wait until some client could answer.
 
     Raises:
-        RunError: nobody has answered for too long.
+        RunError: no client has answered for too long.
     """
     while not live.is_anyone_there():
         _require_patience(live, last)
@@ -198,7 +197,7 @@ def _wait(live: LiveRun, last: float) -> None:
 
 
 def _require_patience(live: LiveRun, last: float) -> None:
-    """Give up if nobody has answered for too long.
+    """Give up if no client has answered for too long.
 
     Raises:
         RunError: says for how long.
@@ -206,5 +205,5 @@ def _require_patience(live: LiveRun, last: float) -> None:
     if (waited := live.clock() - last) >= live.wait_seconds:
         raise RunError(
             f"no client has answered for {waited:.0f} s, longer than fleet.wait_seconds = {live.wait_seconds:g}; "
-            "what was done before is kept"
+            "earlier results are kept"
         )

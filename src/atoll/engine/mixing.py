@@ -1,4 +1,4 @@
-"""Models mixed from others, as an event's mixes say: one by one, or many small ones in one product."""
+"""Weighted means of models, by an event's mixes: one by one, or many small ones in one product."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -7,15 +7,15 @@ from atoll.aggregation.mean import add_updates, mean
 from atoll.local.models import Model
 from atoll.schedules.events import Mix
 
-if TYPE_CHECKING:  # PyTorch is imported where models are mixed, so that reading settings does not wait for it
+if TYPE_CHECKING:  # late elsewhere: reading settings needs no PyTorch
     from torch import Tensor
 
-_FEWEST = 16  # mixes that are worth gathering the models for
-_LARGEST = 2**16  # numbers of a model; mixing larger ones takes longer than asking for it
+_FEWEST = 16  # mixes for which gathering the models pays
+_LARGEST = 2**16  # numbers in a model; mixing larger ones takes longer than the calls
 
 
 def mix(recipe: Mix, server: Model | None, published: Sequence[Model], sent: Sequence[Model]) -> Model:
-    """Form a model as the recipe says; a recipe with one source of weight one is that source, not a copy.
+    """Return a recipe's weighted mean; with one source of weight one, that source itself, not a copy.
 
     `sent` are the models that the clusters' clients were sent for this event.
     """
@@ -31,7 +31,7 @@ def mix(recipe: Mix, server: Model | None, published: Sequence[Model], sent: Seq
 def mix_all(
     recipes: Sequence[Mix], server: Model | None, published: Sequence[Model], sent: Sequence[Model]
 ) -> list[Model]:
-    """Form each model as its recipe says (`mix`), many small ones of the clusters' alone at once."""
+    """Return each recipe's model (`mix`); many small ones of clusters' models alone are computed at once."""
     alone = [place for place, recipe in enumerate(recipes) if _is_mean(recipe)]
     if len(alone) < _FEWEST or not _are_small(published):
         return [mix(recipe, server, published, sent) for recipe in recipes]
@@ -47,7 +47,7 @@ def _is_mean(recipe: Mix) -> bool:
 
 
 def _are_small(models: Sequence[Model]) -> bool:
-    """Return whether models are of one form, on the CPU, and quicker to mix than to ask for, one by one."""
+    """Return whether models have one form, are on the CPU, and take less time to mix than the calls do."""
     from torch import float32, float64
 
     first = models[0]
@@ -59,7 +59,7 @@ def _are_small(models: Sequence[Model]) -> bool:
 
 
 def _mix_together(recipes: Sequence[Mix], published: Sequence[Model]) -> list[Model]:
-    """Return the weighted means, each tensor's of all recipes as one sparse product, summed in the recipes' order."""
+    """Return the weighted means, one sparse product per tensor for all recipes, summed in the recipes' order."""
     import torch
 
     rows = [row for row, recipe in enumerate(recipes) for _ in recipe.published]

@@ -9,10 +9,10 @@ from atoll.schedules.events import Event
 
 
 class Release(Protocol):
-    """Makes a cluster's published model of what its clients' results were combined to (`Stage.release`).
+    """Turns a cluster's combined result into its published model (`Stage.release`).
 
-    With it the losses that clients report go nowhere, and clusters that clients choose themselves all publish in every
-    event, so that nobody can tell from what is missing whom an event asked in vain.
+    Losses that clients report are then dropped. If clients choose their clusters, all clusters publish in every event,
+    so that a missing one does not reveal which clients failed to answer.
     """
 
     def publish(
@@ -26,10 +26,10 @@ class Release(Protocol):
         """Return the model that each cluster publishes.
 
         Args:
-            event: as it was planned.
+            event: the planned event.
             repeat: number of the intra-cluster round within it.
             sent: the model that each cluster's clients were sent.
-            combined: what the combine rule made of their results, if any (`arrived`).
+            combined: their combined results, if any (`arrived`).
             weights: the weight of the results of each cluster that has any.
         """
         ...

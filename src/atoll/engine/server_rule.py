@@ -1,4 +1,4 @@
-"""Server rules: how the server updates its model with what an event's merge gives, such as a step of an optimiser."""
+"""Server rules: how the server updates its model with an event's merged model, such as an optimiser step."""
 
 from typing import Protocol
 
@@ -7,10 +7,10 @@ from atoll.support.errors import AtollError, RunError
 
 
 class ServerRule(Protocol):
-    """Returns the server's new model and what the rule keeps for the next event, new tensors, or None for nothing.
+    """Returns the server's new model, and the rule's state for the next event as new tensors, or None for no state.
 
-    `before` is the server's model before the event, `merged` the one that the event's mix gives, `state` what the rule
-    kept last, None at first. Tensors of `merged` with an ``@`` in their name may be left out of the new model.
+    `before` is the server's model before the event, `merged` the one that the event's mix gives, `state` the rule's
+    last state, None at first. Tensors of `merged` with an ``@`` in their name may be left out of the new model.
     """
 
     def __call__(self, before: Model, merged: Model, state: Model | None) -> tuple[Model, Model | None]:
@@ -21,10 +21,10 @@ class ServerRule(Protocol):
 def apply_rule(
     rule: ServerRule, event: int, before: Model, merged: Model, state: Model | None
 ) -> tuple[Model, Model | None]:
-    """Return the server's new model, and what the rule keeps.
+    """Return the server's new model, and the rule's state.
 
     Raises:
-        RunError: it fails, or returns a model or a state of another form; names the event.
+        RunError: the rule fails, or returns a model or a state of another form; names the event.
     """
     try:
         model, kept = rule(before, merged, state)
@@ -34,7 +34,7 @@ def apply_rule(
         )
     except AtollError:
         raise
-    except Exception as error:  # whatever a user's rule may raise
+    except Exception as error:  # raised by a user's rule
         raise RunError(f"event {event}: the server rule failed ({type(error).__name__}: {error})") from error
     if fault:
         raise RunError(f"event {event}: the server rule {fault}")

@@ -117,12 +117,17 @@ def require_chain(stages: Sequence[Stage], lacking: Callable[[Need], str]) -> No
     before: dict[Need, str] = {}
     for stage in stages:
         if other := names.get(stage.name):
-            raise InputError(f"{stage.told}: does not go with {other.told}, a stage of the same name {stage.name!r}")
+            raise InputError(f"{stage.told}: cannot be used with {other.told}, a stage of the same name {stage.name!r}")
         for need, why in stage.needs.items():
             if told := before.get(need) or lacking(need):
-                raise InputError(f"{stage.told}: does not go with {told}: {why}")
+                raise InputError(f"{stage.told}: cannot be used with {told}: {why}")
         names[stage.name] = stage
         before = {**stage.lacks, **before}
+
+
+def fixed_of(stages: Iterable[Stage]) -> "FixedPoint | None":
+    """Return the fixed-point format of masked sums; None: updates are sent one by one."""
+    return next((stage.fixed for stage in stages if stage.fixed), None)
 
 
 def sent_form(stages: Iterable[Stage], form: Form) -> Form:
@@ -136,7 +141,7 @@ def sent_form(stages: Iterable[Stage], form: Form) -> Form:
             form = form if stage.form is None else stage.form(form)
         except AtollError:
             raise
-        except Exception as error:  # whatever a user's function may raise
+        except Exception as error:  # raised by a user's function
             raise InputError(f"{stage.told}: its form failed ({type(error).__name__}: {error})") from error
     return form
 
@@ -163,7 +168,7 @@ def receive(stages: Sequence[Stage], sent: Model, start: Model, form: Form) -> M
 
 
 def _received(half: Receive, sent: Model, start: Model, form: Form) -> Model:
-    """Return what a server half makes of an untrusted message, which a user's own code may not expect."""
+    """Return the result of a server half on an untrusted message, which a user's code may not expect."""
     try:
         model = half(sent, start, form)
     except Exception as error:

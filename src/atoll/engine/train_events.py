@@ -1,4 +1,4 @@
-"""The training of events: from the clusters' start models to what each cluster publishes."""
+"""The training of events: from the clusters' start models to their published models."""
 
 import math
 from collections import Counter
@@ -20,16 +20,16 @@ from atoll.support.arrays import Ids, Mask
 
 @dataclass(frozen=True, eq=False)
 class EventResult:
-    """An event's work before it is merged.
+    """An event's result before it is merged.
 
     Attributes:
-        event: the event, with who answered where clients may fail to.
+        event: the event, with who answered if clients may fail to.
         clusters: each cohort client's cluster.
-        models: what clusters publish.
-        weights: the weight of the results in those clusters that have any.
+        models: the clusters' published models.
+        weights: the weight of the results of each cluster that has any.
         loss: mean local loss; None without any result.
-        refused: how many results were left out, by reason.
-        states: what clients now keep, of those whose results were combined.
+        refused: number of rejected results, by reason.
+        states: new client states, of clients whose results were combined.
     """
 
     event: Event
@@ -52,10 +52,10 @@ def train_events(
     release: Release | None = None,
     announce: Callable[[Event], None] | None = None,
 ) -> list[EventResult]:
-    """Train the cohorts of events that do not depend on each other, as often as each event's intra-cluster rounds.
+    """Train the cohorts of independent events, for each event's number of intra-cluster rounds.
 
-    Clients that find no cluster, or are not chosen, are left out of their event. `clients` is what clients keep
-    (`State.clients`); `announce` is told of each event before its clients are asked.
+    Clients that find no cluster, or are not chosen, are left out of their event. `clients` are the client states
+    (`State.clients`); `announce` is called with each event before its clients are asked.
     """
     if announce is not None:
         for event in events:
@@ -100,8 +100,8 @@ def _begin(
 class _Work:
     """An event under way, before its intra-cluster round `repeat`.
 
-    With `carried` all its rounds are requested at once, unless different clients train in each. A client's state goes
-    from one round to the next. With `release`, `planned` is the event before anyone was left out of it.
+    With `carried` all its rounds are requested at once, unless their clients differ. A client's state is passed from
+    one round to the next. With `release`, `planned` is the event before any client was left out of it.
     """
 
     def __init__(
@@ -130,10 +130,9 @@ class _Work:
         self._planned = planned
 
     def cohorts(self) -> list[Cohort]:
-        """Return the next cohorts, one a cluster that has clients in them, by ascending cluster."""
+        """Return the next cohorts, one for each cluster with clients, by ascending cluster."""
         event = self.event
         number, round_ = event.drawn_as or (event.index, event.round)
-        here = {c: self._rows(c) for c in self.rows}
         weights = event.weights if event.answered is None else event.weights[event.answered[self.repeat]]
         total = float(weights.sum())
         return [
@@ -145,12 +144,12 @@ class _Work:
                 repeats=self.repeats,
                 states=self._states_of(event.cohort[own]),
             )
-            for c, own in here.items()
-            if len(own)
+            for c in self.rows
+            if len(own := self._rows(c))
         ]
 
     def take(self, cohorts: Sequence[Cohort], averages: Sequence[ClusterUpdate]) -> None:
-        """Take these cohorts' updates; a cluster from which nobody answered keeps its model."""
+        """Take these cohorts' updates; a cluster without answers keeps its model."""
         self.weights = {}
         sent = {cluster: average.model for cluster, average in self.averages.items()}
         updates = {cohort.cluster: (cohort, average) for cohort, average in zip(cohorts, averages, strict=True)}
@@ -176,7 +175,7 @@ class _Work:
         self.repeat += self.repeats
 
     def result(self, starts: Sequence[Model]) -> EventResult:
-        """Put the averages together; an active cluster that nobody trained publishes what it started from."""
+        """Collect the averages; an active cluster that no client trained publishes its start model."""
         models = {} if self.event.clusters is None else {c: starts[c] for c in self.event.active}
         models |= {c: average.model for c, average in self.averages.items()}
         losses = [] if self._release is not None else [self.averages[c].loss for c in self.weights]
@@ -193,14 +192,14 @@ class _Work:
         return own if self.event.answered is None else own[self.event.answered[self.repeat, own]]
 
     def _states_of(self, clients: Ids) -> dict[int, Model]:
-        """Return what these clients keep, of those that have any."""
+        """Return the states of these clients that have one."""
         if not (self.states or self._kept_states):
             return {}
         latest = ((k, self.states.get(k) or self._kept_states.get(k)) for k in clients.tolist())
         return {client: state for client, state in latest if state is not None}
 
     def _note(self, cluster: int, answered: Mask) -> None:
-        """Note who of those asked did not answer."""
+        """Record which of the clients that were asked did not answer."""
         if answered.all():
             return
         if self.answered is None:

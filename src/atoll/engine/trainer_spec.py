@@ -16,8 +16,8 @@ class TrainerSpec:
     Attributes:
         make: called with the arguments of `atoll.Trainer` and the options; None: `atoll.Trainer`.
         options: further keyword arguments.
-        keeps_state: whether clients keep a state from task to task.
-        keeps_model: whether that state takes the place of what a client is sent of the same names.
+        keeps_state: whether clients keep state from task to task.
+        keeps_model: whether that state replaces the tensors of the same names that a client is sent.
     """
 
     make: "Callable[..., ClientTrainer] | None" = None
@@ -36,6 +36,6 @@ class TrainerSpec:
 
     def __call__(self, *given: Any, **named: Any) -> "ClientTrainer":
         """Return a trainer."""
-        from atoll.local.trainer import Trainer  # needs PyTorch, which settings do not wait for
+        from atoll.local.trainer import Trainer  # late: reading settings needs no PyTorch
 
         return (self.make or Trainer)(*given, **{**self.options, **named})

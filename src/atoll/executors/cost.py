@@ -1,4 +1,4 @@
-"""Units of work that training is handed out in, and how long they are expected to take, side by side or not."""
+"""The units in which training is handed out, and their expected duration, one by one or in parallel."""
 
 import time
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ from atoll.local.models import Model
 from atoll.schedules.events import Event, Schedule
 from atoll.support.errors import AtollError
 
-# What `cores` takes besides training, measured on two busy cores: to hand out one unit of work and take back its
-# result, to copy each byte of its model there and back, to fork a worker.
+# Overheads of `cores`, measured on two busy cores: sending one unit of work and receiving its result, copying each
+# byte of its model there and back, forking a worker.
 _HANDING_SECONDS = 0.0006
 _COPYING_SECONDS = 3e-9
 _FORKING_SECONDS = 0.05
 
-_LONG_SECONDS = 0.1  # training that takes so long is timed only once
-_GROUPS = 50  # of events that train together, from the start, which show how much can be done at a time
+_LONG_SECONDS = 0.1  # a unit that takes this long is timed only once
+_GROUPS = 50  # the first groups of events that train together, from which `at_a_time` is estimated
 
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """A schedule's training in units of work.
+    """A schedule's training, split into units of work.
 
     Attributes:
-        schedule: what is trained.
-        whole: whether a unit is a cohort, in one pass; else it is a client.
+        schedule: the schedule to train.
+        whole: whether a unit is a cohort, trained in one pass, or a single client.
         carried: whether a unit is handed out once for all intra-cluster rounds of its event.
     """
 
@@ -38,12 +38,12 @@ class Units:
 
     @property
     def name(self) -> str:
-        """What a unit is."""
+        """The name of a unit."""
         return "cohort" if self.whole else "client"
 
     @cached_property
     def at_a_time(self) -> float:
-        """How many units are ready at a time, on average over the first groups of events."""
+        """The number of units that are ready at a time, averaged over the first groups of events."""
         counts: list[int] = []
         done = 0
         while len(counts) < _GROUPS and (events := self.schedule.ready(done)):
@@ -52,22 +52,22 @@ class Units:
         return float(np.mean(counts))
 
     def first(self, start: Model) -> Cohort:
-        """Return the first client of the first event, or as many as its cohorts have on average."""
+        """Return a typical first unit: one client of the first event, or as many as its cohorts have on average."""
         event = self.schedule.events[0]
         count = max(1, len(event.cohort) // self._count(event)) if self.whole else 1
         weights = event.weights[:count]
         return Cohort(event.index, event.round, 0, 0, event.cohort[:count], weights, float(weights.sum()), start)
 
     def predict(self, seconds: float, model_bytes: int, workers: int) -> tuple[float, float]:
-        """Return the seconds that all training is expected to take, one unit after the other and with workers.
+        """Return the expected seconds of all training, one unit after the other and with workers.
 
-        One after the other: ``units x seconds``. With workers: ``(units x seconds + handing out) / (units at a time,
-        at most the workers) + forking``; handing out a unit takes 0.6 ms, and 3 ns for each byte of its model.
+        One after the other: ``units x seconds``. With workers: ``(units x seconds + sending) / min(units at a time,
+        workers) + forking``; sending a unit takes 0.6 ms, plus 3 ns for each byte of its model.
 
         Args:
-            seconds: what a unit takes in one intra-cluster round.
-            model_bytes: bytes of a model that is handed out.
-            workers: processes, a core each.
+            seconds: duration of a unit in one intra-cluster round.
+            model_bytes: bytes of the model that is sent.
+            workers: number of processes, one per core.
         """
         events = self.schedule.events
         units = sum(self._count(event) * event.intra_rounds for event in events)
@@ -77,7 +77,7 @@ class Units:
         return units * seconds, (units * seconds + handing) / at_a_time + workers * _FORKING_SECONDS
 
     def _count(self, event: Event) -> int:
-        """Return how many units an event is in each of its intra-cluster rounds."""
+        """Return the number of units in each intra-cluster round of an event."""
         if not self.whole:
             return len(event.cohort)
         clusters = self.schedule.clusters if event.clusters is None else len(np.unique(event.clusters))
@@ -85,7 +85,7 @@ class Units:
 
 
 def time_unit(executor: Executor, unit: Cohort) -> float:
-    """Return the seconds that a unit of work takes, the least of three; 0 if it fails, which the run will report."""
+    """Return the seconds that a unit takes, the least of three; 0 if it fails, which the run will report."""
     least = float("inf")
     for _ in range(3):
         began = time.perf_counter()

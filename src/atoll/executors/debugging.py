@@ -1,4 +1,4 @@
-"""What `run.debug` adds to training client by client: errors name the client and the step, and keep their traceback."""
+"""`run.debug`: errors of training name the client and the step, and keep their traceback."""
 
 import traceback
 import warnings
@@ -19,17 +19,17 @@ from atoll.support.errors import AtollError, RunError
 
 
 class BadStep(ArithmeticError):
-    """A gradient, or a parameter after a step, that is not finite."""
+    """A gradient, or a parameter after a step, is not finite."""
 
 
 @dataclass
 class ModuleWatch:
-    """How far a client's training has come.
+    """The progress of a client's training.
 
     Attributes:
-        steps: steps of the optimiser that have been taken.
-        under_way: calls of its step, more than one where a subclass calls the step that it overrides.
-        warned: PyTorch's warnings on the way, such as where the forward pass called what failed in the backward one.
+        steps: number of optimiser steps taken.
+        under_way: nested calls of `step`, more than one if a subclass calls the `step` that it overrides.
+        warned: PyTorch's warnings so far, such as the forward call whose backward pass failed.
     """
 
     steps: int = 0
@@ -38,13 +38,13 @@ class ModuleWatch:
 
 
 def train_watched(trainer: ClientTrainer, task: ClientTask) -> ClientUpdate:
-    """Return what the client sends back, to the bits of ``trainer.train(task)``; several times slower.
+    """Return the client's update, bit-identical to ``trainer.train(task)``; several times slower.
 
     PyTorch's anomaly detection stops at the first operation whose gradient is NaN, and `BadStep` at the first
     gradient or parameter that is not finite.
 
     Raises:
-        AtollError: after any error; names event, cluster, client and step, and has the whole traceback as a note.
+        AtollError: on any error; names event, cluster, client and step, with the full traceback as a note.
     """
     watch = ModuleWatch()
     try:
@@ -53,7 +53,7 @@ def train_watched(trainer: ClientTrainer, task: ClientTask) -> ClientUpdate:
     except AtollError as error:
         error.add_note(_tell_all(error, watch))
         raise
-    except Exception as error:  # whatever a user's model, loss or optimiser may raise
+    except Exception as error:  # raised by a user's model, loss or optimiser
         where = f"event {task.event}, cluster {task.cluster}, client {task.client}, step {watch.steps + 1}"
         failed = RunError(f"{where}: training failed ({type(error).__name__}: {error})")
         failed.add_note(_tell_all(error, watch))
@@ -64,12 +64,12 @@ def measure_watched(trainer: ClientTrainer, models: Sequence[Model], clients: Id
     """Return the mean loss of each model on each client's data, [clients, models].
 
     Raises:
-        RunError: after any error; names the round and the first client for whom it occurs again, and has the whole
-            traceback as a note.
+        RunError: on any error; names the round and the first client for whom it recurs, with the full traceback as a
+            note.
     """
     try:
         return trainer.losses(models, clients, round_)
-    except Exception as error:  # whatever a user's model or loss may raise
+    except Exception as error:  # raised by a user's model or loss
         at_fault = next(
             (f"client {client}" for client in clients if _fails(trainer, models, client, round_)), "clients"
         )
@@ -89,7 +89,7 @@ def _fails(trainer: ClientTrainer, models: Sequence[Model], client: int, round_:
 
 @contextmanager
 def _watched(watch: ModuleWatch, module: nn.Module) -> Iterator[None]:
-    """Check all optimisers' steps, by the names that their parameters have in the module."""
+    """Check the steps of all optimisers; errors give the parameters' names in the module."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
 
     def before(optimizer: torch.optim.Optimizer, _arguments: object, _named: object) -> None:

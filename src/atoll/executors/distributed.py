@@ -1,4 +1,4 @@
-"""What the executors with worker processes share: what a worker trains at a time, and whose bits that gives."""
+"""The common part of executors with worker processes: what a worker trains at a time, and which bits that gives."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from atoll.local.task import ClientUpdate
 
 
 class Distributed(ABC):
-    """Workers train single clients, or whole cohorts with `by_cohort` where there is one."""
+    """Workers train single clients, or whole cohorts if there is a `by_cohort`."""
 
     by_cohort: Executor | None
 
@@ -25,25 +25,25 @@ class Distributed(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the workers; they are started again if there is more to train."""
+        """End the workers; they restart if there is more to train."""
 
     @property
     def bits(self) -> str:
-        """The name of the executor whose bits these are."""
+        """The name of the executor to which results are bit-identical."""
         return "serial" if self.by_cohort is None else self.by_cohort.bits
 
     def carries_through(self, combine: Combine) -> bool:
-        """Return whether workers take cohorts through several intra-cluster rounds: what they train whole ones with."""
+        """Return whether workers take cohorts through several intra-cluster rounds, as `by_cohort` does."""
         return self.by_cohort is not None and self.by_cohort.carries_through(combine)
 
     def takes_whole(self, combine: Combine, screening: Screening | None) -> bool:
-        """Return whether a worker trains a whole cohort; not where single results are needed."""
+        """Return whether a worker trains a whole cohort, which it cannot if single results are needed."""
         return self.by_cohort is not None and screening is None and is_weighted_mean(combine)
 
     def merge(
         self, cohorts: Sequence[Cohort], combine: Combine, updates: Iterable[ClientUpdate], screening: Screening | None
     ) -> list[ClusterUpdate]:
-        """Return each cluster's update, from what workers sent back: whole cohorts, or their clients in order."""
+        """Return each cluster's update from the workers' results: whole cohorts, or their clients in order."""
         if self.takes_whole(combine, screening):
             return [ClusterUpdate(update.model, update.loss) for update in updates]
         return combine_updates(cohorts, combine, updates, screening)

@@ -1,4 +1,4 @@
-"""Models as arrays of bytes, to be sent to another process."""
+"""Models as byte arrays, for sending to another process."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ Packed = tuple[tuple[str, torch.dtype, tuple[int, ...], npt.NDArray[np.uint8]], 
 
 
 def pack(model: Model) -> Packed:
-    """Return a model as arrays of bytes, which are pickled as they are, whatever their type."""
+    """Return a model as byte arrays, which pickle without conversion, whatever their type."""
     return tuple(
         (name, tensor.dtype, tuple(tensor.shape), tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
         for name, tensor in model.items()
@@ -21,7 +21,7 @@ def pack(model: Model) -> Packed:
 
 
 def unpack(packed: Packed) -> Model:
-    """Return a copy of the model; the arrays may lie in memory that others read."""
+    """Return a copy of the model; the arrays may be in shared memory."""
     model = {}
     for name, dtype, shape, array in packed:
         model[name] = torch.empty(shape, dtype=dtype)
@@ -30,7 +30,7 @@ def unpack(packed: Packed) -> Model:
 
 
 def pack_all(models: Mapping[int, Model]) -> dict[int, Packed]:
-    """Return each model as arrays of bytes."""
+    """Return each model as byte arrays."""
     return {key: pack(model) for key, model in models.items()}
 
 

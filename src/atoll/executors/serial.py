@@ -1,4 +1,4 @@
-"""One client after the other in this process: the reference."""
+"""The reference executor: one client after the other, in this process."""
 
 from collections.abc import Sequence
 
@@ -24,8 +24,8 @@ class Serial:
     def __init__(self, trainer: ClientTrainer, debug: bool = False) -> None:
         """Use this trainer for every task.
 
-        With `debug` errors name the step too, stop at the first one that is not finite, and have the whole traceback
-        as a note (`train_watched`); give it a trainer that makes no steps by hand, which cannot be watched.
+        With `debug`, training stops at the first step that is not finite, and errors also name the step and have the
+        full traceback as a note (`train_watched`); the trainer must then not step by hand, which cannot be watched.
         """
         require_has("trainer", trainer, "why_one_by_one", "a trainer, such as atoll.Trainer")
         self.trainer = trainer
@@ -35,12 +35,12 @@ class Serial:
     def train(
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
     ) -> list[ClusterUpdate]:
-        """Return each cluster's update, in the cohorts' order; combine rules use one thread too, as in `Cores`."""
+        """Return each cluster's update, in the order of the cohorts; combine rules use one thread, as in `Cores`."""
         updates = (self._train(task) for cohort in cohorts for task in cohort.tasks)
         return combine_updates(cohorts, combine, updates, screening)
 
     def carries_through(self, combine: Combine) -> bool:
-        """Return False: every intra-cluster round is requested on its own."""
+        """Return False: every intra-cluster round is requested separately."""
         return False
 
     def _train(self, task: ClientTask) -> ClientUpdate:
@@ -55,11 +55,11 @@ class Serial:
                 return train_watched(self.trainer, task) if self.debug else self.trainer.train(task)
         except AtollError:
             raise
-        except Exception as error:  # whatever a user's model, loss or optimiser may raise
+        except Exception as error:  # raised by a user's model, loss or optimiser
             raise RunError(f"{_where(task)}: training failed ({type(error).__name__}: {error})") from error
 
     def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing: nothing needs closing."""
 
     @one_thread()
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:

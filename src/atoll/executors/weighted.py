@@ -1,4 +1,4 @@
-"""All clients of a cohort in one weighted pass, where they take one step of SGD each."""
+"""A cohort's clients in one weighted pass, if each takes one step of SGD."""
 
 import math
 from collections.abc import Sequence
@@ -26,19 +26,19 @@ MOST_SAMPLES = 20_000  # in one pass; a cohort with more is trained client by cl
 
 
 class Weighted:
-    """Takes one step down the clients' weighted mean loss, which is the mean of the steps that they would take.
+    """Takes one step on the clients' weighted mean loss, which equals the mean of their own steps.
 
     With T'' = 1 and SGD, ``sum_i phi_i (w - eta * grad f_i(w)) = w - eta * grad (sum_i phi_i f_i)(w)``: the same
-    batches give the same model as client by client, to rounding.
+    batches give the same model as training client by client, up to rounding.
     """
 
     bits = "weighted"
 
     def __init__(self, trainer: Trainer) -> None:
-        """Use this trainer, whose rule and module must fit.
+        """Use this trainer, whose rule and module must be suitable.
 
         Raises:
-            ValueError: they do not; `why_not_weighted` says why.
+            ValueError: they are not; gives the reason from `why_not_weighted`.
         """
         if reason := trainer.why_one_by_one or why_not_weighted(trainer.rule, trainer.module):
             raise ValueError(reason)
@@ -54,8 +54,8 @@ class Weighted:
         return [self._train(cohort) for cohort in cohorts]
 
     def carries_through(self, combine: Combine) -> bool:
-        """Return whether cohorts may go through several intra-cluster rounds; the model then stays where it trains."""
-        return is_weighted_mean(combine) and not self.trainer.rule.proximal  # which pulls to each round's own start
+        """Return whether cohorts may go through several intra-cluster rounds without copying the model in between."""
+        return is_weighted_mean(combine) and not self.trainer.rule.proximal  # it pulls toward each round's start
 
     @one_thread()
     def _train(self, cohort: Cohort) -> ClusterUpdate:
@@ -70,17 +70,17 @@ class Weighted:
             model = read_model(module, cohort.start)
         if is_finite(model, sum(losses)):
             return ClusterUpdate(model, losses[-1])
-        return self._train_each(rounds)  # which names the client that is not finite
+        return self._train_each(rounds)  # its error names the client that is not finite
 
     def _train_each(self, rounds: Sequence[Cohort]) -> ClusterUpdate:
-        """Train client by client, in one intra-cluster round after the other."""
+        """Train client by client, one intra-cluster round after the other."""
         average = ClusterUpdate(rounds[0].start, math.nan)
         for each in rounds:
             (average,) = self.serial.train([replace(each, start=average.model)], average_models)
         return average
 
     def _take_step(self, cohort: Cohort) -> float:
-        """Take the clients' step from what the module holds; return their mean loss."""
+        """Take the clients' step from the model in the module; return their mean loss."""
         tasks, trainer = cohort.tasks, self.trainer
         rows = [trainer.draw_rows(task)[0] for task in tasks]
         sizes = np.array([len(own) for own in rows])
@@ -96,7 +96,7 @@ class Weighted:
         return loss
 
     def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing: nothing needs closing."""
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
@@ -104,13 +104,13 @@ class Weighted:
 
 
 def why_not_weighted(rule: LocalRule, module: nn.Module) -> str:
-    """Return why one weighted pass would not equal the mean over clients; an empty text if it does."""
+    """Return why one weighted pass would differ from the mean over clients; empty if it would not."""
     if rule.steps != 1:
         return f"local.steps = {rule.steps}: must be 1"
     is_sgd = rule.optimizer is sgd or type(rule.optimizer([nn.Parameter(torch.zeros(1))], rule.lr)) is torch.optim.SGD
     if not is_sgd or rule.carry_moments:
-        return "the optimizer must be SGD, whose step is linear in the gradient, without a state that is carried on"
+        return "the optimizer must be SGD, whose step is linear in the gradient, and keep no state between rounds"
     for layer in module.modules():
         if isinstance(layer, _DropoutNd | _NormBase):
-            return f"the model has a layer {type(layer).__name__}, which depends on what else is in the batch"
+            return f"the model has a layer {type(layer).__name__}, whose output depends on the rest of the batch"
     return ""

@@ -1,4 +1,4 @@
-"""What a user's own functions return, checked: partitions, clusterings and data sets."""
+"""Checks of what a user's functions return: partitions, clusterings and data sets."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ from atoll.support.errors import InputError
 
 
 def read_parts(made: Any, name: str) -> Parts:
-    """Return a partition as an array [clients, samples] or a list with one index array a client.
+    """Return a partition as an array [clients, samples] or a list with one index array per client.
 
     Raises:
         InputError: it is neither.
     """
-    wanted = "must return an array [clients, samples] of indices, or a list with one array of indices a client"
+    wanted = "must return an array [clients, samples] of indices, or a list with one array of indices per client"
     try:
         parts = made if isinstance(made, np.ndarray) else [np.asarray(part) for part in made]
     except (TypeError, ValueError) as error:
@@ -33,17 +33,17 @@ def read_parts(made: Any, name: str) -> Parts:
 
 
 def read_clustering(made: Any, clusters: int, name: str, clients: int, may_empty: bool) -> Clustering:
-    """Return a clustering of so many clients, from one or from labels.
+    """Return a clustering of these clients, made from a `Clustering` or from labels.
 
     Args:
         made: what the user's function returned.
         clusters: `clustering.clusters`.
         name: `clustering.method`.
         clients: the number of clients.
-        may_empty: whether a cluster may be without clients.
+        may_empty: whether clusters may be empty.
 
     Raises:
-        InputError: it is none, is of other clients, or has an empty cluster.
+        InputError: it is no clustering, has another number of clients, or has an empty cluster.
     """
     clustering = made if isinstance(made, Clustering) else read_labels(made, clusters, name)
     if len(clustering.labels) != clients:
@@ -57,12 +57,12 @@ def read_clustering(made: Any, clusters: int, name: str, clients: int, may_empty
 
 
 def read_labels(made: Any, clusters: int, name: str) -> Clustering:
-    """Return a clustering from an array of labels, one a client, -1 for a client left out.
+    """Return a clustering from an array of labels, one per client, -1 for a client left out.
 
     Raises:
-        InputError: it is no flat array of whole numbers from -1 to clusters - 1.
+        InputError: it is not a flat array of whole numbers from -1 to clusters - 1.
     """
-    wanted = "must return a Clustering, or a flat array with one whole number a client"
+    wanted = "must return a Clustering, or a flat array with one whole number per client"
     try:
         array = np.asarray(made)
         whole = array.astype(np.int64)
@@ -80,10 +80,10 @@ def read_labels(made: Any, clusters: int, name: str) -> Clustering:
 
 
 def read_dataset(made: Any, name: str) -> Dataset:
-    """Return a data set, whose parts fit each other or it could not have been made.
+    """Return a data set, whose parts were checked when it was made.
 
     Raises:
-        InputError: it is none.
+        InputError: it is no data set.
     """
     if not isinstance(made, Dataset):
         raise InputError(f"data.dataset = {name!r}: must return an atoll.Dataset, it returned {kind_of(made)}")

@@ -1,6 +1,6 @@
-"""From settings to the stages that clients' updates pass through (`Method.stages`), in their order.
+"""From settings to the stages that clients' updates pass through (`Method.stages`), in order.
 
-The same stages are made for a simulation, for a fleet's server, and for each of its nodes.
+A simulation, a fleet's server and each of its nodes make the same stages.
 """
 
 from collections.abc import Iterator
@@ -34,16 +34,16 @@ from atoll.support.errors import InputError
 def add_stages(
     settings: Settings, method: Method, sizes: Ids, module: nn.Module, noise: Noise, attacked: bool = True
 ) -> Method:
-    """Return the method with the stages that the settings ask for, in this order: layers that stay, attack, noise of
-    clients that trust nobody, `travel.stages`, `travel.codec`, masks, clipping and noise of a trusted server.
+    """Return the method with the stages that the settings ask for, in this order: layers that stay, attack, clients'
+    own noise, `travel.stages`, `travel.codec`, masks, clipping and noise by a trusted server.
 
     Args:
         settings: all settings.
-        method: without stages, or with those that make the method what it is.
+        method: without stages, or with those of the method itself.
         sizes: samples of each client, [clients].
-        module: the initial model, a copy.
+        module: a copy of the initial model.
         noise: source of the noise for privacy.
-        attacked: whether clients attack if the settings say so; not on nodes of a fleet.
+        attacked: whether clients attack if the settings say so; False on nodes of a fleet.
 
     Raises:
         InputError: stages are incompatible with each other or with the method.
@@ -63,10 +63,10 @@ def add_stages(
 
 
 def sending_stages(settings: Settings) -> Iterator[Stage]:
-    """Yield the stages that say what leaves a client: those of `travel.stages`, then `travel.codec`.
+    """Yield the stages that determine what leaves a client: those of `travel.stages`, then `travel.codec`.
 
     Raises:
-        InputError: an unknown stage or codec, one that cannot be made, or a stage that comes twice.
+        InputError: an unknown stage or codec, one that cannot be made, or a repeated stage.
     """
     names = settings.travel.stages
     if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
@@ -78,14 +78,14 @@ def sending_stages(settings: Settings) -> Iterator[Stage]:
 
 
 def upload_share(settings: Settings, module: nn.Module) -> float:
-    """Return the bytes of an update as it leaves its client or node, as a share of the model's.
+    """Return the bytes of an update as it leaves its client or node, relative to the model's.
 
     Raises:
         InputError: a stage that fails.
     """
     form = form_of(without(module.state_dict(), staying(module, settings.model.travels)))
     if not form:
-        return 1.0  # nothing is communicated, which `let_stay` refuses
+        return 1.0  # nothing is communicated, which `let_stay` rejects
     sent = sent_form(list(sending_stages(settings)), form)
     whole = form_of(module.state_dict())
     masked = bytes_of_form(masked_form(whole)) / bytes_of_form(whole) if settings.secure.sums else 1.0
@@ -102,8 +102,8 @@ def _make_stage(settings: Settings, name: str) -> Stage:
     lacks |= {Need.NUMBERS: told} if stage.receive or stage.form else {}
     lacks |= {Need.NO_STATE: told} if stage.keeps_state else {}
     lacks |= {Need.KNOWN_CODE: told} if ":" in name else {}
-    needs = {Need.NUMBERS: "a stage before it sends something else than a model", **stage.needs}
-    needs |= {Need.NO_REGROUPING: "clusters are found from what clients keep"} if stage.keeps_state else {}
+    needs = {Need.NUMBERS: "an earlier stage sends something other than a model", **stage.needs}
+    needs |= {Need.NO_REGROUPING: "clusters are found from client states"} if stage.keeps_state else {}
     return replace(stage, told=told, needs=needs, lacks=lacks, digest=wanted.model_dump())
 
 
@@ -119,4 +119,6 @@ def _make_codec(settings: Settings) -> Stage:
 def _require_updates(settings: Settings, stage: Stage) -> None:
     kind = method_kind(settings)
     if kind.population is not None:
-        raise InputError(f"{stage.told}: does not go with method.name = {settings.method.name!r}, {kind.why_one_place}")
+        raise InputError(
+            f"{stage.told}: cannot be used with method.name = {settings.method.name!r}, {kind.why_one_place}"
+        )

@@ -1,4 +1,4 @@
-"""From settings to clients: data set, partition, population."""
+"""From settings to clients: the data set, its partition and the population."""
 
 import json
 import os
@@ -29,16 +29,16 @@ def make_clients(settings: Settings) -> Population:
     """Return the training clients.
 
     Raises:
-        InputError: settings that do not fit the data, or a partition that leaves a client without samples.
+        InputError: the settings do not fit the data, or the partition leaves a client without samples.
     """
     return make_all_clients(settings)[0]
 
 
 def make_all_clients(settings: Settings) -> tuple[Population, Population | None]:
-    """Return the training clients, and those that never train, drawn from the seed; None: there are none.
+    """Return the training clients, and those held out, drawn from the seed; None: there are none.
 
     Raises:
-        InputError: as `make_clients`.
+        InputError: as in `make_clients`.
     """
     wanted = settings.data
     data = _turn(settings, load_dataset(settings))
@@ -69,7 +69,7 @@ def make_all_clients(settings: Settings) -> tuple[Population, Population | None]
 
 
 def _skewed(settings: Settings, data: Dataset, parts: Parts) -> Dataset:
-    """Return the pool as the clients have it; a partition in a file says who has the test samples, too."""
+    """Return the pool with the clients' skew; a partition in a file also assigns the test samples."""
     if settings.data.skew == "none":
         return data
     by_file = settings.data.partition == "file"
@@ -77,12 +77,12 @@ def _skewed(settings: Settings, data: Dataset, parts: Parts) -> Dataset:
 
 
 def _count_all(settings: Settings) -> int:
-    """Return how many clients the data are dealt out to."""
+    """Return the number of clients that the data are partitioned among."""
     return settings.data.clients + settings.data.held_out_clients
 
 
 def make_test_clients(settings: Settings, population: Population) -> Population:
-    """Return clients that hold the test samples, by the same partition: as many for their samples, of every group."""
+    """Return clients that hold the test samples, by the same partition, as many per sample, from every group."""
     test = population.data.test
     wanted = settings.data.clients
     if settings.data.partition == "natural":
@@ -95,7 +95,7 @@ def make_test_clients(settings: Settings, population: Population) -> Population:
 
 
 def _deal_by_level(settings: Settings, test: Dataset, pool: int) -> Parts:
-    """Partition the test samples of each level of skew among clients of their own, as many for their samples."""
+    """Partition the test samples of each level of skew among that level's clients, as many per sample."""
     levels = levels_of(settings)
     parts: list[np.ndarray[Any, Any]] = []
     for level in range(levels):
@@ -111,7 +111,7 @@ def _deal_by_level(settings: Settings, test: Dataset, pool: int) -> Parts:
 
 
 def load_dataset(settings: Settings) -> Dataset:
-    """Return the data set that the settings name, its inputs standardised as they say."""
+    """Return the data set that the settings name, with inputs standardised if they say so."""
     wanted = settings.data
     return standardise(require_skew(settings, _load(settings)), wanted.standardise, wanted.mean, wanted.deviation)
 
@@ -121,7 +121,7 @@ def _load(settings: Settings) -> Dataset:
     make = resolve("data.dataset", wanted.dataset, DATASETS)
     offered = {**dict(wanted), "clients": _count_all(settings)}
     taken = {key: value for key, value in offered.items() if asks_for(make, key) or takes_any(make)}
-    if wanted.dataset not in DATASETS or asks_for(make, "rng"):  # which may give another each time
+    if wanted.dataset not in DATASETS or asks_for(make, "rng"):  # may give another each time
         return _make_dataset(make, wanted.dataset, {**taken, "rng": generator(settings.seed, "regression")})
     told = json.dumps(taken, sort_keys=True, default=str)
     return _read_once(wanted.dataset, told, stamp(wanted.dataset, wanted.root), os.environ.get("ATOLL_DATA"))
@@ -129,7 +129,7 @@ def _load(settings: Settings) -> Dataset:
 
 @lru_cache(maxsize=1)
 def _read_once(name: str, told: str, _stamp: tuple[Any, ...], _environment: str | None) -> Dataset:
-    """Read a data set once for all runs of an experiment, as long as its folder's files stay the same."""
+    """Read a data set once for all runs of an experiment, while the files in its folder are unchanged."""
     return _make_dataset(DATASETS[name], name, json.loads(told))
 
 
@@ -143,12 +143,12 @@ def _own_tests(settings: Settings, test: Dataset, population: Population) -> Par
     """Return the test samples of each client that has any.
 
     Raises:
-        InputError: none has.
+        InputError: no client has any.
     """
     if test.owners is None:
         raise InputError(
-            f"data.partition = 'natural': method.name = {settings.method.name!r} is tested client by client, and the "
-            "data has one test set for all; give clients test samples of their own"
+            f"data.partition = 'natural': method.name = {settings.method.name!r} is tested client by client, but the "
+            "data has one test set for all; give each client its own test samples"
         )
     assert population.data.owners is not None
     trains = np.zeros(1 + max(int(owners.max()) for owners in (population.data.owners, test.owners)), bool)
@@ -159,7 +159,7 @@ def _own_tests(settings: Settings, test: Dataset, population: Population) -> Par
 
 
 def _turn(settings: Settings, data: Dataset) -> Dataset:
-    """Return the data set with turned copies, where the settings want them."""
+    """Return the data set, with rotated copies if the settings ask for them."""
     wanted = settings.data
     rotations = wanted.rotations or (4 if wanted.partition == "rotated" else 1)
     if rotations == 1:
@@ -172,7 +172,7 @@ def _turn(settings: Settings, data: Dataset) -> Dataset:
 
 
 def _deal_out(settings: Settings, data: Dataset, clients: int, purpose: str) -> Parts:
-    """Partition a pool among so many clients."""
+    """Partition a pool among this many clients."""
     wanted = settings.data
     rule: Callable[..., Any] = resolve("data.partition", wanted.partition, PARTITIONS)
     given = {

@@ -1,4 +1,4 @@
-"""What trains a run's clients, and the models that they begin with."""
+"""The trainer of a run's clients, and the initial models."""
 
 from dataclasses import dataclass, replace
 
@@ -19,7 +19,7 @@ from atoll.settings.validation import Settings
 
 @dataclass(frozen=True, eq=False)
 class ClientTraining:
-    """What trains a run's clients, and the models that they begin with."""
+    """The trainer of a run's clients, and the initial models."""
 
     settings: Settings
     clients: Clients
@@ -27,32 +27,32 @@ class ClientTraining:
     planned: PlannedMethod
 
     def trainer(self, rule: LocalRule | None = None) -> Chain:
-        """Return what trains the run's clients, by the method's rule or another."""
-        # A failure would tell of clients' data.
+        """Return the trainer of the run's clients, with the method's rule or another."""
+        # A failure would reveal something about clients' data.
         tolerant = self.settings.faults.tolerate or self.planned.private is not None
         return self.make_trainer(rule or self.planned.method.rule, self.clients.population, tolerant)
 
     def make_trainer(self, rule: LocalRule, population: Population, tolerant: bool) -> Chain:
-        """Return what the method trains clients with, here of any population, and passes through its stages.
+        """Return the method's trainer with its stages, for any population.
 
         Raises:
-            InputError: a user's trainer that cannot be made, or contradicts its class.
+            InputError: a user's trainer cannot be made, or contradicts its class.
         """
         method = replace(self.planned.method, rule=rule)
         return make_chain(self.settings, method, self.initial.copy(), population, self.initial.device, tolerant)
 
     def rehearse(self) -> ClientUpdate | None:
-        """Train one client for one step; return what it sends back, unless that is not finite."""
+        """Train one client for one step; return its update, or None if that is not finite."""
         method = self.planned.method
         trainer = self.trainer(replace(method.rule, steps=1, epochs=None))
         return rehearse(self.settings, trainer, method.schedule.occupied.events[0], self.start())
 
     def start(self) -> Model:
-        """Return what travels of a first model."""
+        """Return the communicated part of an initial model."""
         return self.planned.method.sent(read_model(self.initial.copy()))
 
     def initial_models(self, restart: int = 0) -> tuple[Model, ...]:
-        """Return the models that a run begins with, on the device: one, or one a cluster, drawn anew each restart."""
+        """Return the initial models on the device: one, or one per cluster, drawn anew for each restart."""
         method, private, device = self.planned.method, self.planned.private, self.initial.device
         modules = [self.initial.draw(cluster, restart) for cluster in range(method.starts)]
         drawn = [read_model(module.to(device)) for module in modules]
@@ -61,7 +61,7 @@ class ClientTraining:
         return tuple(model | common for model in drawn)
 
     def best_start(self, executor: Executor) -> tuple[Model, ...]:
-        """Return the initial models of the best of the method's `restarts` starts."""
+        """Return the best of the method's `restarts` sets of initial models."""
         method = self.planned.method
         candidates = [self.initial_models(restart) for restart in range(method.restarts)]
         if len(candidates) == 1:

@@ -1,4 +1,4 @@
-"""Which clients there are, and what data they hold."""
+"""The clients and their data."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,17 +12,17 @@ from atoll.settings.validation import Settings
 
 @dataclass(frozen=True, eq=False)
 class Clients:
-    """Which clients there are, and what data they hold: each population is made when it is first asked for.
+    """The clients and their data; each population is made on first use.
 
     Attributes:
-        settings: all settings, of which the seed, the data and the method count.
+        settings: all settings, of which only the seed, the data and the method matter.
     """
 
     settings: Settings
 
     @property
     def dealt(self) -> Population:
-        """The population as the partition makes it."""
+        """The population that the partition makes."""
         return self._all[0]
 
     @property
@@ -41,7 +41,7 @@ class Clients:
 
     @cached_property
     def population(self) -> Population:
-        """The population that trains: one client with all samples for the centralised baseline, or such parties."""
+        """The population that trains: the clients, or one client or parties that hold all samples."""
         make = method_kind(self.settings).population
         if make is None:
             return self.dealt

@@ -1,4 +1,4 @@
-"""From settings to the seconds that clients' work takes."""
+"""From settings to the duration of clients' work."""
 
 import numpy as np
 
@@ -10,19 +10,19 @@ from atoll.support.arrays import Ids
 
 
 def make_clock(settings: Settings, clients: int, sizes: Ids, rule: LocalRule, share: float) -> Clock:
-    """Return the seconds of each client's training and upload.
+    """Return the duration of each client's training and upload.
 
     Args:
-        settings: of the run.
-        clients: how many the partition makes.
-        sizes: samples of those who train; for pooled data, or parties, other ones than the partition's.
+        settings: the run's settings.
+        clients: number of clients that the partition makes.
+        sizes: samples of those that train, which differ from the partition's for pooled data and parties.
         rule: the local rule.
-        share: bytes of an update as it is uploaded, as a share of the model's.
+        share: bytes of an uploaded update, relative to the model's.
     """
     local, deadline = settings.local, settings.faults.deadline_seconds
     batch = sizes if local.batch_size == "full" else np.full(len(sizes), local.batch_size)
     zeta, sending = speeds(settings, clients), uploads(settings, clients)
-    if len(sizes) != len(zeta):  # the pooled data, or parties, are nobody's in particular
+    if len(sizes) != len(zeta):  # pooled data and parties belong to no one client
         zeta, sending = np.full(len(sizes), zeta.mean()), np.full(len(sizes), sending.mean())
     steps = np.array([rule.steps_of(size) for size in sizes.tolist()])
     compute = np.asarray(batch * steps * zeta, float)

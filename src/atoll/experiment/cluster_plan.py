@@ -1,4 +1,4 @@
-"""Who is in which cluster from when on, and how long everyone's work takes."""
+"""The clustering from each round on, and the duration of everyone's work."""
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from atoll.settings.validation import Settings
 
 @dataclass(frozen=True, eq=False)
 class ClusterPlan:
-    """Who is in which cluster from when on, and how long everyone's work takes; made when first asked for."""
+    """The clustering from each round on, and the duration of everyone's work; made on first use."""
 
     settings: Settings
     clients: Clients
@@ -43,7 +43,7 @@ class ClusterPlan:
 
     @cached_property
     def clock(self) -> Clock:
-        """Seconds that each client's work takes."""
+        """The duration of each client's work."""
         clients, sizes = len(self.clients.dealt), self.clients.population.sizes
         made = make_clock(self.settings, clients, sizes, self.rule, self.initial.upload_share)
         availability = self.conditions.availability
@@ -51,7 +51,7 @@ class ClusterPlan:
 
     @cached_property
     def clustering(self) -> Clustering:
-        """The clustering, for clients that move the first; a single cluster where the method has no use for one."""
+        """The clustering, the first one if clients move; a single cluster if the method uses none."""
         if self.fixed is not None:
             return self.fixed
         wanted = method_needs(self.settings, "clustering")
@@ -59,13 +59,13 @@ class ClusterPlan:
 
     @cached_property
     def problem(self) -> Problem:
-        """What FedUC's clustering is given, on the network of round 0."""
+        """The input of FedUC's clustering, on the network of round 0."""
         conditions, module = self.conditions, deepcopy(self.initial.module)
         return make_problem(self.settings, conditions.reported, conditions.networks[0], module)
 
     @cached_property
     def summary(self) -> ClusteringSummary:
-        """What the clustering comes to on the network of round 0."""
+        """A summary of the clustering on the network of round 0."""
         wanted = self.settings.clustering
         seconds = wanted.get("seconds") if wanted.get("objective") == "time" else None
         problem = self.problem if seconds is None else within(self.problem, seconds)
@@ -73,7 +73,7 @@ class ClusterPlan:
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """The network and the clustering from each round on; without moving clients, one phase."""
+        """The network and the clustering from each round on; one phase unless clients move."""
         networks = self.conditions.networks
         phases = [Phase(0, self.clustering, networks[0])]
         for round_, network in list(networks.items())[1:]:
@@ -83,13 +83,13 @@ class ClusterPlan:
         return tuple(phases)
 
     def samples_of_clusters(self, round_: int) -> npt.NDArray[np.int64]:
-        """Return the samples that each cluster's clients hold at this round, [clusters]."""
+        """Return the number of samples in each cluster at this round, [clusters]."""
         phase = [phase for phase in self.phases if phase.round <= round_][-1]
         labels, sizes = phase.clustering.labels, self.conditions.reported.sizes
         return np.bincount(labels[labels >= 0], sizes[labels >= 0], phase.clustering.clusters).astype(np.int64)
 
     def _make_clustering(self, round_: int) -> Clustering:
-        """Make the clustering from the state of things at a round."""
+        """Make the clustering on the network of a round."""
         offered = {
             "network": lambda: self.conditions.networks[round_],
             "problem": lambda: replace(self.problem, network=self.conditions.networks[round_]),

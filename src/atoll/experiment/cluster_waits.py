@@ -1,4 +1,4 @@
-"""When clusters that wait for the slowest were done with their own work, for pictures of the schedule."""
+"""When clusters that wait for the slowest finished their own work, for plots of the schedule."""
 
 import math
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from atoll.support.arrays import Floats
 
 
 def work_ends(experiment: Experiment) -> Floats | None:
-    """Return when each active cluster of each event was done with its own work, in order, [pieces of work].
+    """Return when each active cluster of each event finished its own work, in order, [pieces of work].
 
-    None where no cluster waits: each event ends with its work.
+    None if no cluster waits: each event ends with its work.
     """
     seconds = work_seconds(experiment)
     if seconds is None:
@@ -32,9 +32,9 @@ def work_ends(experiment: Experiment) -> Floats | None:
 
 
 def work_seconds(experiment: Experiment) -> list[Floats] | None:
-    """Return the seconds that each cluster's work of one event takes, [phases][clusters]; None where none waits.
+    """Return the duration of each cluster's work in one event, [phases][clusters]; None if no cluster waits.
 
-    None also where speeds change, so that no two events are alike.
+    None also if speeds change, so that no two events are alike.
     """
     if (
         not method_needs(experiment.settings, "phases")

@@ -24,14 +24,14 @@ def make_clustering(
     """Return the clustering that the settings name.
 
     Args:
-        settings: of the run.
+        settings: the run's settings.
         population: as clients report it.
-        round_: from which on it is in force; each has numbers of its own to draw.
-        offered: what makes the objects that a clustering may ask for by name.
-        may_empty: whether clusters may be without clients, as an aggregator's on a network.
+        round_: the round from which it applies; each round draws its own random numbers.
+        offered: makes the objects that a clustering may request by name.
+        may_empty: whether clusters may be empty, as an aggregator's may on a network.
 
     Raises:
-        InputError: more clusters than clients, or what a function of the user's returned is no clustering.
+        InputError: there are more clusters than clients, or a user's function returned no clustering.
     """
     wanted = settings.clustering
     if not may_empty and wanted.clusters > len(population):

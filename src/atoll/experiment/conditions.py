@@ -1,4 +1,4 @@
-"""The conditions that clients train under: what they report, when they are there, and the networks that link them."""
+"""The conditions that clients train under: what they report, when they are available, and their networks."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +16,7 @@ from atoll.settings.validation import Settings
 
 @dataclass(frozen=True, eq=False)
 class Conditions:
-    """The conditions that clients train under, each made when it is first asked for."""
+    """The conditions that clients train under, each made on first use."""
 
     settings: Settings
     clients: Clients
@@ -25,23 +25,23 @@ class Conditions:
 
     @cached_property
     def reported(self) -> Population:
-        """The population as its clients report it, which clusterings and schedules are made by."""
+        """The population as its clients report it, from which clusterings and schedules are made."""
         return as_claimed(self.settings, self.clients.population) if self.known is None else self.known.population
 
     @cached_property
     def availability(self) -> Availability | None:
-        """When clients are there, and how their speeds change; None: always there, and always as fast."""
+        """When clients are available, and how their speeds change; None: always available, at constant speed."""
         return make_availability(self.settings, len(self.clients.population))
 
     @cached_property
     def networks(self) -> dict[int, Network]:
-        """The network from round 0 on, and for clients that move from each round on that changes something."""
+        """The network from round 0 on, and, if clients move, from each round that changes something."""
         if self.known is not None and self.known.network is not None:
             return {0: self.known.network}
         model_bytes = self.initial.bytes_without(self.initial.stays)
         return make_networks(self.settings, self.reported.sizes, model_bytes, self.initial.upload_share)
 
     def serve(self, settings: Settings) -> bool:
-        """Return whether other settings make the same conditions, if they make the same clients and model."""
+        """Return whether other settings with the same clients and model make the same conditions."""
         own = self.settings
         return own.faults == settings.faults and is_same_network(own, settings)

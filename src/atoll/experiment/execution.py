@@ -1,4 +1,4 @@
-"""What carries a run out, and what measures its models."""
+"""The executor of a run, and the evaluators of its models."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +17,7 @@ from atoll.settings.validation import Settings
 
 @dataclass(frozen=True, eq=False)
 class Execution:
-    """What carries a run out, and what measures its models."""
+    """The executor of a run, and the evaluators of its models."""
 
     settings: Settings
     clients: Clients
@@ -28,10 +28,10 @@ class Execution:
 
     @cached_property
     def choice(self) -> ExecutorChoice:
-        """Which executor trains the run, and why.
+        """The run's executor, and why it was chosen.
 
         Raises:
-            InputError: one that would not give what training client by client gives.
+            InputError: its result would differ from training client by client.
         """
         require_single_results(self.settings)
         if self.planned.schedule is None:
@@ -44,22 +44,22 @@ class Execution:
         """Return the executor that the settings name; close it when the run is over.
 
         Raises:
-            InputError: an executor that would not give what training client by client gives.
+            InputError: its result would differ from training client by client.
         """
         trainer = self.training.trainer().for_executors()
         return make_executor(self.choice, self.settings.run, trainer, self.traffic.sent_bytes)
 
     def make_evaluator(self) -> Evaluator:
-        """Return the evaluator of the union of the clients' data and the test set."""
+        """Return the evaluator on the union of the clients' data and on the test set."""
         samples, seed = self.settings.run.evaluate_samples, self.settings.seed
         return Evaluator(self.clients.dealt, self.initial.copy(), samples, seed, self._threads)
 
     def make_cluster_evaluator(self) -> ClusterEvaluator:
-        """Return the evaluator of several models, of which each client takes the one with the least loss."""
+        """Return the evaluator of several models, where each client uses the one with the least loss."""
         samples, seed, clients = self.settings.run.evaluate_samples, self.settings.seed, self.clients
         return ClusterEvaluator(clients.population, clients.test, self.initial.copy(), samples, seed, self._threads)
 
     @property
     def _threads(self) -> int:
-        """Threads that measure models: as many as train in this machine's processes of the run."""
+        """The number of evaluation threads: as many as the run's training processes on this machine."""
         return self.choice.workers if self.choice.name == "cores" else 1

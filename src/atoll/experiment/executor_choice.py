@@ -29,19 +29,19 @@ from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.support.process import keep_freed_memory
 
-_WORTH_IT = 0.8  # of the time without workers; a smaller gain may be none on a machine that does something else too
+_WORTH_IT = 0.8  # of the time without workers; on a busy machine, a smaller gain may vanish
 
 
 @dataclass(frozen=True)
 class ExecutorChoice:
-    """Which executor trains a run, and why.
+    """The executor of a run, and why it was chosen.
 
     Attributes:
         name: the executor.
         why: the reason, for the user.
         whole: whether a cohort is one weighted pass, also in the workers of `cores` and `ray`.
-        workers: processes of `cores` and `ray`; 0 for as many as a cluster has cores.
-        warning: what the user should know, or an empty text.
+        workers: number of processes of `cores` and `ray`; 0: one for each of the cluster's cores.
+        warning: a warning for the user, or empty.
     """
 
     name: Literal["serial", "cores", "ray", "stacked", "weighted", "fleet"]
@@ -57,29 +57,29 @@ class ExecutorChoice:
 def choose_executor(
     wanted: RunSettings, method: Method, trainer: ClientTrainer, start: Model, sent_bytes: int, device: str
 ) -> ExecutorChoice:
-    """Return which executor trains a run: the one that the settings name, or for `auto` one by this rule.
+    """Return the executor of a run: the one that the settings name, or for `auto` one by this rule.
 
-    What changes bits depends on the settings alone, so that a run goes on with the bits that it began with:
+    Whatever affects bits depends on the settings alone, so that a resumed run stays bit-identical:
 
-    - on a GPU `stacked`, else `weighted`, else `serial`, the first that gives what training client by client gives;
-    - on the CPU a cohort is one weighted pass where that fits, and is trained client by client elsewhere.
+    - on a GPU the first of `stacked`, `weighted` and `serial` whose result is that of training client by client;
+    - on the CPU a cohort is one weighted pass if that is equivalent, and is otherwise trained client by client.
 
-    On the CPU `cores` does either on several cores to the same bits. It is taken where it is expected to need at most
-    80 % of the time: `Units.predict` says how, from the time that one unit of work takes here and now.
+    On the CPU `cores` does either in parallel, bit-identically. It is chosen if it is expected to need at most 80 % of
+    the time, as `Units.predict` estimates from the time that one unit of work takes here and now.
 
     Args:
         wanted: the section of the settings.
-        method: what the executor is for.
+        method: the method to train.
         trainer: trains one client.
-        start: a model to time the training of.
-        sent_bytes: the most bytes of a model that is sent, with the moments that travel with it.
-        device: where training takes place.
+        start: a model to time training with.
+        sent_bytes: maximum bytes of a communicated model, including moments.
+        device: the device to train on.
 
     Raises:
-        InputError: an executor that would not give what training client by client gives, and why.
+        InputError: the executor's result would differ from training client by client; says why.
     """
     if wanted.precision == "tf32" and device == "cpu":
-        raise InputError("run.precision = 'tf32': is for run.device = 'cuda'; on the CPU use 'float32' or 'bfloat16'")
+        raise InputError("run.precision = 'tf32': needs run.device = 'cuda'; on the CPU use 'float32' or 'bfloat16'")
     if wanted.debug:
         if wanted.executor not in ("auto", "serial"):
             raise InputError(
@@ -94,10 +94,10 @@ def choose_executor(
     else:
         choice = _choose_on_cpu(wanted, method, trainer, start, sent_bytes)
     if wanted.cuda_graphs and choice.name != "stacked":
-        raise InputError(f"run.cuda_graphs = true: is for run.executor = 'stacked' on a GPU; this run has {choice}")
+        raise InputError(f"run.cuda_graphs = true: needs run.executor = 'stacked' on a GPU; this run has {choice}")
     if wanted.precision == "bfloat16" and device == "cpu" and lacks_bfloat16():
         emulated = (
-            f"run.precision = 'bfloat16': this processor has no such products; one of matrices takes "
+            f"run.precision = 'bfloat16': this processor has no bfloat16 arithmetic; a matrix product takes "
             f"{slowness_of_bfloat16():.2g} times as long as in float32"
         )
         return replace(choice, warning="; ".join(filter(None, (choice.warning, emulated))))
@@ -107,9 +107,9 @@ def choose_executor(
 
 
 def _may_gain(trainer: ClientTrainer) -> bool:
-    """Return whether clients may train faster in bfloat16: networks with convolutions that stay rounded between layers.
+    """Return whether clients may train faster in bfloat16: networks with convolutions, rounded between layers.
 
-    Dense ones do not, since a step of few samples is mostly weights read and written.
+    Dense networks do not, since a step on few samples mostly reads and writes weights.
     """
     module = getattr(trainer, "module", None)
     if module is None or not has_bfloat16() or Rounded.of(module) is None:
@@ -118,10 +118,10 @@ def _may_gain(trainer: ClientTrainer) -> bool:
 
 
 def make_executor(choice: ExecutorChoice, wanted: RunSettings, trainer: ClientTrainer, sent_bytes: int) -> Executor:
-    """Return the executor of a choice; close it when the run is over. This process keeps freed memory from now on.
+    """Return the chosen executor; close it when the run is over. From now on this process keeps freed memory.
 
     Raises:
-        InputError: a Ray cluster that does not answer, or a fleet, which cannot be made here.
+        InputError: a Ray cluster does not answer, or a fleet is requested, which cannot be made here.
     """
     require_no_fleet(wanted)
     keep_freed_memory()
@@ -137,10 +137,10 @@ def make_executor(choice: ExecutorChoice, wanted: RunSettings, trainer: ClientTr
 
 
 def require_no_fleet(wanted: RunSettings) -> None:
-    """Refuse the executor that needs other machines.
+    """Reject the executor that needs a fleet.
 
     Raises:
-        InputError: says which commands have them.
+        InputError: names the commands that start one.
     """
     if wanted.executor == "fleet":
         raise InputError(
@@ -150,12 +150,12 @@ def require_no_fleet(wanted: RunSettings) -> None:
 
 
 def require_states_apart(method: Method) -> None:
-    """Refuse a method on a fleet that needs what clients keep or hold anywhere but at their nodes.
+    """Reject a method on a fleet if it needs client states or data outside the clients' nodes.
 
-    Server rules and combine rules see models alone; what finds clusters (`Method.regroup`) sees what clients keep.
+    Server rules and combine rules see only models; the rule that finds clusters (`Method.regroup`) sees client states.
 
     Raises:
-        InputError: says which executors take it.
+        InputError: names the executors that can train it.
     """
     refuse_epochs(method.rule, "run.executor = 'fleet', whose nodes take local.steps; use another executor")
     if method.labels is not None:
@@ -166,25 +166,25 @@ def require_states_apart(method: Method) -> None:
 
 
 def require_measuring(settings: Settings) -> None:
-    """Refuse to cluster anew by what is measured where nothing is.
+    """Reject reclustering by measurements if nothing is measured.
 
     Raises:
-        InputError: says where it is.
+        InputError: names the executor that measures.
     """
     if settings.fleet.recluster_every is not None and settings.run.executor != "fleet":
         raise InputError(
             f"fleet.recluster_every = {settings.fleet.recluster_every}: needs run.executor = 'fleet', where clients "
-            "are measured; in simulation clients that move are clustered anew by network.recluster_every"
+            "are measured; in simulation use network.recluster_every, for clients that move"
         )
 
 
 def count_cores() -> int:
-    """Return the processor cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _take_wanted(wanted: RunSettings, method: Method, trainer: ClientTrainer, device: str) -> ExecutorChoice:
-    """Return the executor that the settings name, if it gives what training client by client gives."""
+    """Return the executor that the settings name, if its result is that of training client by client."""
     reason, why = _why_not_weighted(method, trainer), "as run.executor says"
     if wanted.executor == "fleet":
         require_states_apart(method)
@@ -228,7 +228,7 @@ def _choose_on_gpu(method: Method, trainer: ClientTrainer) -> ExecutorChoice:
 def _choose_on_cpu(
     wanted: RunSettings, method: Method, trainer: ClientTrainer, start: Model, sent_bytes: int
 ) -> ExecutorChoice:
-    """Return `cores` where it is expected to be faster, else what its workers would do, in this process."""
+    """Return `cores` if it is expected to be faster, otherwise an executor that does its workers' work here."""
     whole = not _why_not_weighted(method, trainer)
     how = "a cohort is one step of SGD" if whole else "client by client"
     workers = min(wanted.workers or count_cores(), count_cores())
@@ -249,7 +249,7 @@ def _choose_on_cpu(
 
 
 def _why_not_side_by_side(units: Units, workers: int) -> str:
-    """Return why nothing can be done at the same time; an empty text if something can."""
+    """Return why no units can be trained in parallel; empty if some can."""
     if workers == 1:
         return "there is one core for them"
     if units.at_a_time < 2:
@@ -258,13 +258,13 @@ def _why_not_side_by_side(units: Units, workers: int) -> str:
 
 
 def why_not_fork() -> str:
-    """Return why this process should not fork workers of its own accord; an empty text if it may."""
+    """Return why this process should not fork workers unless told to; empty if it may."""
     if "fork" not in multiprocessing.get_all_start_methods():
         return "this platform cannot fork processes"
     if sys.platform == "darwin":
         return "macOS's own libraries may fail in forked processes"
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return "CUDA is in use in this process, and does not survive a fork"
+        return "this process uses CUDA, which does not survive a fork"
     return ""
 
 

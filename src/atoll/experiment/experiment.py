@@ -28,11 +28,11 @@ from atoll.support.requiring import require, require_made
 
 @dataclass(frozen=True, init=False)
 class Experiment:
-    """The objects of one run, in parts; each object is made from the settings when it is first asked for.
+    """The objects of one run, in parts; each object is made from the settings on first use.
 
-    Settings may be given by name, and functions and data sets as they are; an object, or a name, in the place of a
-    section stands for its clustering, method, model or data set. Whatever is wrong with the settings comes out as an
-    `InputError` from the property that meets it.
+    Settings may be given by name, and functions and data sets directly; an object or a name given for a whole section
+    stands for its clustering, method, model or data set. Any error in the settings raises `InputError` from the first
+    property that it affects.
 
     >>> Experiment(
     ...     clustering=lambda population, clusters: [k % clusters for k in range(len(population))]
@@ -41,11 +41,11 @@ class Experiment:
 
     Attributes:
         settings: all settings.
-        schedule: one to replay in the place of the method's own; None: none.
-        clients: which clients there are, and what data they hold.
-        initial: the model that the run begins with.
-        conditions: what clients report, when they are there, and the networks that link them.
-        fixed_clustering: one to use instead of the settings'; None: none.
+        schedule: a schedule to replay instead of the method's; None: the method's.
+        clients: the clients and their data.
+        initial: the initial model.
+        conditions: what clients report, when they are available, and their networks.
+        fixed_clustering: replaces the settings' clustering; None: it is kept.
     """
 
     settings: Settings
@@ -65,19 +65,19 @@ class Experiment:
         fixed_clustering: Clustering | None = None,
         **changes: Any,
     ) -> None:
-        """Lay changes by name, such as ``rounds=5`` or ``clustering=function``, over the settings or the defaults.
+        """Apply changes by name, such as ``rounds=5`` or ``clustering=function``, to the settings or the defaults.
 
         Args:
             settings: all settings.
-            schedule: one to replay in the place of the method's own.
-            clients: those of another experiment, to share; None: the settings'.
-            initial: likewise.
-            conditions: likewise.
-            fixed_clustering: one to use instead of the settings'.
+            schedule: a schedule to replay instead of the method's.
+            clients: another experiment's clients, to share; None: make them from the settings.
+            initial: another experiment's initial model, to share.
+            conditions: another experiment's conditions, to share.
+            fixed_clustering: replaces the settings' clustering.
             changes: settings by name.
 
         Raises:
-            InputError: a setting that is unknown, of a wrong type or out of range.
+            InputError: a setting is unknown, of a wrong type or out of range.
         """
         if not isinstance(settings, Settings | None):
             raise InputError(
@@ -95,27 +95,27 @@ class Experiment:
 
     @cached_property
     def plan(self) -> ClusterPlan:
-        """Who is in which cluster from when on, and how long everyone's work takes."""
+        """The clustering from each round on, and the duration of everyone's work."""
         return ClusterPlan(self.settings, self.clients, self.initial, self.conditions, self.fixed_clustering)
 
     @cached_property
     def planned(self) -> PlannedMethod:
-        """The method, and what privacy costs."""
+        """The method, and its privacy cost."""
         return PlannedMethod(self.settings, self.clients, self.initial, self.conditions, self.plan, self.schedule)
 
     @cached_property
     def training(self) -> ClientTraining:
-        """What trains the clients, and the models that they begin with."""
+        """The trainer of the clients, and the initial models."""
         return ClientTraining(self.settings, self.clients, self.initial, self.planned)
 
     @cached_property
     def traffic(self) -> Traffic:
-        """How many bytes models, messages and updates have."""
+        """The size in bytes of models, messages and updates."""
         return Traffic(self.initial, self.planned, self.training)
 
     @cached_property
     def execution(self) -> Execution:
-        """What carries the run out, and what measures its models."""
+        """The run's executor, and the evaluators of its models."""
         return Execution(self.settings, self.clients, self.initial, self.planned, self.training, self.traffic)
 
     @property
@@ -125,7 +125,7 @@ class Experiment:
 
     @property
     def clustering(self) -> Clustering:
-        """The clustering, for clients that move the first; a single cluster where the method has no use for one."""
+        """The clustering, the first one if clients move; a single cluster if the method uses none."""
         return self.plan.clustering
 
     @property
@@ -135,16 +135,16 @@ class Experiment:
 
     @property
     def method(self) -> Method:
-        """The method, with its whole schedule; with privacy, to the end of its budget."""
+        """The method with its whole schedule, up to the end of any privacy budget."""
         return self.planned.method
 
     def given(self, known: ReportedClients) -> "Experiment":
-        """Return the experiment planned by what its clients report; clients and model are shared."""
+        """Return the experiment planned from its clients' reports; clients and model are shared."""
         conditions = Conditions(self.settings, self.clients, self.initial, known)
         return replace(self, conditions=conditions, fixed_clustering=known.clustering)
 
     def beside(self, settings: Settings) -> "Experiment":
-        """Return the experiment with other settings; clients, model and network are shared where these make the same.
+        """Return the experiment with other settings; clients, model and network are shared if unchanged.
 
         For comparing many plans of one fleet, whose network alone may take a gigabyte.
         """
@@ -156,10 +156,10 @@ class Experiment:
         return Experiment(settings, None, self.clients, self.initial, conditions)
 
     def check(self) -> None:
-        """Make everything that can be made before training, so that bad input is met before anything is written."""
+        """Make everything that can be made before training, so that bad input is found before anything is written."""
         self.check_parts()
         require_made(self.method, self.training.rehearse(), self.execution.choice)
 
     def check_parts(self) -> None:
-        """Make what no schedule is needed for: whatever else a clustering is wanted for would meet it."""
+        """Make everything that needs no schedule, as any other use of a clustering would."""
         require_made(self.initial.device, self.plan.rule, self.module)

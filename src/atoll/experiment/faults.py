@@ -1,4 +1,4 @@
-"""From settings to faults: a method whose events lose clients and whose rule bears attackers, and the attackers."""
+"""From settings to faults: a method with client dropout and a robust combine rule, and the attackers."""
 
 from dataclasses import replace
 from functools import partial
@@ -27,23 +27,23 @@ from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, reading
 from atoll.support.wording import show
 
-_SINGLE = ("weighted", "stacked")  # executors that never hold a single client's result, or refuse one that is broken
+_SINGLE = ("weighted", "stacked")  # executors that never hold a single client's result, or fail on an invalid one
 
 
 def add_faults(
     settings: Settings, method: Method, population: Population, clock: Clock | None, availability: Availability | None
 ) -> Method:
-    """Return the method with the combine rule, the screening and the losses of clients that the settings want.
+    """Return the method with the combine rule, screening and client dropout of the settings.
 
     Args:
         settings: all settings.
         method: as `method.name` makes it.
         population: its clients.
-        clock: what its schedule was made with; None if its name asks for none.
-        availability: when clients are there; None: always.
+        clock: the clock of its schedule; None if it uses none.
+        availability: when clients are available; None: always.
 
     Raises:
-        InputError: settings that do not go together, or with the method.
+        InputError: settings are incompatible with each other or with the method.
     """
     wanted = settings.faults
     _require_clients(settings)
@@ -52,7 +52,7 @@ def add_faults(
     keeps = asks_for(method_kind(settings).make, "deadline_seconds")
     if wanted.deadline_seconds is not None and clock is None and not keeps:
         raise InputError(
-            f"faults.deadline_seconds = {wanted.deadline_seconds:g}: does not go with method.name = "
+            f"faults.deadline_seconds = {wanted.deadline_seconds:g}: cannot be used with method.name = "
             f"{settings.method.name!r}, which has no parameter clock or deadline_seconds"
         )
     timed = None if wanted.deadline_seconds is None else clock
@@ -69,10 +69,10 @@ def add_faults(
 
 
 def make_availability(settings: Settings, clients: int) -> Availability | None:
-    """Return when clients are there and how fast, as `faults.availability_file` says; None without it.
+    """Return the clients' availability and speeds from `faults.availability_file`; None without it.
 
     Raises:
-        InputError: names the file, the row and what is wrong with it.
+        InputError: names the file, the row and the fault.
     """
     path = settings.faults.availability_file
     if path is None:
@@ -83,7 +83,7 @@ def make_availability(settings: Settings, clients: int) -> Availability | None:
 
 
 def as_claimed(settings: Settings, population: Population) -> Population:
-    """Return the population as its clients report it, of whom attackers may lie."""
+    """Return the population as its clients report it; attackers may lie."""
     wanted = settings.faults
     if wanted.claimed_samples == 1 or not wanted.attackers:
         return population
@@ -93,17 +93,17 @@ def as_claimed(settings: Settings, population: Population) -> Population:
 
 
 def attack_stage(settings: Settings, clients: int) -> Stage | None:
-    """Return the stage at which some clients attack, or may fail; None where the settings want neither.
+    """Return the stage at which some clients attack, or may fail; None if the settings ask for neither.
 
     Raises:
-        InputError: an attack that does not fit the share of attackers or the other settings.
+        InputError: the attack does not fit the share of attackers or the other settings.
     """
     wanted = settings.faults
     if not wanted.attackers and not wanted.tolerate:
         return None
     if wanted.attackers and wanted.attack == "not-finite" and not wanted.tolerate:
         raise InputError(
-            "faults.attack = 'not-finite': needs faults.tolerate = true, as such results cannot be combined"
+            "faults.attack = 'not-finite': needs faults.tolerate = true, since such results cannot be combined"
         )
     attackers = draw_attackers(wanted.attackers, clients, settings.seed)
     stage = attacking(attackers, wanted.attack, wanted.attack_strength, wanted.claimed_loss, settings.seed)
@@ -111,7 +111,7 @@ def attack_stage(settings: Settings, clients: int) -> Stage | None:
 
 
 def require_single_results(settings: Settings) -> None:
-    """Refuse an executor that does not train client by client where single clients fail or attack.
+    """Reject an executor that does not train client by client if single clients may fail or attack.
 
     Raises:
         InputError: names the executor and the setting.
@@ -126,7 +126,7 @@ def require_single_results(settings: Settings) -> None:
 
 
 def is_counted(settings: Settings) -> bool:
-    """Return whether a run counts faults in its rows."""
+    """Return whether a run's rows count faults."""
     wanted = settings.faults
     timed = (wanted.deadline_seconds, wanted.slots_per_day, wanted.availability_file)
     loses = wanted.dropout or any(value is not None for value in timed)
@@ -134,7 +134,7 @@ def is_counted(settings: Settings) -> bool:
 
 
 def _make_screening(settings: Settings, clients: int) -> Screening | None:
-    """Return what results must meet, and who colludes before; None: all are combined as they come."""
+    """Return the checks of results, and who colludes before them; None: all results are combined unchecked."""
     wanted = settings.faults
     if wanted.attackers and wanted.attack in COLLUSIONS:
         attackers = frozenset(draw_attackers(wanted.attackers, clients, settings.seed).tolist())
@@ -144,34 +144,34 @@ def _make_screening(settings: Settings, clients: int) -> Screening | None:
 
 
 def _require_clients(settings: Settings) -> None:
-    """Refuse faults where there are no clients that could fail."""
+    """Reject faults if there are no clients that could fail."""
     name, wanted = settings.method.name, settings.faults
     why = method_kind(settings).why_one_place
     if why and (is_counted(settings) or wanted.attackers):
         setting = next(key for key, value in dict(wanted).items() if value != FaultSettings.model_fields[key].default)
-        raise InputError(f"faults.{setting}: does not go with method.name = {name!r}, {why}")
+        raise InputError(f"faults.{setting}: cannot be used with method.name = {name!r}, {why}")
 
 
 def _weighs_equally(settings: Settings, method: Method) -> bool:
-    """Return whether all clients of a cohort count alike; `method` is as its name makes it.
+    """Return whether a cohort's clients are weighted equally; `method` is as its name makes it.
 
     Raises:
-        InputError: the method needs weights of its own.
+        InputError: the method needs its own weights.
     """
     wanted = settings.method
     if wanted.weights is not None and not is_weighted_mean(method.combine):
         raise InputError(
-            f"method.weights = {wanted.weights!r}: is for methods that take the mean of models, method.name = "
-            f"{wanted.name!r} combines otherwise"
+            f"method.weights = {wanted.weights!r}: is for methods that take the mean of models, but "
+            f"method.name = {wanted.name!r} combines otherwise"
         )
     if wanted.weights is None:
-        # On a fleet samples are clients' own word, and a rule that weighs by them bears no lie about them.
+        # On a fleet clients report their sample counts themselves, so a rule weighted by them is not robust to lies.
         return settings.run.executor == "fleet" and wanted.combine != "mean"
     return wanted.weights == "equal"
 
 
 def _choose_combine(settings: Settings, method: Method) -> Combine:
-    """Return the rule that the settings name; the mean is whatever the method itself has."""
+    """Return the rule that the settings name; `mean` keeps the method's own."""
     wanted = settings.method
     if wanted.combine == "mean":
         return method.combine
@@ -179,19 +179,19 @@ def _choose_combine(settings: Settings, method: Method) -> Combine:
         option = wanted.get("option", "models")
         told = f"method.option = {option!r}" if option != "models" else f"method.name = {wanted.name!r}"
         raise InputError(
-            f"method.combine = {wanted.combine!r}: takes the place of the mean of models, but {told} combines otherwise"
+            f"method.combine = {wanted.combine!r}: replaces the mean of models, but {told} combines otherwise"
         )
     if wanted.combine in TIMES_BYZANTINE and (byzantine := wanted.get("byzantine")) is not None:
         _require_enough(method, wanted.combine, byzantine)
     rule = call("method.combine", resolve("method.combine", wanted.combine, ROBUST), dict(wanted), wanted.model_extra)
     if not callable(rule):
         raise InputError(f"method.combine = {wanted.combine!r}: must return a combine rule, a function")
-    # A new object, since the rule may be a function of the user's own that serves elsewhere too.
+    # A new object, since the rule may be a user's function that is also used elsewhere.
     return rule if needs_only_mean(rule) else says("median_of_losses")(partial(rule))
 
 
 def _require_enough(method: Method, rule: str, byzantine: int) -> None:
-    """Refuse a rule where a cluster's cohort, with everybody there, has fewer clients than it needs."""
+    """Reject a rule that needs more clients than some cluster's cohort has, even if all take part."""
     least = min(
         len(event.cohort) if event.clusters is None else int(np.unique(event.clusters, return_counts=True)[1].min())
         for event in method.schedule.events
@@ -207,14 +207,13 @@ def _require_enough(method: Method, rule: str, byzantine: int) -> None:
 
 
 def _read_slots(wanted: FaultSettings, population: Population) -> npt.NDArray[np.bool_] | None:
-    """Return who is there in which slot of the day, [clients, slots]; None if everybody always is."""
+    """Return who is available in which slot of the day, [clients, slots]; None: everyone, always."""
     count = wanted.slots_per_day
     if count is None:
         return None
     if "slots" not in population.attributes:
         raise InputError(
-            f"faults.slots_per_day = {count}: needs data.clients_file with a column slots, which says when clients are "
-            "there"
+            f"faults.slots_per_day = {count}: needs data.clients_file with a column slots, the times of each client"
         )
     slots = population.attributes["slots"]
     if slots.shape[1] > count:

@@ -1,4 +1,4 @@
-"""From settings to the problem that FedUC's clustering solves: the constants of the bound, measured or given."""
+"""From settings to the input of FedUC's clustering: the constants of its bound, estimated or given."""
 
 import numpy as np
 from torch import nn
@@ -35,14 +35,14 @@ from atoll.support.errors import InputError
 from atoll.support.seeds import generator
 
 CLASS_SAMPLES = 300  # of each class, for its mean gradient
-LARGE_BATCH = 10_000  # samples of the step along which mu and L are estimated
+LARGE_BATCH = 10_000  # samples in the step along which mu and L are estimated
 
 
 def make_problem(settings: Settings, population: Population, network: Network, module: nn.Module) -> Problem:
-    """Return what FedUC's clustering is given; `module` holds w0, and is scratch space afterwards.
+    """Return the input of FedUC's clustering; `module` holds w0, and is then scratch space.
 
     Raises:
-        InputError: numbers of which there is no bound.
+        InputError: there is no bound for these numbers.
     """
     wanted = bound_settings(settings)
     refuse_epochs(make_rule(settings), "FedUC's bound, in which all clients take local.steps")
@@ -50,12 +50,8 @@ def make_problem(settings: Settings, population: Population, network: Network, m
     start = read_model(module)
     samples, seed = settings.run.evaluate_samples, settings.seed
     gap = wanted.initial_gap or initial_gap(population, module, start, samples=samples, seed=seed)
-    mu, smoothness = wanted.mu, wanted.smoothness
-    if "estimate" in (mu, smoothness):
-        change = gradient_change(population, module, start, _step_down(settings, population, module, start))
-        mu = estimate_mu(change) if mu == "estimate" else mu
-        smoothness = estimate_smoothness(change) if smoothness == "estimate" else smoothness
-    # Where a round is no local step, it counts as one merge, so that any number of rounds will do.
+    mu, smoothness = _curvature(settings, wanted, population, module, start)
+    # If a round is not a local step, it counts as one merge, so any number of rounds is allowed.
     is_step = method_kind(settings).rounds_are_local_steps
     steps_a_round = 1 if is_step else pattern.intra_rounds * settings.local.steps
     problem = Problem(
@@ -68,8 +64,8 @@ def make_problem(settings: Settings, population: Population, network: Network, m
         intra_rounds=pattern.intra_rounds,
         local_steps=settings.local.steps,
         lr=settings.local.lr * settings.local.lr_factor,
-        mu=float(mu),
-        smoothness=float(smoothness),
+        mu=mu,
+        smoothness=smoothness,
         initial_gap=gap,
         frequencies=_frequencies(wanted, network, pattern.pattern),
     )
@@ -77,13 +73,25 @@ def make_problem(settings: Settings, population: Population, network: Network, m
     return problem
 
 
+def _curvature(
+    settings: Settings, wanted: BoundSettings, population: Population, module: nn.Module, start: Model
+) -> tuple[float, float]:
+    """Return mu and L, given or estimated."""
+    mu, smoothness = wanted.mu, wanted.smoothness
+    if "estimate" in (mu, smoothness):
+        change = gradient_change(population, module, start, _step_down(settings, population, module, start))
+        mu = estimate_mu(change) if mu == "estimate" else mu
+        smoothness = estimate_smoothness(change) if smoothness == "estimate" else smoothness
+    return float(mu), float(smoothness)
+
+
 def bound_settings(settings: Settings) -> BoundSettings:
-    """Return what the settings say of the bound."""
+    """Return the settings of the bound."""
     return call("clustering.method", BoundSettings, dict(settings.clustering))  # type: ignore[no-any-return]
 
 
 def _limits(wanted: BoundSettings, aggregators: int) -> Floats:
-    """Return L_j^max, [aggregators]; inf where there is none."""
+    """Return L_j^max, [aggregators]; inf: no limit."""
     given = wanted.time_limit
     if given is None or isinstance(given, int | float):
         return np.full(aggregators, np.inf if given is None else given)
@@ -97,7 +105,7 @@ def _limits(wanted: BoundSettings, aggregators: int) -> Floats:
 
 
 def _frequencies(wanted: BoundSettings, network: Network, pattern: Pattern) -> Floats | None:
-    """Return psi_j up to a factor, where it is not to follow from the clusters' own speeds."""
+    """Return psi_j up to a factor; None if it follows from the clusters' speeds."""
     if wanted.frequencies == "transfer":
         return np.asarray(1 / pattern_transfer_seconds(network, pattern))
     return network.frequencies if wanted.frequencies is None else np.array(wanted.frequencies)
@@ -121,7 +129,7 @@ def _deviations(
 
 
 def _warm_up(settings: Settings, rounds: int, population: Population, module: nn.Module, start: Model) -> list[Model]:
-    """Return the models of a few rounds of FedAvg, a tenth of the clients taking part."""
+    """Return the models of a few rounds of FedAvg with a tenth of the clients."""
     if not rounds:
         return []
     rule = make_rule(settings)
@@ -132,7 +140,7 @@ def _warm_up(settings: Settings, rounds: int, population: Population, module: nn
 
 
 def _step_down(settings: Settings, population: Population, module: nn.Module, start: Model) -> Model:
-    """Return w0 after one step of SGD on the union of all clients' data, or on a large batch of it."""
+    """Return w0 after one step of SGD on all clients' data, or on a large batch of it."""
     pooled = population.pooled()
     rule = LocalRule(
         sgd, settings.local.lr * settings.local.lr_factor, steps=1, batch_size=min(LARGE_BATCH, int(pooled.sizes[0]))

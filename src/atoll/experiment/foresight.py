@@ -1,4 +1,4 @@
-"""What a schedule of very many rounds will take to make, told before it is made."""
+"""The time and memory that a very long schedule will take, estimated before it is made."""
 
 import os
 import time
@@ -12,22 +12,22 @@ from atoll.settings.choices import method_kind
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, SettingWarning
 
-MANY = 20_000  # rounds, or merges where a round is a local step; fewer are made in seconds
-TRIED = 200  # rounds that are made to see what they take
+MANY = 20_000  # rounds, or merges if a round is a local step; shorter schedules take seconds
+TRIED = 200  # rounds of the trial schedule
 PATIENCE_SECONDS = 30.0
-SHARE_OF_MEMORY = 0.5  # that a schedule may take without a word
+SHARE_OF_MEMORY = 0.5  # that a schedule may take without a warning
 
 
 @dataclass(frozen=True)
 class ScheduleEstimate:
-    """What making a whole schedule takes."""
+    """The cost of making a whole schedule."""
 
     events: float
     seconds: float
     memory_bytes: float
 
     def __str__(self) -> str:
-        """Say it in words."""
+        """Describe it."""
         return (
             f"making its schedule of about {self.events:,.0f} events takes about {_time(self.seconds)} and "
             f"{self.memory_bytes / 2**30:,.1f} GiB of memory"
@@ -35,14 +35,14 @@ class ScheduleEstimate:
 
 
 def foresee(settings: Settings, make: Callable[[int], Method]) -> None:
-    """Warn of rounds whose schedule takes long to make, or much memory; few rounds are not looked at.
+    """Warn if a schedule of many rounds will take long to make, or much memory.
 
     Args:
-        settings: the run's.
-        make: makes its method with so many rounds.
+        settings: the run's settings.
+        make: makes the run's method with a given number of rounds.
 
     Raises:
-        InputError: the schedule has no room in this machine's memory.
+        InputError: the schedule does not fit into this machine's memory.
     """
     unit = unit_of(settings)
     if settings.rounds <= MANY * unit:
@@ -55,13 +55,13 @@ def foresee(settings: Settings, make: Callable[[int], Method]) -> None:
 
 
 def unit_of(settings: Settings) -> int:
-    """Return the rounds of which a schedule's are a multiple."""
+    """Return the number of which a schedule's rounds are a multiple."""
     is_step = method_kind(settings).rounds_are_local_steps
     return int(settings.method.get("intra_rounds", 1)) * settings.local.steps if is_step else 1
 
 
 def _estimate(make: Callable[[int], Method], tried: int, rounds: int) -> ScheduleEstimate:
-    make(tried)  # once without looking, so that what is made only once does not count
+    make(tried)  # untimed, so that one-time work does not count
     begun = time.perf_counter()
     make(tried)
     seconds = time.perf_counter() - begun
@@ -79,7 +79,7 @@ def _estimate(make: Callable[[int], Method], tried: int, rounds: int) -> Schedul
 
 
 def _memory_bytes() -> float:
-    """Return the machine's memory; infinite where it does not say."""
+    """Return the machine's memory; infinite if unknown."""
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):
@@ -87,7 +87,7 @@ def _memory_bytes() -> float:
 
 
 def _time(seconds: float) -> str:
-    """Say a duration in its own unit.
+    """Return a duration in words.
 
     >>> _time(40), _time(7200), _time(400_000)
     ('40 s', '2.0 h', '4.6 days')

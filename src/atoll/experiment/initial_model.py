@@ -1,4 +1,4 @@
-"""The model that a run begins with."""
+"""The initial model of a run."""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from atoll.settings.validation import Settings
 
 @dataclass(frozen=True, eq=False)
 class InitialModel:
-    """The model that a run begins with, drawn when it is first asked for, and where it is trained."""
+    """The initial model of a run, drawn on first use, and the device that trains it."""
 
     settings: Settings
     clients: Clients
 
     @property
     def device(self) -> str:
-        """Where training takes place."""
+        """The device to train on."""
         return require_device(self.settings.run.device)
 
     @cached_property
@@ -37,29 +37,29 @@ class InitialModel:
         return module
 
     def draw(self, cluster: int = 0, restart: int = 0) -> nn.Module:
-        """Return a module with weights of its own for each cluster and restart."""
+        """Return a module with separate initial weights for each cluster and restart."""
         return draw_module(self.settings, self.clients.dealt.data, cluster, restart)
 
     def copy(self) -> nn.Module:
-        """Return a copy of the module on the device; itself it stays untrained, so that a run can be repeated."""
+        """Return a copy of the module on the device; the original stays untrained, so that a run can be repeated."""
         return place(deepcopy(self.module), self.device)
 
     @cached_property
     def stays(self) -> tuple[str, ...]:
-        """What the settings do not let travel."""
+        """The tensors that the settings keep from being communicated."""
         return staying(self.module, self.settings.model.travels)
 
     def bytes_without(self, names: tuple[str, ...]) -> int:
-        """Return the bytes of the model but for what has these names."""
+        """Return the bytes of the model without the tensors of these names."""
         return count_bytes(without(self.module.state_dict(), names))
 
     @cached_property
     def upload_share(self) -> float:
-        """Bytes of an update as it is uploaded, as a share of the model's."""
+        """Bytes of an uploaded update, relative to the model's."""
         return upload_share(self.settings, self.module)
 
     def serves(self, settings: Settings) -> bool:
-        """Return whether other settings make the same model, if they make the same clients."""
+        """Return whether other settings with the same clients make the same model."""
         own = self.settings
         if any(getattr(own, name) != getattr(settings, name) for name in ("model", "travel", "secure")):
             return False

@@ -22,18 +22,18 @@ def make_method(settings: Settings, offered: Mapping[str, Any], clients: int, ph
     """Return the method that the settings name, as its function makes it.
 
     Args:
-        settings: of the run.
-        offered: what the function may ask for, besides its own settings.
-        clients: how many there are.
-        phases: makes the networks and clusterings of all rounds, for a method on a network; only once a few rounds
-            have been tried, since they may be many.
+        settings: the run's settings.
+        offered: what the function may request besides its own settings.
+        clients: number of clients.
+        phases: makes the networks and clusterings of all rounds, for a method on a network; called only after a few
+            rounds have been tried, since they may be many.
 
     Raises:
-        InputError: settings that do not go together, or a user's function that makes no method of these clients.
+        InputError: settings are incompatible, or a user's function makes no method for these clients.
     """
     wanted, make = settings.method, method_kind(settings).make
     given = {**dict(wanted), **offered}
-    if ":" not in wanted.name:  # a user's own may do anything with the number of rounds
+    if ":" not in wanted.name:  # a custom method may use the number of rounds in any way
         foresee(settings, lambda rounds: call("method.name", make, {**given, "rounds": rounds}, wanted.model_extra))
     if asks_for(make, "network"):
         given["phases"] = phases()
@@ -47,7 +47,7 @@ def make_method(settings: Settings, offered: Mapping[str, Any], clients: int, ph
 
 
 def told_by(settings: Settings, need: Need) -> str:
-    """Return the setting by which a method lacks what a stage may need."""
+    """Return the setting because of which the method lacks what a stage may need."""
     wanted, faults = settings.method, settings.faults
     if need in (Need.MEAN, Need.MEAN_OF_MODELS) and wanted.combine != "mean":
         return f"method.combine = {wanted.combine!r}"
@@ -63,7 +63,7 @@ def told_by(settings: Settings, need: Need) -> str:
 
 
 def until(settings: Settings, method: Method) -> Method:
-    """Return what of the method's schedule is over by `run.virtual_seconds`; warn if `rounds` ends it long before."""
+    """Return the method with its schedule cut at `run.virtual_seconds`; warn if `rounds` ends it long before."""
     seconds = settings.run.virtual_seconds
     if seconds is None:
         return method

@@ -1,4 +1,4 @@
-"""From settings to what is trained and how: modules, the local rule, and whether they go together."""
+"""From settings to the model, the local rule and the trainer, and a check that they are compatible."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,7 +26,7 @@ from atoll.support.wording import show
 
 
 def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: int = 0) -> nn.Module:
-    """Make a module with weights of its own for each cluster and restart."""
+    """Make a module with separate initial weights for each cluster and restart."""
     name, kind = settings.model.name, method_kind(settings)
     made: dict[str, Any] = {**dict(settings.model), "shape": data.shape, "classes": data.outputs, "dataset": data}
     if kind.module is None:
@@ -41,7 +41,7 @@ def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: in
             module = factory()
         except InputError:
             raise
-        except Exception as error:  # PyTorch refuses the factory's options in its own way
+        except Exception as error:  # raised by PyTorch or the factory
             raise InputError(f"model.name = {name!r}: cannot be made ({type(error).__name__}: {error})") from error
     if not isinstance(module, nn.Module):
         raise InputError(f"model.name = {name!r}: must return a torch.nn.Module, it returned {type(module).__name__!r}")
@@ -52,7 +52,7 @@ def make_rule(settings: Settings) -> LocalRule:
     """Return the local rule, before the method changes it.
 
     Raises:
-        InputError: an optimiser that is unknown, fails, or does not go with the method.
+        InputError: the optimiser is unknown, fails, or cannot be used with the method.
     """
     wanted = settings.local
     make = resolve("local.optimizer", wanted.optimizer, OPTIMIZERS)
@@ -72,10 +72,10 @@ def make_rule(settings: Settings) -> LocalRule:
 
 
 def let_stay(settings: Settings, method: Method, module: nn.Module) -> Method:
-    """Return the method with what the settings do not let travel kept by the clients.
+    """Return the method with clients keeping what `model.travels` does not communicate.
 
     Raises:
-        InputError: a method that says itself what travels, or cannot part with it.
+        InputError: the method itself determines what is communicated, or needs all of it.
     """
     travels = settings.model.travels
     if travels == "all":
@@ -84,28 +84,28 @@ def let_stay(settings: Settings, method: Method, module: nn.Module) -> Method:
     name = settings.method.name
     if kind.module is not None:
         raise InputError(
-            f"model.travels = {show(travels)}: does not go with method.name = {name!r}, {kind.why_one_place}"
+            f"model.travels = {show(travels)}: cannot be used with method.name = {name!r}, {kind.why_one_place}"
         )
     if method.stays and travels != "trainable":
-        raise InputError(f"model.travels = {travels}: method.name = {settings.method.name!r} says itself what travels")
+        raise InputError(f"model.travels = {travels}: method.name = {settings.method.name!r} itself says what travels")
     return keep_at_clients(method, staying(module, travels), module, f"model.travels = {show(travels)}")
 
 
 def make_chain(
     settings: Settings, method: Method, module: nn.Module, population: Population, device: str, tolerant: bool
 ) -> Chain:
-    """Return what the method trains clients with, and passes their updates through its stages.
+    """Return the method's trainer with its stages.
 
     Args:
         settings: all settings.
-        method: its rule is what a client does.
-        module: on the device; it is the trainer's from now on.
+        method: provides the local rule, the trainer and the stages.
+        module: the module, on the device; the trainer's scratch space from now on.
         population: the clients.
-        device: where they are trained.
-        tolerant: whether results that are not finite are returned, too.
+        device: the device to train on.
+        tolerant: whether results that are not finite are returned.
 
     Raises:
-        InputError: a user's trainer that cannot be made, or contradicts its class.
+        InputError: a user's trainer cannot be made, or contradicts its class.
     """
     given = module, population, settings.seed, device, settings.run.precision, not settings.run.debug, tolerant
     told = f"method.name = {settings.method.name!r}"
@@ -113,7 +113,7 @@ def make_chain(
         chain = chain_of(method, *given)
     except InputError:
         raise
-    except Exception as error:  # whatever a user's trainer may raise
+    except Exception as error:  # raised by a user's trainer
         raise InputError(f"{told}: making its trainer failed ({type(error).__name__}: {error})") from error
     trainer = chain.trainer
     if trainer.keeps_state != method.trained_by.keeps_state:
@@ -125,20 +125,19 @@ def make_chain(
 
 
 def rehearse(settings: Settings, trainer: Chain, event: Event, start: Model) -> ClientUpdate | None:
-    """Train one client for one step, so that a model, optimiser or trainer that fails is met before the run.
+    """Train one client for one step, so that a model, optimiser or trainer that fails is found before the run.
 
-    Where clients keep state, it trains another time from what it kept. Returns what it sends back at last; None where
-    that is not finite.
+    If clients keep state, it then trains again from its state. Returns its last update; None if that is not finite.
 
     Raises:
-        InputError: names the model, the optimiser and the batch size; or the trainer, for a state of another form.
+        InputError: names the model, the optimiser and the batch size; or the trainer, if its state changed form.
     """
     task = ClientTask(event=0, round=0, repeat=0, cluster=0, client=int(event.cohort[0]), start=start)
     try:
         require_halves(trainer, task)
         update = _train_checked(settings, trainer, task)
         return _train_checked(settings, trainer, replace(task, state=update.state)) if trainer.keeps_state else update
-    except RunError:  # a loss that is not finite: the run will say where
+    except RunError:  # a loss that is not finite: the run will name the step
         return None
     except InputError:
         raise
@@ -159,7 +158,7 @@ def _train_checked(settings: Settings, trainer: Chain, task: ClientTask) -> Clie
 
 
 def _try_optimizer(settings: Settings, make: MakeOptimizer) -> None:
-    """Make the optimiser once, so that a faulty one is refused before anything is trained."""
+    """Make the optimiser once, so that a faulty one is rejected before training."""
     name = settings.local.optimizer
     made: object = make([nn.Parameter(torch.zeros(1))], settings.local.lr)
     if not isinstance(made, torch.optim.Optimizer):

@@ -1,4 +1,4 @@
-"""From settings to networks: where everyone is, how fast, and who is linked with whom."""
+"""From settings to networks: positions, speeds and links."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,22 +26,22 @@ from atoll.support.seeds import generator
 if TYPE_CHECKING:
     import networkx as nx
 
-MOVES = 100  # positions in a run of clients that move but are not clustered anew
+MOVES = 100  # sets of positions in a run whose clients move without reclustering
 
 
 def make_networks(
     settings: Settings, sizes: npt.NDArray[np.int64], model_bytes: int, upload_share: float = 1.0
 ) -> dict[int, Network]:
-    """Return the network from round 0 on, and for clients that move also from each round that changes something on.
+    """Return the network from round 0 on, and, if clients move, from each round that changes something.
 
     Args:
-        settings: `network` says whether positions, or seconds, are read from files or drawn from the seed.
-        sizes: samples of each client, [clients]; a column `samples` of `network.clients_file` takes their place.
+        settings: `network` says whether positions, or times, are read from files or drawn from the seed.
+        sizes: samples of each client, [clients]; a column `samples` of `network.clients_file` replaces them.
         model_bytes: size of a model.
-        upload_share: what a client uploads, as a share of that.
+        upload_share: bytes of an upload, relative to a model's.
 
     Raises:
-        InputError: files that are faulty or do not fit, or numbers that make no network.
+        InputError: a file is malformed or does not fit, or the numbers make no network.
     """
     wanted, clients = settings.network, len(sizes)
     file = None if wanted.file is None else _read_links(wanted, clients)
@@ -66,9 +66,9 @@ def make_networks(
 
 
 def is_same_network(one: Settings, other: Settings) -> bool:
-    """Return whether `make_networks` makes one network of both, for the same clients and the same model.
+    """Return whether `make_networks` makes the same network from both, for the same clients and model.
 
-    That of clients that move depends on the rounds as well, and seconds from files and frequencies on the pattern.
+    If clients move it also depends on the rounds, and times from files and frequencies depend on the pattern.
     """
     wanted = one.network
     if wanted != other.network or one.clustering.clusters != other.clustering.clusters:
@@ -80,29 +80,29 @@ def is_same_network(one: Settings, other: Settings) -> bool:
 
 
 def is_clustered_anew(settings: Settings, round_: int) -> bool:
-    """Return whether the clustering is made anew at this round of `make_networks`."""
+    """Return whether clients are reclustered at this round of `make_networks`."""
     every = settings.network.recluster_every
     return round_ == 0 or (every is not None and round_ % every == 0)
 
 
 def samples_of(settings: Settings, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return each client's samples: those that `network.clients_file` states, else those of the data."""
+    """Return each client's sample count: from `network.clients_file` if given there, otherwise from the data."""
     return _samples(_read_table(settings.network, len(sizes)), sizes)
 
 
 def names_of(settings: Settings, clients: int) -> tuple[str, ...]:
-    """Return what clients are called: by `network.file`, else their numbers."""
+    """Return the clients' names from `network.file`, otherwise their numbers."""
     table = _read_table(settings.network, clients) if settings.network.file is not None else None
     return (table.names if table is not None else None) or tuple(map(str, range(clients)))
 
 
 def speeds(settings: Settings, clients: int) -> Floats:
-    """Return each client's seconds of training on one sample, zeta_i: of the file, drawn, or the same for all."""
+    """Return each client's training time per sample, zeta_i: from the file, drawn, or the same for all."""
     return _speeds(settings, _read_table(settings.network, clients), clients)
 
 
 def uploads(settings: Settings, clients: int) -> Floats:
-    """Return each client's seconds to upload a model to the one server: of the file, or the same for all."""
+    """Return each client's time to upload a model to the one server: from the file, or the same for all."""
     wanted = settings.network
     if wanted.clients_file is not None:
         table = _read_table(wanted, clients)
@@ -112,7 +112,7 @@ def uploads(settings: Settings, clients: int) -> Floats:
 
 
 def grid_of(settings: Settings) -> tuple[int, int]:
-    """Return rows and columns of the aggregators: those of the settings, else as square as can be."""
+    """Return the aggregators' rows and columns: from the settings, otherwise as square as possible."""
     clusters, grid = settings.clustering.clusters, settings.network.grid
     if grid is None:
         rows = max(r for r in range(1, int(clusters**0.5) + 1) if clusters % r == 0)
@@ -123,7 +123,7 @@ def grid_of(settings: Settings) -> tuple[int, int]:
 
 
 def _read_table(wanted: NetworkSettings, clients: int, is_placed: bool = False) -> ClientTable | None:
-    """Read the clients' file; they need positions where `is_placed`, or where it does not say how long they send."""
+    """Read the clients' file; positions are required if `is_placed`, or if it has no transfer times."""
     if wanted.file is not None:
         return _read_links(wanted, clients).table
     if wanted.clients_file is None:
@@ -136,7 +136,7 @@ def _read_table(wanted: NetworkSettings, clients: int, is_placed: bool = False) 
 
 
 def _read_links(wanted: NetworkSettings, clients: int) -> LinksFile:
-    """Read the network's file, with the clients that it or the file beside it names."""
+    """Read the network's file, with the clients named in it or in the file beside it."""
     assert wanted.file is not None
     with reading("network.file"):
         file = read_links(wanted.file, wanted.clients_file)
@@ -153,12 +153,12 @@ def _require_count(setting: str, path: str, table: ClientTable, clients: int) ->
 
 
 def _aggregators(settings: Settings) -> tuple[Floats, Floats]:
-    """Return where the aggregators and the server are: of the file, or on a grid."""
+    """Return the positions of the aggregators and the server: from the file, or on a grid."""
     wanted, clusters = settings.network, settings.clustering.clusters
     if wanted.aggregators_file is None:
         return grid_positions(*grid_of(settings), wanted.side_metres)
     if wanted.grid is not None:
-        raise InputError("network.grid: does not go with network.aggregators_file; give one of them")
+        raise InputError("network.grid: cannot be used with network.aggregators_file; give one of them")
     with reading("network.aggregators_file"):
         places = read_aggregators(wanted.aggregators_file)
     if len(places) != clusters:
@@ -200,7 +200,7 @@ def _radio(wanted: NetworkSettings) -> Radio:
 
 
 def _positions(settings: Settings, table: ClientTable | None, clients: int) -> dict[int, Floats]:
-    """Return the clients' positions by the round from which they hold."""
+    """Return the clients' positions, by the round from which they apply."""
     wanted = settings.network
     trace = _trace(settings, table, clients)
     if trace is None:
@@ -216,24 +216,26 @@ def _positions(settings: Settings, table: ClientTable | None, clients: int) -> d
 
 
 def _trace(settings: Settings, table: ClientTable | None, clients: int) -> Trace | None:
-    """Return how the clients move: as a file says, by random waypoints, or not at all."""
+    """Return how the clients move: by a file or by random waypoints; None: they do not."""
     wanted = settings.network
     if wanted.trace_file is not None:
         if wanted.metres_per_round is not None:
-            raise InputError("network.metres_per_round: does not go with network.trace_file; give one of them")
-        with reading("network.trace_file"):
-            trace = read_trace(wanted.trace_file)
-        if trace.clients != clients:
-            raise InputError(
-                f"network.trace_file = {wanted.trace_file!r}: has {trace.clients} clients, but data.clients = {clients}"
-            )
-        return trace
+            raise InputError("network.metres_per_round: cannot be used with network.trace_file; give one of them")
+        return _read_trace(wanted.trace_file, clients)
     if wanted.metres_per_round is None:
         return None
     first = _first_positions(settings, table, clients)
     every = wanted.recluster_every or max(1, settings.rounds // MOVES)
     rng = generator(settings.seed, "moves")
     return random_waypoint(first, wanted.side_metres, wanted.metres_per_round, settings.rounds, every, rng)
+
+
+def _read_trace(path: str, clients: int) -> Trace:
+    with reading("network.trace_file"):
+        trace = read_trace(path)
+    if trace.clients != clients:
+        raise InputError(f"network.trace_file = {path!r}: has {trace.clients} clients, but data.clients = {clients}")
+    return trace
 
 
 def _first_positions(settings: Settings, table: ClientTable | None, clients: int) -> Floats:
@@ -267,31 +269,31 @@ def _topology(settings: Settings) -> "nx.Graph[int]":
 
 
 def _check_timing(settings: Settings) -> None:
-    """Refuse settings of the clock that contradict each other, or that the pattern has no use for."""
+    """Reject settings of the clock that contradict each other, or that the pattern does not use."""
     wanted, pattern = settings.network, settings.method.get("pattern")
     if wanted.file is not None:
         for name in ("downloads", "trace_file", "metres_per_round", "recluster_every", "aggregators_file"):
             if getattr(wanted, name):
-                why = "says what is counted" if name == "downloads" else "knows no positions"
-                raise InputError(f"network.{name}: does not go with network.file, which {why}")
+                why = "says what is counted" if name == "downloads" else "has no positions"
+                raise InputError(f"network.{name}: cannot be used with network.file, which {why}")
     elif wanted.regions == "average":
         raise InputError("network.regions = 'average': needs network.file, whose links say where regions are")
     if wanted.frequencies is None:
         return
     if isinstance(wanted.frequencies, list) and wanted.file is not None:
         raise InputError(
-            f"network.frequencies = {wanted.frequencies}: does not go with network.file, whose seconds say how often "
+            f"network.frequencies = {wanted.frequencies}: cannot be used with network.file, whose times say how often "
             "aggregators merge; give one of them"
         )
     if pattern is None or pattern in SYNCHRONOUS:
         raise InputError(
-            "network.frequencies: is for the asynchronous patterns, method.pattern = 'cenasy' or 'decasy'; "
-            f"here it is {pattern!r}"
+            "network.frequencies: needs an asynchronous pattern, method.pattern = 'cenasy' or 'decasy'; "
+            f"it is {pattern!r}"
         )
 
 
 def _paced(settings: Settings, network: Network) -> Network:
-    """Return the network with the frequencies that the settings give."""
+    """Return the network with the frequencies from the settings."""
     given, pattern = settings.network.frequencies, settings.method.get("pattern")
     if given is None:
         return network
@@ -303,7 +305,7 @@ def _paced(settings: Settings, network: Network) -> Network:
 def _from_links(
     settings: Settings, file: LinksFile, compute_seconds: Floats, model_bytes: int, upload_share: float
 ) -> Network:
-    """Make the network of a file of links; aggregators without links to each other have the topology's."""
+    """Make the network of a file of links; without links between aggregators, those of the topology are used."""
     from atoll.network.routes import linked_network  # NetworkX loads slowly
 
     wanted, pattern, table = settings.network, _pattern_of(settings), file.table
@@ -331,19 +333,19 @@ def _from_links(
 
 
 def _pattern_of(settings: Settings) -> str | None:
-    """Return how clusters merge: as the settings say, else as the method does by itself; None where it has no say."""
+    """Return how clusters merge, from the settings or the method; None if the method leaves it open."""
     own = parameters_of(method_kind(settings).make).get("pattern")
     found: str | None = settings.method.get("pattern", None if own is None else own.default)
     return found
 
 
 def vectors(length: int) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes that a file of so many numbers may have: the first is what it is told to have."""
+    """Return the allowed shapes of a file of `length` numbers; errors name the first."""
     return (length,), (1, length), (length, 1)
 
 
 def read_seconds(setting: str, path: str, meaning: str, shapes: tuple[tuple[int, ...], ...]) -> Floats:
-    """Read a file of seconds that must have one of these shapes; errors name the first.
+    """Read a file of times that must have one of these shapes; errors name the first.
 
     Raises:
         InputError: the file cannot be read or has another shape.

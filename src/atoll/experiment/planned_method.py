@@ -27,7 +27,7 @@ from atoll.support.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class PlannedMethod:
-    """The method of a run, with its whole schedule, made when it is first asked for."""
+    """The method of a run, with its whole schedule, made on first use."""
 
     settings: Settings
     clients: Clients
@@ -38,28 +38,27 @@ class PlannedMethod:
 
     @property
     def method(self) -> Method:
-        """The method, with its whole schedule; with privacy, to the end of its budget."""
+        """The method with its whole schedule, up to the end of any privacy budget."""
         return self._made[0]
 
     @property
     def private(self) -> Private | None:
-        """What the privacy of the clients costs; None: the settings want none of it."""
+        """The privacy cost; None: the settings ask for no privacy."""
         return None if read_mechanism(self.settings) is None else self._made[1]
 
     @cached_property
     def _made(self) -> tuple[Method, Private | None]:
-        """The method, and what its privacy costs."""
+        """The method, and its privacy cost."""
         settings, sizes = self.settings, self.conditions.reported.sizes
         mechanism = read_mechanism(settings)
         if mechanism is not None and self.schedule is not None:
             raise InputError(
-                f"--schedule: does not go with privacy.trust = {mechanism.trust!r}, which accounts for the method's own"
+                f"--schedule: cannot be used with privacy.trust = {mechanism.trust!r}, which accounts "
+                "for the method's own"
             )
         noise = from_system if settings.run.executor == "fleet" else from_seed(settings.seed)
         method = add_stages(settings, self._without_stages(), sizes, deepcopy(self.initial.module), noise)
-        if self.schedule is not None:
-            replayed = fitting(self.schedule, method.schedule, len(self.clients.population))
-            method = replace(method, schedule=replayed, arrivals=None)
+        method = self._replaying(method)
         check_cohorts(method, sizes)
         if mechanism is None:
             return method, None
@@ -67,8 +66,15 @@ class PlannedMethod:
         private = plan_privacy(settings, mechanism, method.schedule, cost, len(sizes))
         return replace(method, schedule=private.plan.schedule), private
 
+    def _replaying(self, method: Method) -> Method:
+        """Return the method with the schedule to replay, if there is one."""
+        if self.schedule is None:
+            return method
+        replayed = fitting(self.schedule, method.schedule, len(self.clients.population))
+        return replace(method, schedule=replayed, arrivals=None)
+
     def _without_stages(self) -> Method:
-        """Return the method without the stages that the settings add to it."""
+        """Return the method without the stages that the settings add."""
         conditions, population = self.conditions, self.clients.population
         clock = self.plan.clock if method_needs(self.settings, "clock") else None
         method = make_method(self.settings, self._offered(), len(population), lambda: self.plan.phases)
@@ -77,7 +83,7 @@ class PlannedMethod:
         return add_faults(self.settings, method, population, clock, conditions.availability)
 
     def _offered(self) -> dict[str, Any]:
-        """Return what a method may ask for, besides its own settings and the phases."""
+        """Return what a method may request besides its own settings and the phases."""
         conditions, clustering = self.conditions, self.plan.clustering
         offered: dict[str, Any] = {
             "population": conditions.reported,

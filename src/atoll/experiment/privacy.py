@@ -1,4 +1,4 @@
-"""From settings to privacy: what is trusted, a method whose clients it hides, and what its schedule will cost."""
+"""From settings to privacy: who is trusted, a private method, and the privacy cost of its schedule."""
 
 import warnings
 from dataclasses import dataclass, replace
@@ -32,14 +32,14 @@ from atoll.support.errors import InputError, SettingWarning
 
 @dataclass(frozen=True, eq=False)
 class Private:
-    """What the privacy of a run's clients costs.
+    """The privacy cost of a run.
 
     Attributes:
-        mechanism: what is hidden, and how.
-        plan: what the method's schedule costs; the schedule ends before the budget is exceeded.
-        most_releases: that any client may take part in within the budget; None: there is no budget.
-        events_planned: events that there would be without a budget.
-        is_fleet: whether it is for a fleet, where noise is the system's.
+        mechanism: the clipping and noise.
+        plan: the cost of the method's schedule, which ends before the budget is exceeded.
+        most_releases: maximum number of releases per client within the budget; None: there is no budget.
+        events_planned: number of events without a budget.
+        is_fleet: whether it is for a fleet, where noise comes from the system's entropy.
     """
 
     mechanism: Mechanism
@@ -49,14 +49,14 @@ class Private:
     is_fleet: bool
 
     def carried(self, device: str) -> Model:
-        """Return what the first models carry besides: where updates are clipped, if that adapts."""
+        """Return what initial models carry in addition: the clipping norm, if it adapts."""
         if self.mechanism.quantile is None:
             return {}
         return {CLIP: torch.tensor(self.mechanism.clip, dtype=torch.float64, device=device)}
 
     @property
     def ends_early(self) -> str:
-        """Where the run ends by its budget, as a sentence; an empty text if it does not."""
+        """A sentence on where the budget ends the run; empty if it does not."""
         kept, wanted = len(self.plan.schedule), self.mechanism
         if kept == self.events_planned:
             return ""
@@ -67,35 +67,35 @@ class Private:
 
 
 def read_mechanism(settings: Settings) -> Mechanism | None:
-    """Return what the settings want hidden, and how; None: nothing.
+    """Return the mechanism of the settings; None: there is no privacy.
 
     Raises:
-        InputError: settings that cannot be.
+        InputError: invalid settings.
     """
     wanted = settings.privacy
     if wanted.trust not in TRUSTS:
-        raise InputError(f"privacy.trust = {wanted.trust!r}: must be one of {', '.join(TRUSTS)}; it takes no function")
+        raise InputError(f"privacy.trust = {wanted.trust!r}: must be one of {', '.join(TRUSTS)}, not a function")
     return call("privacy.trust", TRUSTS[wanted.trust], dict(wanted))  # type: ignore[no-any-return]
 
 
 def plan_privacy(settings: Settings, mechanism: Mechanism, schedule: Schedule, cost: Cost, clients: int) -> Private:
-    """Return what a schedule of private events costs, up to the end of the budget.
+    """Return the cost of a schedule of private events, up to the end of the budget.
 
     Args:
         settings: all settings.
-        mechanism: what they want hidden.
-        schedule: of all events.
+        mechanism: their mechanism.
+        schedule: all events.
         cost: of an average, to each client that takes part in it.
-        clients: how many there are.
+        clients: number of clients.
 
     Raises:
-        InputError: a budget that does not last for an event.
+        InputError: the budget does not cover one event.
     """
     plan = Plan(schedule, clients, cost, mechanism.delta)
     if mechanism.delta >= 1 / clients:
         warnings.warn(
-            f"privacy.delta = {mechanism.delta:g}: is no less than 1 / data.clients = {1 / clients:g}, so that "
-            "a mechanism which gives a client away at random would pass",
+            f"privacy.delta = {mechanism.delta:g}: is at least 1 / data.clients = {1 / clients:g}, so publishing a "
+            "random client's data would count as private",
             SettingWarning,
             stacklevel=2,
         )
@@ -109,31 +109,31 @@ def plan_privacy(settings: Settings, mechanism: Mechanism, schedule: Schedule, c
 def hide(
     settings: Settings, mechanism: Mechanism, method: Method, sizes: Ids, module: nn.Module, noise: Noise
 ) -> Method:
-    """Return the method with its clients hidden, whatever that costs.
+    """Return the private method, whatever its cost.
 
     Args:
         settings: all settings.
-        mechanism: what they want hidden.
-        method: as it is without, with the stages before the noise.
+        mechanism: their mechanism.
+        method: the method without privacy, with the stages before the noise.
         sizes: samples of each client, [clients].
-        module: the initial model, a copy.
-        noise: where noise comes from.
+        module: a copy of the initial model.
+        noise: source of the noise.
 
     Raises:
-        InputError: anything of which it is not proven that one client's effect is bounded.
+        InputError: no proof bounds the effect of one client.
     """
     require_accounting()
     _refuse_settings(settings, mechanism)
     refuse_module(module, mechanism)
     private = make_private(method, mechanism, shape_of(module, method.rule), sizes, noise)
-    if settings.run.executor == "fleet":  # whose nodes tell a cluster at random, before anything leaves them
+    if settings.run.executor == "fleet":  # its nodes randomise the choice before sending it
         *before, stage = private.stages
         private = replace(private, stages=(*before, replace(stage, assign=None)))
     return private
 
 
 def _until_spent(plan: Plan, epsilon: float, most: int) -> Plan:
-    """Return the plan of the events that the budget lasts for."""
+    """Return the plan of the events that the budget covers."""
     schedule, lasting = plan.schedule, plan.within(most)
     if not lasting:
         raise InputError(
@@ -145,21 +145,21 @@ def _until_spent(plan: Plan, epsilon: float, most: int) -> Plan:
 
 
 def _refuse_settings(settings: Settings, mechanism: Mechanism) -> None:
-    """Refuse what a mechanism cannot account for, by its settings."""
+    """Reject settings that the mechanism cannot account for."""
     trust, kind = f"privacy.trust = {mechanism.trust!r}", method_kind(settings)
     if kind.make not in ACCOUNTED:
         raise InputError(
-            f"{trust}: does not go with method.name = {settings.method.name!r}, of which it is not proven how far one "
-            "client can move what is released"
+            f"{trust}: cannot be used with method.name = {settings.method.name!r}: no proof bounds one client's effect "
+            "on what is released"
         )
     if settings.method.weights == "samples" and mechanism.samples_cap is None:
         raise InputError(
-            f"method.weights = 'samples': with {trust} no client may weigh more than 1; set privacy.samples_cap, and "
-            "clients weigh as their samples to that many"
+            f"method.weights = 'samples': with {trust} no client's weight may exceed 1; set privacy.samples_cap to "
+            "weight clients by their samples up to that number"
         )
     if settings.method.select not in SELECTIONS:
         raise InputError(
-            f"{trust}: method.select = {settings.method.select!r} is a function of your own, which may choose clients "
+            f"{trust}: method.select = {settings.method.select!r} is your own function, which may choose clients "
             "by their data"
         )
     if mechanism.trust == "aggregator" and not asks_for(kind.make, "network"):
@@ -172,6 +172,6 @@ def _refuse_settings(settings: Settings, mechanism: Mechanism) -> None:
         return
     if resolve("clustering.method", clustering, CLUSTERINGS) not in WITHOUT_DATA:
         raise InputError(
-            f"{trust}: clustering.method = {clustering!r} goes by what clients hold, which the clusters then tell; use "
+            f"{trust}: clustering.method = {clustering!r} uses clients' data, which the clusters then reveal; use "
             "another, or set privacy.clusters_are_public = true if that is no secret"
         )

@@ -9,12 +9,12 @@ from atoll.network.network import Network
 
 @dataclass(frozen=True, eq=False)
 class ReportedClients:
-    """Reported data that planning uses instead of simulated data. Training and probes here do not use it.
+    """Reported data that planning uses instead of simulated data, but training and evaluation here do not.
 
     Attributes:
         population: as its clients report it.
-        clustering: None: made from the rest.
-        network: None: the settings'.
+        clustering: the clustering; None: made from the rest.
+        network: the network; None: the settings'.
     """
 
     population: Population

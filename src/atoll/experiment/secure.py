@@ -13,28 +13,28 @@ from atoll.support.errors import InputError
 
 
 def masks_of(settings: Settings, method: Method, sizes: Ids, module: nn.Module) -> Method:
-    """Return the method with clients' updates summed as whole numbers, which nodes of a fleet mask.
+    """Return the method with clients' updates summed as integers, which nodes of a fleet mask.
 
     Args:
-        settings: all settings; without `secure.sums` the method is returned as it is.
-        method: as it is without.
+        settings: all settings; without `secure.sums` the method is returned unchanged.
+        method: the method without secure sums.
         sizes: samples of each client, [clients].
         module: the initial model.
 
     Raises:
-        InputError: what needs more of single clients than their sum.
+        InputError: something needs more than the sum of clients' updates.
     """
     if not settings.secure.sums:
         return method
     if why := method_kind(settings).why_one_place:
-        raise InputError(f"secure.sums = true: does not go with method.name = {settings.method.name!r}, {why}")
+        raise InputError(f"secure.sums = true: cannot be used with method.name = {settings.method.name!r}, {why}")
     masked = method.with_stage(sum_securely(_fixed_point(settings, method, sizes)))
     refuse_module(module)
     return masked
 
 
 def check_cohorts(method: Method, sizes: Ids) -> None:
-    """Refuse cohorts that are too small to hide in, sums that may overflow, and weights that nodes do not know.
+    """Reject cohorts too small to hide in, sums that may overflow, and weights unknown to nodes.
 
     Raises:
         InputError: names the setting.

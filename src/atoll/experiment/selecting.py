@@ -1,4 +1,4 @@
-"""From settings to who is in a cohort."""
+"""From settings to the selection of cohorts."""
 
 from atoll.data.population import Population
 from atoll.engine.engine import Method
@@ -11,24 +11,28 @@ from atoll.support.errors import InputError
 
 
 def choose_clients(settings: Settings, method: Method, population: Population, clock: Clock | None) -> Method:
-    """Return the method with the cohorts that `method.select` wants.
+    """Return the method with the cohorts that `method.select` chooses.
 
     Raises:
-        InputError: settings that do not go together, or with the method.
+        InputError: settings are incompatible with each other or with the method.
     """
     wanted = settings.method
-    if wanted.select == "uniform":
+    selection = None if wanted.select == "uniform" else _make_selection(settings, population, clock)
+    if selection is None:
         return method
+    if selection.by_loss and is_counted(settings):
+        raise InputError(
+            f"method.select = {wanted.select!r}: cannot be used with [faults] that lose results, since it is "
+            "known who trains only once losses have been reported"
+        )
+    return reselect(method, selection, population, clock)
+
+
+def _make_selection(settings: Settings, population: Population, clock: Clock | None) -> Selection | None:
+    wanted = settings.method
     make = resolve("method.select", wanted.select, SELECTIONS)
     given = {**dict(wanted), "population": population, "clock": clock, "seed": settings.seed}
     selection = call("method.select", make, given, wanted.model_extra)
-    if selection is None:
-        return method
-    if not isinstance(selection, Selection):
+    if not isinstance(selection, Selection | None):
         raise InputError(f"method.select = {wanted.select!r}: must return an atoll.Selection")
-    if selection.by_loss and is_counted(settings):
-        raise InputError(
-            f"method.select = {wanted.select!r}: does not go with [faults] that lose results, since who trains is "
-            "known only once losses have been reported"
-        )
-    return reselect(method, selection, population, clock)
+    return selection

@@ -1,4 +1,4 @@
-"""From settings to clients whose inputs differ (`data.skew`)."""
+"""From settings to clients with skewed inputs (`data.skew`)."""
 
 from dataclasses import replace
 from functools import partial
@@ -14,32 +14,32 @@ from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator
 
-_GROUPED = ("rotated", "planted")  # partitions by groups that the data has already
+_GROUPED = ("rotated", "planted")  # partitions by groups already in the data
 
 
 def require_skew(settings: Settings, data: Dataset) -> Dataset:
-    """Return a data set that can be skewed as the settings say, its channels as clients will have them.
+    """Return a data set that can be skewed as the settings say, with the channels that clients will have.
 
     Raises:
-        InputError: settings or data that no skew goes with.
+        InputError: the settings or the data cannot be skewed.
     """
     wanted = settings.data
     if wanted.skew == "none":
         if wanted.skew_levels is not None:
-            raise InputError(f"data.skew_levels = {wanted.skew_levels}: is used with a data.skew only, which is 'none'")
+            raise InputError(f"data.skew_levels = {wanted.skew_levels}: needs a data.skew, which is 'none'")
         return data
     if data.groups is not None or len(data.turns) > 1 or wanted.rotations or wanted.partition in _GROUPED:
         raise InputError(
-            f"data.skew = {wanted.skew!r}: its levels are planted groups, and {data.name} as dealt out here has groups "
-            "of its own; leave out data.skew, or data.rotations, data.group or the partition by groups"
+            f"data.skew = {wanted.skew!r}: its levels are planted groups, but {data.name} as partitioned here already "
+            "has groups; leave out data.skew, or data.rotations, data.group or the partition by groups"
         )
     return with_colours(data) if wanted.skew == "colour" else data
 
 
 def skew_clients(settings: Settings, data: Dataset, parts: Parts, test_parts: Parts | None = None) -> Dataset:
-    """Return the pool as the clients have it that hold these parts, their levels as planted groups.
+    """Return the pool with the skew of the clients that hold these parts, and their levels as planted groups.
 
-    Test samples are of their owners' levels, or of those of `test_parts`; others are spread over all levels.
+    Test samples get their owners' levels, or those of `test_parts`; others are spread over all levels.
     """
     wanted = settings.data
     levels = levels_of(settings)
@@ -57,7 +57,7 @@ def skew_clients(settings: Settings, data: Dataset, parts: Parts, test_parts: Pa
 
 
 def levels_of(settings: Settings) -> int:
-    """Return how many levels there are: as many as clients, unless the settings say."""
+    """Return the number of levels: one per client unless the settings say otherwise."""
     clients = settings.data.clients + settings.data.held_out_clients
     wanted = settings.data.skew_levels or clients
     if wanted > clients:
@@ -85,7 +85,7 @@ def _change(settings: Settings, data: Dataset, levels: int, purpose: str, rows: 
 
 
 def _of_owners(owners: Ids, test_owners: Ids, parts: Parts, own: Ids, otherwise: Ids) -> Ids:
-    """Return the level of each test sample: its owner's, where that is one of the clients."""
+    """Return the level of each test sample: its owner's, if that is one of the clients."""
     level_of = np.full(1 + max(int(owners.max()), int(test_owners.max())), -1)
     level_of[[owners[part[0]] for part in parts]] = own
     return np.where(level_of[test_owners] < 0, otherwise, level_of[test_owners])

@@ -1,4 +1,4 @@
-"""How many bytes a run's models, messages and updates have."""
+"""The size in bytes of a run's models, messages and updates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from atoll.schedules.events import Event
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """How many bytes a run's models, messages and updates have."""
+    """The size in bytes of a run's models, messages and updates."""
 
     initial: InitialModel
     planned: PlannedMethod
@@ -24,12 +24,12 @@ class Traffic:
 
     @property
     def model_bytes(self) -> int:
-        """Bytes of what travels of one model."""
+        """Bytes of the communicated part of a model."""
         return self.initial.bytes_without(self.planned.method.stays)
 
     @cached_property
     def sent_bytes(self) -> int:
-        """Bytes of a model that is sent, with the moments that travel with it (CFL-MGD's u_p)."""
+        """Bytes of a communicated model, including moments (CFL-MGD's u_p)."""
         method = self.planned.method
         known = self.model_bytes + carried_bytes(method.rule, self.initial.copy())
         changed = method.trainer is not None or any(stage.is_at_client for stage in method.stages)
@@ -38,13 +38,13 @@ class Traffic:
 
     @property
     def message_bytes(self) -> int:
-        """Bytes of what an event's `models_down` and `models_up` count, unless the schedule says otherwise: models."""
+        """Bytes of a message that `models_down` and `models_up` count: a model unless the schedule says otherwise."""
         size = self.planned.method.schedule.message_bytes
         return self.sent_bytes if size is None else size
 
     @cached_property
     def update_bytes(self) -> int:
-        """Bytes of what a client sends up: a message, or what its last stage makes of its update."""
+        """Bytes of a client's upload: a message, or the output of its last stage."""
         stages = self.planned.method.stages
         if not any(stage.form for stage in stages):
             return self.message_bytes
@@ -54,11 +54,11 @@ class Traffic:
         return self.message_bytes if sent is form else bytes_of_form(sent)
 
     def bytes_up(self, messages: int, updates: int) -> int:
-        """Return the bytes of so many messages that are sent up, of which so many are clients' updates."""
+        """Return the uploaded bytes of a number of messages, some of which are clients' updates."""
         return updates * self.update_bytes + (messages - updates) * self.message_bytes
 
     def bytes_of(self, events: Sequence[Event]) -> tuple[int, int]:
-        """Return the bytes that events of the schedule send up, and down."""
+        """Return the bytes that the schedule's events upload and download."""
         up, down, updates = (
             sum(getattr(event, name) for event in events) for name in ("models_up", "models_down", "client_updates")
         )

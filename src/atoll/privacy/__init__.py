@@ -1,1 +1,1 @@
-"""Differential privacy: what is clipped, where noise goes, what a schedule costs, and the ledger of what was spent."""
+"""Differential privacy: clipping, noise, the privacy cost of a schedule, and the ledger of what was spent."""

@@ -1,4 +1,4 @@
-"""Updates as vectors of bounded length: taken from what clients send, clipped, summed, and put back on a model."""
+"""Updates as vectors of bounded norm: extracted from clients' models, clipped, summed, and applied to a model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from atoll.privacy.noise import Draw
 from atoll.support.process import one_thread
 
 CLIP = "clip@privacy"
-"""The name under which a model carries the length that the next updates are clipped to, where it adapts."""
+"""The name under which a model carries the clipping norm of the next updates, if it adapts."""
 
 Update = dict[str, Tensor]
-"""By how much the tensors of a model changed, in double precision; moments times the learning rate."""
+"""The changes in a model's tensors, in double precision; moments are multiplied by the learning rate."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """Which tensors make up an update; all others of a model stay what clients were sent.
+    """The tensors of an update; a model's other tensors keep the values that clients were sent.
 
     Attributes:
-        tensors: shape and type of each, by name: the parameters that train, and the moments that travel with them.
-        moment_scale: what moments are multiplied by.
+        tensors: shape and type of each, by name: trained parameters and communicated moments.
+        moment_scale: factor for moments.
     """
 
     tensors: Form
@@ -34,7 +34,7 @@ class Shape:
 
     @one_thread()
     def difference(self, model: Model, start: Model) -> Update:
-        """Return what a model changed by; moments that were not sent began at zero."""
+        """Return the change in a model; moments that were not sent began at zero."""
         return {
             name: (model[name].double() - start[name].double() if name in start else model[name].double())
             * self._scale(name)
@@ -42,17 +42,17 @@ class Shape:
         }
 
     def only(self, update: Mapping[str, Tensor]) -> Update:
-        """Return the update without what comes with it."""
+        """Return the update alone, without anything sent with it."""
         return {name: update[name] for name in self.tensors}
 
     def zeros(self, device: torch.device) -> Update:
-        """Return the update that changes nothing."""
+        """Return a zero update."""
         made = self.tensors.items()
         return {name: torch.zeros(shape, dtype=torch.float64, device=device) for name, (shape, _) in made}
 
     @one_thread()
     def moved(self, start: Model, update: Mapping[str, Tensor]) -> Model:
-        """Return the model with its tensors moved by an update."""
+        """Return the model with an update added."""
         made = dict(start)
         for name, (_, kind) in self.tensors.items():
             change = update[name] / self._scale(name)
@@ -60,7 +60,7 @@ class Shape:
         return made
 
     def noise(self, draw: Draw, deviation: float, device: torch.device) -> Update:
-        """Return independent normal numbers of this deviation in the place of every coordinate."""
+        """Return an update of independent normal numbers with this standard deviation."""
         counts = [shape.numel() for shape, _ in self.tensors.values()]
         drawn = torch.from_numpy(draw(sum(counts)) * deviation).to(device)
         parts = torch.split(drawn, counts)
@@ -71,7 +71,7 @@ class Shape:
 
 
 def shape_of(module: nn.Module, rule: LocalRule) -> Shape:
-    """Return what clients send that changes; takes a step on the module to see which moments there are."""
+    """Return the tensors of clients' updates; takes a step on the module to find its moments."""
     own = {name: each for name, each in module.named_parameters() if each.requires_grad}
     sent = dict[str, Tensor](own)
     if rule.carry_moments:
@@ -85,12 +85,12 @@ def shape_of(module: nn.Module, rule: LocalRule) -> Shape:
 
 @one_thread()
 def length_of(update: Update) -> float:
-    """Return the Euclidean length of an update."""
+    """Return the Euclidean norm of an update."""
     return float(torch.stack([tensor.square().sum() for tensor in update.values()]).sum().sqrt())
 
 
 def clip(update: Update, longest: float) -> Update:
-    """Return the update, scaled down to this length if it is longer; one that is not finite becomes zeros."""
+    """Return the update, scaled down to norm `longest` if it is longer; zeros if it is not finite."""
     length = length_of(update)
     if not length < float("inf"):
         return {name: torch.zeros_like(tensor) for name, tensor in update.items()}
@@ -100,12 +100,12 @@ def clip(update: Update, longest: float) -> Update:
 
 @dataclass(frozen=True, eq=False)
 class SumOfUpdates:
-    """The combine rule that returns the weighted sum of the clients' updates, not a model; `Publisher` makes one of it.
+    """The combine rule that returns the weighted sum of clients' updates, from which `Publisher` makes a model.
 
     Attributes:
-        shape: what an update is.
-        longest: updates are clipped to this length, if the model says no other (`CLIP`); None: clients have done so.
-        adapts: whether those that need no clipping are counted, as `CLIP`: half a weight each, minus half for others.
+        shape: the tensors of an update.
+        longest: the clipping norm, unless the model carries another (`CLIP`); None: clients have clipped.
+        adapts: whether unclipped updates are counted, as `CLIP`: half a weight each, minus half for clipped ones.
     """
 
     shape: Shape
@@ -129,5 +129,5 @@ class SumOfUpdates:
 
 
 def clip_of(model: Model, first: float) -> float:
-    """Return the length that a model says updates are clipped to; the first one where it says none."""
+    """Return the clipping norm that a model carries; the first one if it carries none."""
     return float(model[CLIP]) if CLIP in model else first

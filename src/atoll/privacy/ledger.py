@@ -1,4 +1,4 @@
-"""The ledger: every release of a run is written down, and flushed to disk, before it happens."""
+"""The ledger: every release of a run is recorded, and flushed to disk, before it happens."""
 
 import hashlib
 import json
@@ -24,16 +24,15 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Account:
-    """What a ledger is kept of.
+    """What a ledger accounts for.
 
     Attributes:
-        run: checksum of all that the run's bits depend on.
-        clients: how many there are.
-        mechanism: what is hidden, and how.
+        run: checksum of everything that affects the run's bits.
+        clients: number of clients.
+        mechanism: the clipping and noise.
         cost: of one release.
-        most_releases: that any client may take part in within the budget, as far as was planned; None: there is no
-            budget.
-        is_fleet: whether noise comes from the system's entropy, so that a release that is made again is another one.
+        most_releases: planned maximum number of releases per client within the budget; None: there is no budget.
+        is_fleet: whether noise comes from the system's entropy, so that a repeated release is a new one.
     """
 
     run: str
@@ -45,7 +44,7 @@ class Account:
 
     @property
     def noise_from(self) -> str:
-        """Where noise comes from, in a word."""
+        """The source of the noise."""
         return "system" if self.is_fleet else "seed"
 
     @property
@@ -56,7 +55,7 @@ class Account:
         )
 
     def covers(self, releases: int) -> bool:
-        """Whether the budget covers so many releases of one client."""
+        """Whether the budget covers this number of releases of one client."""
         most, wanted = self.most_releases, self.mechanism
         if most is None or releases <= most:
             return True
@@ -64,18 +63,18 @@ class Account:
 
 
 class RunLedger:
-    """A run's releases, in `LEDGER`: a line an event, each with a checksum of all before it.
+    """A run's releases, in `LEDGER`: one line per event, each with a checksum of all lines before it.
 
-    `SEAL` says how many lines there are and the last checksum, so that a ledger that was shortened is found out, unless
-    somebody shortened both. A release of a simulation that is made again, as after a crash, is the same to the bit and
-    tells nothing new: it is written down once. On a fleet it has noise of its own, and is charged each time.
+    `SEAL` holds the number of lines and the last checksum, so that a truncated ledger is detected unless both files
+    were altered. In simulation a repeated release, as after a crash, is bit-identical and reveals nothing new, so it is
+    recorded once. On a fleet its noise is new, and it is charged each time.
 
     Attributes:
-        releases: how many releases each client has been charged for, [clients].
+        releases: number of releases that each client has been charged for, [clients].
     """
 
     def __init__(self, folder: Path, account: Account) -> None:
-        """Begin with no release; `begin_ledger` and `open_ledger` make one with its files."""
+        """Begin without releases; `begin_ledger` and `open_ledger` make a ledger with its files."""
         self.releases: Ids = np.zeros(account.clients, np.int64)
         self._folder = folder
         self._account = account
@@ -87,18 +86,18 @@ class RunLedger:
         """Charge the event's clients for its releases, before these happen.
 
         Raises:
-            RunError: that would exceed the budget, it contradicts what was written before, or it cannot be written.
+            RunError: this would exceed the budget, contradicts an earlier record, or cannot be written.
         """
         entry = {"event": event.index, "releases": event.intra_rounds, "clients": event.cohort.tolist()}
         if (before := self._charged.get(event.index)) is not None and not self._account.is_fleet:
             if before != entry:
-                raise RunError(f"{self._folder / LEDGER}: event {event.index} is there with other clients; it must not")
+                raise RunError(f"{self._folder / LEDGER}: event {event.index} is already recorded with other clients")
             return
         after = self._add(self.releases.copy(), entry)
         if not self._account.covers(int(after.max(initial=0))):
             raise RunError(
                 f"event {event.index}: would exceed privacy.epsilon = {self._account.mechanism.epsilon}, so it "
-                "does not take place; what was done before is kept"
+                "does not take place; earlier results are kept"
             )
         chain = _digest(self._chain, entry)
         append_line(self._folder / LEDGER, entry | {"chain": chain})
@@ -107,11 +106,11 @@ class RunLedger:
 
     @property
     def epsilon(self) -> float:
-        """What the worst client has spent."""
+        """The epsilon that the worst client has spent."""
         return epsilon_of(self._account.cost, int(self.releases.max(initial=0)), self._account.mechanism.delta)
 
     def summary(self) -> dict[str, Any]:
-        """Return what ``summary.json`` says of it; an epsilon that is not finite is None."""
+        """Return its entries in ``summary.json``; an infinite epsilon becomes None."""
         wanted = self._account.mechanism
         return {
             "trust": wanted.trust,
@@ -128,37 +127,37 @@ class RunLedger:
         }
 
     def replay(self, lines: list[bytes]) -> None:
-        """Take what a file holds, its head first.
+        """Read the lines of a file, its head first.
 
         Raises:
-            ValueError: it is not as it was written, or another run's.
+            ValueError: it was altered, or is another run's.
         """
         head, *entries = (_as_dict(parse_json(line)) for line in lines)
         if head != json.loads(json.dumps(self._account.head)):
-            raise ValueError("it is of another run")
+            raise ValueError("it is another run's")
         for number, entry in enumerate(entries, 2):
             chain = entry.pop("chain", None)
             if chain != _digest(self._chain, entry):
-                raise ValueError(f"line {number} does not follow from those before it")
+                raise ValueError(f"line {number} does not match the lines before it")
             self._take(entry, chain)
 
     def require_whole(self, events_done: int) -> None:
-        """Refuse a ledger from which something is missing, by its seal and by the events that are over.
+        """Reject a ledger from which something is missing, by its seal and the completed events.
 
         Raises:
-            ValueError: says what.
+            ValueError: says what is missing.
         """
         seal = _as_dict(read_json(self._folder / SEAL, self._folder))
         lines = len(self._entries)
         if seal.get("lines") not in (lines, lines - 1):
-            raise ValueError(f"it has {lines} releases, of {seal.get('lines')} that were made")
+            raise ValueError(f"it has {lines} of {seal.get('lines')} releases")
         if seal["lines"] == lines and seal.get("chain") != self._chain:
-            raise ValueError("its seal is another one's")
+            raise ValueError("its seal belongs to another ledger")
         if missing := sorted(set(range(events_done)) - self._charged.keys()):
-            raise ValueError(f"event {missing[0]}, which is over, is missing")
+            raise ValueError(f"event {missing[0]}, which is completed, is missing")
 
     def write(self) -> None:
-        """Write all of it anew, without a line that a crash has torn."""
+        """Rewrite the file, without a line cut off by a crash."""
         entries, chain = [], _digest("", self._account.head)
         for entry in self._entries:
             chain = _digest(chain, entry)
@@ -180,7 +179,7 @@ class RunLedger:
 
 
 def begin_ledger(folder: Path, account: Account) -> RunLedger:
-    """Write a ledger without releases; return it.
+    """Write a ledger without releases, and return it.
 
     Raises:
         RunError: it cannot be written.
@@ -191,10 +190,10 @@ def begin_ledger(folder: Path, account: Account) -> RunLedger:
 
 
 def open_ledger(folder: Path, account: Account, events_done: int) -> RunLedger:
-    """Return the ledger of a run that goes on after so many events.
+    """Return the ledger of a run that resumes after this number of events.
 
     Raises:
-        InputError: it is gone, shortened, changed, or of another run.
+        InputError: it is missing, truncated, altered, or another run's.
     """
     path, ledger = folder / LEDGER, RunLedger(folder, account)
     try:
@@ -202,11 +201,11 @@ def open_ledger(folder: Path, account: Account, events_done: int) -> RunLedger:
         ledger.require_whole(events_done)
     except OSError as error:
         raise InputError(
-            f"--resume: {error.filename or path} cannot be read ({error.strerror or error}); without its ledger nobody "
-            "knows what a private run has spent, so it cannot go on"
+            f"--resume: {error.filename or path} cannot be read ({error.strerror or error}); without its ledger "
+            "a private run cannot continue, since what it has spent is unknown"
         ) from error
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise InputError(f"--resume: {path} is not this run's whole ledger ({error}), so it cannot go on") from error
+        raise InputError(f"--resume: {path} is not this run's whole ledger ({error}), so it cannot continue") from error
     ledger.write()
     return ledger
 
@@ -217,5 +216,5 @@ def _digest(before: str, entry: Mapping[str, Any]) -> str:
 
 def _as_dict(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError("it is no table")
+        raise ValueError("it is not a table")
     return value

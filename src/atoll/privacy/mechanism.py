@@ -1,4 +1,4 @@
-"""What is done to what clients send, and what one release of it costs: the numbers, without the tensors."""
+"""The parameters of the clipping and noise, and the privacy cost of one release; no tensors."""
 
 import math
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ Identity = Literal["response", "exponential"]
 
 @dataclass(frozen=True)
 class Cost:
-    """What one client spends by taking part in one release, the worst that may happen.
+    """The worst-case cost to a client of taking part in one release.
 
     Attributes:
-        gaussians: noise multipliers of the Gaussian mechanisms that its data enter, one each.
+        gaussians: noise multiplier of each Gaussian mechanism that its data enter.
         adjacency: what the guarantee compares, see `Mechanism`.
-        response: (noise, buckets) of the randomised response that a choice costs no more than, as dp-accounting counts
-            them; between any two choices, whatever the adjacency. None: there is none.
+        response: (noise, buckets), in dp-accounting's terms, of a randomised response that costs at least as much as a
+            choice; compares any two choices, whatever the adjacency. None: there is no choice.
     """
 
     gaussians: tuple[float, ...]
@@ -28,35 +28,35 @@ class Cost:
 
     @property
     def is_private(self) -> bool:
-        """Whether anything is hidden at all."""
+        """Whether there is any noise."""
         return all(self.gaussians)
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """Clips what each client sends, and adds Gaussian noise where trust ends.
+    """Clips clients' updates, and adds Gaussian noise where trust ends.
 
-    A client's update is all that its model changed by, moments that travel with it included (times the learning rate,
-    so that they are of the same size), as one vector.
+    A client's update is the change in its model, including communicated moments (times the learning rate, to match in
+    size), as one vector.
 
     Attributes:
-        trust: who sees what clients send before there is noise in it: the server, the cluster's aggregator, or nobody
-            but the client.
-        clip: the longest that an update may be, C.
-        noise: the noise's standard deviation over C, in each coordinate of a sum of updates; by `client`, of an update.
-        delta: the probability that epsilon may be exceeded with.
-        epsilon: the budget of the worst client; None: there is none.
-        adjacency: zero-out: a client's updates against zeros in their place; replace: against any others.
-        samples_cap: clients weigh as their samples, to this many; None: all weigh alike.
-        count_noise: the noise's standard deviation in what clusters that clients choose themselves are divided by.
-        least_clients: such a cluster is divided by no less, whatever the noise says.
-        clusters_are_public: who is in which cluster is no secret, though found from clients' data.
+        trust: who sees updates before noise is added: the server, the cluster's aggregator, or only the client.
+        clip: the clipping norm, C.
+        noise: standard deviation of the noise over C, in each coordinate of a sum of updates; with `client`, of each
+            update.
+        delta: the probability with which epsilon may be exceeded.
+        epsilon: the budget of the worst client; None: no budget.
+        adjacency: zero-out: compares a client's updates with zeros; replace: with any other updates.
+        samples_cap: clients are weighted by their samples, up to this number; None: equally.
+        count_noise: standard deviation of the noise in the divisor of clusters that clients choose.
+        least_clients: lower bound on that divisor.
+        clusters_are_public: whether cluster assignments are no secret, though found from clients' data.
         identity_epsilon: epsilon of a client's choice of its cluster; None: no choice is sent.
-        identity: how it is told: by k-ary randomised response, or drawn by the exponential mechanism on the losses.
-        most_loss: losses above count as this, by which the exponential mechanism knows how far they can be apart.
-        quantile: C moves to where this share of the updates need no clipping (Andrew et al. 2021); None: it is fixed.
-        quantile_noise: the noise's standard deviation in the number of those that need none.
-        quantile_rate: how fast C moves, eta: ``C <- C exp(-eta (share - quantile))``.
+        identity: how the choice is randomised: k-ary randomised response, or the exponential mechanism on the losses.
+        most_loss: cap on losses, which bounds the sensitivity of the exponential mechanism.
+        quantile: C adapts so that this share of updates is not clipped (Andrew et al. 2021); None: it is fixed.
+        quantile_noise: standard deviation of the noise in the number of unclipped updates.
+        quantile_rate: step size of C, eta: ``C <- C exp(-eta (share - quantile))``.
     """
 
     trust: Trust
@@ -77,7 +77,7 @@ class Mechanism:
     quantile_rate: float = 0.2
 
     def __post_init__(self) -> None:
-        """Refuse a budget that no run could keep, and a quantile without noise.
+        """Reject a budget that no run could keep, and a quantile without noise.
 
         Raises:
             InputError: names the settings.
@@ -96,15 +96,15 @@ class Mechanism:
         return self.trust == "client"
 
     def cost(self, clusters: int, chosen: bool, counted: bool) -> Cost:
-        """Return what a release costs each client of its cohort.
+        """Return the cost of a release to each client of its cohort.
 
-        With zero-out adjacency a client moves the sum of weighted updates by no more than C, since none weighs more
-        than 1; if it chooses its cluster it moves one of P blocks, so the vector of them all by no more than C, and the
-        vector of counts by no more than 1; where C adapts, it moves the number of updates that need no clipping by half
-        at most, since each counts as 1/2 or -1/2. With `replace` it is twice that, which dp-accounting counts itself.
+        With zero-out adjacency a client changes the sum of weighted updates by at most C, since no weight exceeds 1.
+        If it chooses its cluster, it changes one of P blocks, so their concatenation by at most C, and the vector of
+        counts by at most 1. If C adapts, it changes the number of unclipped updates by at most 1/2, since each counts
+        as 1/2 or -1/2. With `replace` all of this doubles, which dp-accounting itself takes into account.
 
         Args:
-            clusters: P.
+            clusters: number of clusters, P.
             chosen: whether clients choose their clusters.
             counted: whether the clients of each such cluster are counted.
         """
@@ -115,13 +115,13 @@ class Mechanism:
         return Cost((self.noise, *counts, *shares), self.adjacency)
 
     def response(self, clusters: int) -> tuple[float, int]:
-        """Return the response that a choice is, or, of the exponential mechanism, the worst one of its epsilon."""
+        """Return a choice's randomised response; for the exponential mechanism, the worst one with its epsilon."""
         epsilon, buckets = self.identity_epsilon or 0.0, 2 if self.identity == "exponential" else clusters
         return response_noise(buckets, epsilon), buckets
 
 
 def response_noise(clusters: int, epsilon: float) -> float:
-    """Return the probability with which a choice is drawn anew, uniformly from all, that gives k-ary response epsilon.
+    """Return the probability of replacing a choice by a uniform one that gives k-ary response this epsilon.
 
     >>> round(response_noise(2, math.log(3)), 12)
     0.5
@@ -130,7 +130,7 @@ def response_noise(clusters: int, epsilon: float) -> float:
 
 
 def response_epsilon(noise: float, clusters: int) -> float:
-    """Return epsilon of k-ary response that draws anew with this probability: the inverse of `response_noise`.
+    """Return the epsilon of k-ary response with this probability of a uniform choice: inverts `response_noise`.
 
     >>> round(response_epsilon(response_noise(4, 1.5), 4), 12)
     1.5

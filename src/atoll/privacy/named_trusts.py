@@ -1,4 +1,4 @@
-"""Who is trusted, by name: functions whose parameters are the settings of ``[privacy]``, and fields of `Mechanism`."""
+"""Trust models by name: functions whose parameters are the settings of ``[privacy]`` and fields of `Mechanism`."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -13,7 +13,7 @@ AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 
 
 def none() -> None:
-    """Everybody is trusted: nothing is clipped, and no noise is added."""
+    """Trust everyone: nothing is clipped, and no noise is added."""
 
 
 def server(
@@ -33,18 +33,18 @@ def server(
     """Trust the server: it sees each client's update, clips it, and adds noise to each cluster's sum.
 
     Args:
-        clip: the longest that a client's update may be, as a Euclidean norm, C; longer ones are scaled down
+        clip: largest Euclidean norm of a client's update, C; longer updates are scaled down
         noise: standard deviation of the noise over C, in each coordinate of a sum (client: of each update)
-        delta: the probability that epsilon may be exceeded with
-        epsilon: the budget: the run ends before the release that would exceed it, for any client; unset: none
-        adjacency: zero-out: a client's updates against zeros in their place; replace: against any other updates
-        samples_cap: clients weigh as their samples, but as no more than this; unset: all weigh alike
-        count_noise: where clients find their clusters, the noise's standard deviation in the number that found each
-        least_clients: where clients find their clusters, a sum is divided by no less
-        clusters_are_public: say that it is no secret who is in which cluster, though found from clients' data
-        quantile: clip is only the first C; it moves to where this share of the updates need no clipping
-        quantile_noise: standard deviation of the noise in the number of updates that need none
-        quantile_rate: how fast C moves
+        delta: the probability with which epsilon may be exceeded
+        epsilon: the budget: the run ends before a release that would exceed it for any client; unset: no budget
+        adjacency: zero-out: compares a client's updates with zeros; replace: with any other updates
+        samples_cap: clients are weighted by their samples, up to this number; unset: equally
+        count_noise: if clients find their clusters, standard deviation of the noise in the number that found each
+        least_clients: if clients find their clusters, lower bound on the divisor of a sum
+        clusters_are_public: declare cluster assignments no secret, though they are found from clients' data
+        quantile: clip is only the initial C, which adapts so that this share of updates is not clipped
+        quantile_noise: standard deviation of the noise in the number of unclipped updates
+        quantile_rate: step size of C
     """
     return Mechanism("server", **locals())
 
@@ -61,7 +61,7 @@ def aggregator(
     quantile_noise: PositiveFloat | None = None,
     quantile_rate: PositiveFloat = 0.2,
 ) -> Mechanism:
-    """Trust the cluster's aggregator, not the server: each average in a cluster has noise; merges add none."""
+    """Trust the cluster's aggregator, not the server: each average in a cluster is noisy; merges add no noise."""
     return Mechanism("aggregator", **locals())
 
 
@@ -78,12 +78,12 @@ def client(
     identity: Identity = "response",
     most_loss: PositiveFloat = 3.0,
 ) -> Mechanism:
-    """Trust nobody: clients clip their updates and add noise to them before they send them.
+    """Trust no one: clients clip their updates and add noise before sending them.
 
     Args:
-        identity_epsilon: where clients find their clusters, epsilon of each choice
-        identity: how the choice is told: by randomised response, or drawn by the exponential mechanism on the losses
-        most_loss: exponential: losses above count as this
+        identity_epsilon: if clients find their clusters, epsilon of each choice
+        identity: how the choice is randomised: randomised response, or the exponential mechanism on the losses
+        most_loss: cap on losses, for the exponential mechanism
     """
     return Mechanism("client", **locals())
 

@@ -9,38 +9,38 @@ from atoll.support.errors import InputError
 
 _ONE_UPDATE = "it is not proven that a client sends no more than one update"
 PROVEN = {
-    Need.MEAN: "noise hides a client in a sum of clipped updates, and this rule combines them otherwise (robust rules "
-    "move by an unknown length when one client does)",
+    Need.MEAN: "noise hides a client in a sum of clipped updates, but this rule combines them otherwise (one client "
+    "changes the result of a robust rule by an unknown amount)",
     Need.NO_STATE: "state that clients keep between tasks carries information from one release into others, which are "
     "not charged for it",
-    Need.FIXED_CLUSTERS: "clusters would be learned from updates before there is noise in them",
+    Need.FIXED_CLUSTERS: "clusters would be learned from updates without noise",
     Need.NO_DRAWING: "who trains depends on losses, which are clients' data",
     Need.PLAIN_TRAINING: _ONE_UPDATE,
     Need.NO_SCREENING: "rejected results reveal something about clients' data",
     Need.OWN_LAYERS: "layers that clusters share are weighted by how many clients chose each cluster, without noise",
     Need.ONE_START: "the best of several starts is chosen by clients' losses, without noise",
-    Need.MERGED_MODELS: "the server adds single clients' updates",
+    Need.MERGED_MODELS: "the server merges single clients' updates",
 }
 """What every mechanism requires, and why."""
 
 BY_SERVER = {
     Need.SINGLE_UPDATES: "a server that clips must see single updates",
-    Need.KNOWN_CODE: "a function of your own may mix one client's update with another's",
+    Need.KNOWN_CODE: "your own function may mix one client's update with another's",
 }
 """What a server that clips updates and adds the noise requires as well."""
 
 BY_CLIENTS = {
     Need.HONEST: "clients that attack would neither clip their updates nor add noise",
-    Need.NUMBERS: "noise is added to numbers, which coded updates are not",
+    Need.NUMBERS: "noise cannot be added to encoded updates",
 }
-"""What clients that do this themselves require as well."""
+"""What clients that clip and add noise themselves require as well."""
 
 
 def require_hidden_choice(mechanism: Mechanism, counts: bool) -> None:
     """Reject clients that choose their cluster if others would see the choice.
 
     Args:
-        mechanism: what is hidden, and how.
+        mechanism: the clipping and noise.
         counts: whether a cluster's update is divided by the number of clients that chose it.
 
     Raises:
@@ -48,29 +48,29 @@ def require_hidden_choice(mechanism: Mechanism, counts: bool) -> None:
     """
     if mechanism.trust == "aggregator":
         raise InputError(
-            "privacy.trust = 'aggregator': a client that finds its cluster itself would tell its choice to others; use "
+            "privacy.trust = 'aggregator': a client that finds its own cluster would reveal its choice to others; use "
             "'server' or 'client'"
         )
     if mechanism.is_local and mechanism.identity_epsilon is None:
         raise InputError(
-            "privacy.identity_epsilon is not set, but clients that find their clusters tell the server which: with "
-            "privacy.trust = 'client' the choice must be hidden too"
+            "privacy.identity_epsilon is not set, but clients that find their clusters report them to the server: "
+            "privacy.trust = 'client' must hide this choice too"
         )
     counts = counts or mechanism.quantile is not None
     if mechanism.trust == "server" and counts and mechanism.count_noise is None:
         raise InputError(
-            "privacy.count_noise is not set, but a cluster's mean is over the clients that found it, whose number must "
-            "have noise too; method.option = 'gradients' needs no such number where no momentum travels"
+            "privacy.count_noise is not set, but a cluster's mean is over the clients that found it, and their number "
+            "needs noise too; method.option = 'gradients' without momentum needs no such number"
         )
 
 
 def refuse_module(module: nn.Module, mechanism: Mechanism) -> None:
-    """Refuse a model that would tell of clients' data in numbers that noise cannot hide, or would break.
+    """Reject a model that noise would break, or with tensors that would reveal clients' data despite it.
 
     Raises:
         InputError: names the layer or tensor.
     """
-    told = f"privacy.trust = {mechanism.trust!r}: does not go with the model"
+    told = f"privacy.trust = {mechanism.trust!r}: cannot be used with the model"
     for name, layer in module.named_modules():
         if isinstance(layer, _NormBase) and layer.track_running_stats:
             raise InputError(
@@ -78,7 +78,7 @@ def refuse_module(module: nn.Module, mechanism: Mechanism) -> None:
                 "without, such as GroupNorm"
             )
     if whole := [name for name, tensor in module.state_dict().items() if not tensor.is_floating_point()]:
-        raise InputError(f"{told}: {whole[0]!r} holds whole numbers, to which no noise can be added")
+        raise InputError(f"{told}: {whole[0]!r} holds integers, to which no noise can be added")
     every, once = (dict(module.named_parameters(remove_duplicate=same)) for same in (False, True))
     if tied := every.keys() - once.keys():
-        raise InputError(f"{told}: {min(tied)!r} is the same tensor as another, and would have noise of its own")
+        raise InputError(f"{told}: {min(tied)!r} is the same tensor as another, but would get separate noise")

@@ -1,4 +1,4 @@
-"""Where noise comes from: the seed, so that a simulation can be repeated, or the system's entropy, on a fleet."""
+"""Sources of noise: the seed, so that a simulation can be repeated, or the system's entropy, on a fleet."""
 
 import os
 from collections.abc import Callable
@@ -10,21 +10,21 @@ from atoll.support.arrays import Floats
 from atoll.support.seeds import generator
 
 Draw = Callable[[int], Floats]
-"""Returns so many independent standard normal numbers."""
+"""Returns this many independent standard normal numbers."""
 
 Noise = Callable[..., Draw]
-"""Returns what draws for one purpose and key."""
+"""Returns the source of draws for one purpose and key."""
 
 _SUMMED = 4
 
 
 def from_seed(seed: int) -> Noise:
-    """Return noise that repeats: the same for the same seed, purpose and key. Who knows the seed can take it away."""
+    """Return reproducible noise, given by seed, purpose and key. Anyone who knows the seed can remove it."""
     return partial(_seeded, seed)
 
 
 def from_system(purpose: str, *key: int) -> Draw:
-    """Return noise (`Noise`) that never repeats, of bytes that the system's cryptographic generator gives."""
+    """Return noise (`Noise`) that never repeats, from the system's cryptographic generator."""
     return _unforeseen
 
 
@@ -33,7 +33,7 @@ def _seeded(seed: int, purpose: str, *key: int) -> Draw:
 
 
 def _unforeseen(count: int) -> Floats:
-    """Return sums of four normal numbers, halved: whose gaps, as numbers of a machine, give little away.
+    """Return halved sums of four normal numbers, which reveal little through the gaps of floating-point numbers.
 
     Holohan and Braghin 2021, Secure Random Sampling in Differential Privacy.
     """
@@ -44,7 +44,7 @@ def _unforeseen(count: int) -> Floats:
 
 
 def _normal(count: int) -> Floats:
-    """Return standard normal numbers, by Box and Muller's transform of 53 bits each."""
+    """Return standard normal numbers, by the Box-Muller transform of 53 bits each."""
     pairs = (count + 1) // 2
     bits = np.frombuffer(os.urandom(16 * pairs), np.uint64).reshape(2, pairs) >> np.uint64(11)
     lengths = np.sqrt(-2 * np.log((bits[0] + 1.0) * 2.0**-53))  # of (0, 1], so that no logarithm is infinite

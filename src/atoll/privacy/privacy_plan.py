@@ -1,4 +1,4 @@
-"""What a schedule will cost each client, known before training."""
+"""The privacy cost of a schedule to each client, known before training."""
 
 import math
 from collections.abc import Iterator
@@ -12,22 +12,22 @@ from atoll.privacy.mechanism import Cost
 from atoll.schedules.events import Event, Schedule
 from atoll.support.arrays import Floats, Ids
 
-POINTS = 24  # at which epsilon over rounds is computed, at most
+POINTS = 24  # maximum number of rounds at which epsilon is computed
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A schedule, with what each release in it costs.
+    """A schedule, with the cost of each release in it.
 
-    A client pays for the releases that its own data enter, whatever cluster they are of; what others' data enter tells
-    nothing of it, and what is merged of released models costs nothing more. So disjoint fixed clusters compose in
-    parallel, and a client that changes its cluster pays on. Where clients choose their cluster, each may be in any.
+    A client pays for the releases that its own data enter, in whatever cluster. Releases of others' data reveal nothing
+    about it, and merging released models costs nothing more. So disjoint fixed clusters compose in parallel, and a
+    client that changes its cluster continues to pay. If clients choose their cluster, each may be in any.
 
     Attributes:
         schedule: the events.
-        clients: how many clients there are.
-        cost: of one release to each client of its cohort.
-        delta: with which epsilon holds.
+        clients: number of clients.
+        cost: of one release, to each client of its cohort.
+        delta: the delta for which epsilon holds.
     """
 
     schedule: Schedule
@@ -37,12 +37,12 @@ class Plan:
 
     @cached_property
     def releases(self) -> Ids:
-        """How many releases each client takes part in, [clients]."""
+        """The number of releases that each client takes part in, [clients]."""
         return self._counted[0]
 
     @cached_property
     def worst_after(self) -> Ids:
-        """The most that any client has taken part in after so many events, [events + 1]."""
+        """The largest number of releases of any client after each number of events, [events + 1]."""
         return self._counted[1]
 
     @cached_property
@@ -55,31 +55,31 @@ class Plan:
 
     @property
     def worst_client(self) -> int:
-        """The client that spends most; of equals the first."""
+        """The client that spends most; the first on ties."""
         return int(self.releases.argmax())
 
     def epsilon(self, releases: int) -> float:
-        """Return what so many releases cost a client that takes part in all of them."""
+        """Return the cost of this number of releases to a client that takes part in all of them."""
         return epsilon_of(self.cost, releases, self.delta)
 
     def epsilon_after(self, events_done: int) -> float:
-        """Return what the worst client has spent after so many events."""
+        """Return what the worst client has spent after this number of events."""
         return self.epsilon(int(self.worst_after[events_done]))
 
     def most_releases(self, epsilon: float) -> int:
-        """Return how many of these releases a client can take part in for no more than epsilon."""
+        """Return how many of these releases a client can take part in within epsilon."""
         return most_releases(self.cost, self.delta, epsilon, int(self.worst_after[-1]))
 
     def within(self, most: int) -> int:
-        """Return how many events can take place before the one with which some client is in more releases than this."""
+        """Return how many events can take place before some client takes part in more than `most` releases."""
         return int(np.searchsorted(self.worst_after, most, side="right")) - 1
 
     def of_clusters(self) -> Floats:
-        """Return what the worst client of each cluster spends in all, [clusters]; 0 where a cluster never trains."""
+        """Return the total cost to each cluster's worst client, [clusters]; 0 if the cluster never trains."""
         return self._epsilons(self._by_cluster(self.releases, self.members))
 
     def table(self) -> list[dict[str, int | float | None]]:
-        """Return what each cluster's clients will spend, a row a cluster, as JSON can hold it."""
+        """Return what each cluster's clients will spend, one row per cluster, as JSON values."""
         rows = enumerate(zip(self.members, self.of_clusters().tolist(), strict=True))
         return [
             {
@@ -92,7 +92,7 @@ class Plan:
         ]
 
     def over_rounds(self) -> tuple[Ids, Floats]:
-        """Return some rounds, evenly spread, and what each cluster's worst client has spent after them.
+        """Return evenly spaced rounds, and what each cluster's worst client has spent after them.
 
         Returns:
             [points] and [points, clusters]
@@ -111,7 +111,7 @@ class Plan:
 
     @cached_property
     def members(self) -> tuple[Ids, ...]:
-        """The clients that ever train in each cluster; all that ever train, where they choose it themselves."""
+        """The clients that ever train in each cluster; all that ever train, if they choose their cluster."""
         everyone = np.unique(np.concatenate([np.zeros(0, np.int64), *(e.cohort for e in self.schedule.events)]))
         if any(event.clusters is None for event in self.schedule.events):
             return (everyone,) * self.schedule.clusters
@@ -140,7 +140,7 @@ def count(counts: Ids, event: Event) -> None:
 
 
 def finite(epsilon: float) -> float | None:
-    """Return epsilon as JSON can hold it: None for infinity.
+    """Return epsilon as a JSON value: None for infinity.
 
     >>> finite(math.inf), finite(1.5)
     (None, 1.5)

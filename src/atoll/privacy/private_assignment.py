@@ -1,4 +1,4 @@
-"""Which cluster a client chose, told so that nobody can be sure: randomised response, or the exponential mechanism."""
+"""Private choice of a client's cluster: by randomised response or the exponential mechanism."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,22 +16,22 @@ from atoll.support.arrays import Floats, Ids
 
 @dataclass(frozen=True, eq=False)
 class ToldAtRandom:
-    """Clients find their cluster by least loss, and tell one by chance (`engine.assignment.Assignment`).
+    """Clients find their cluster by least loss, and report it randomised (`engine.assignment.Assignment`).
 
     Attributes:
-        mechanism: how it is told.
-        noise: where the draws come from.
+        mechanism: how the choice is randomised.
+        noise: source of the draws.
     """
 
     mechanism: Mechanism
     noise: Noise
 
     def __call__(self, event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
-        """Return the clusters that the clients tell, and train in."""
+        """Return the clusters that the clients report, and train in."""
         return self.tell(executor.losses(starts, event.cohort, event.round), event.index, event.cohort)
 
     def tell(self, losses: Floats, index: int, clients: Ids) -> Ids:
-        """Return what clients tell for an event, [clients], of their losses, [clients, clusters]."""
+        """Return the clusters that clients report for an event, [clients], from their losses, [clients, clusters]."""
         wanted, clusters = self.mechanism, losses.shape[1]
         assert wanted.identity_epsilon is not None, "refused by `requirements.refuse_unproven`"
         if wanted.identity == "exponential":
@@ -42,16 +42,16 @@ class ToldAtRandom:
 def draw_choices(losses: Floats, epsilon: float, most_loss: float, noise: Noise, index: int, clients: Ids) -> Ids:
     """Return each client's choice by the exponential mechanism, [clients]: P(p) as exp(-epsilon loss_p / (2 B)).
 
-    McSherry and Talwar 2007, drawn by the largest of the scores with Gumbel noise. Losses are cut to 0 and B, so that
-    no two clients' data can make an answer more than e^epsilon likelier; one that is not finite counts as B.
+    McSherry and Talwar 2007; drawn as the largest score with Gumbel noise. Losses are clamped to [0, B], so that
+    changing a client's data makes no choice more than e^epsilon likelier; losses that are not finite count as B.
 
     Args:
         losses: [clients, clusters].
         epsilon: of one choice, between any two clients' data.
         most_loss: B.
-        noise: where the draws come from.
-        index: the event's.
-        clients: who chooses.
+        noise: source of the draws.
+        index: number of the event.
+        clients: the clients that choose.
     """
     losses = np.clip(np.nan_to_num(losses, nan=most_loss, posinf=most_loss), 0, most_loss)
     told = np.empty(len(losses), np.int64)
@@ -63,17 +63,17 @@ def draw_choices(losses: Floats, epsilon: float, most_loss: float, noise: Noise,
 
 
 def respond(choices: Ids, clusters: int, epsilon: float, noise: Noise, index: int, clients: Ids) -> Ids:
-    """Return choices by k-ary randomised response (Kairouz et al. 2016), [clients]; each draws its own.
+    """Return choices by k-ary randomised response (Kairouz et al. 2016), [clients].
 
-    A client without a choice (-1) draws too, so that it cannot be told by its silence.
+    A client without a choice (-1) draws one too, so that its silence reveals nothing.
 
     Args:
         choices: [clients].
         clusters: k.
         epsilon: of one choice, between any two choices.
-        noise: where the draws come from.
-        index: the event's.
-        clients: who chooses.
+        noise: source of the draws.
+        index: number of the event.
+        clients: the clients that choose.
     """
     anew = response_noise(clusters, epsilon)
     told = np.empty(len(choices), np.int64)
@@ -84,7 +84,7 @@ def respond(choices: Ids, clusters: int, epsilon: float, noise: Noise, index: in
 
 
 def _uniform(normal: Floats) -> Floats:
-    """Return numbers uniform in [0, 1) of standard normal ones."""
+    """Return uniform numbers in [0, 1) from standard normal ones."""
     from scipy.special import ndtr
 
     return np.asarray(np.minimum(ndtr(normal), 1 - 2.0**-53))

@@ -26,16 +26,16 @@ from atoll.support.arrays import Floats, Ids
 
 @dataclass(frozen=True, eq=False)
 class Publisher:
-    """Makes clusters' models of sums of updates (`engine.release.Release`): ``sent + (sum + noise) / denominator``.
+    """Makes clusters' models from sums of updates (`engine.release.Release`): ``sent + (sum + noise) / denominator``.
 
-    The denominator is the weight of the clients that were planned, whoever answered; of clusters that clients choose
-    themselves, the noisy weight of those that did, or with `over_cohort` that of the whole cohort.
+    The denominator is the weight of the planned clients, whoever answered. For clusters that clients choose, it is the
+    noisy weight of those that did, or with `over_cohort` that of the whole cohort.
 
     Attributes:
-        mechanism: what is hidden, and how.
-        shape: what an update is.
-        noise: where noise comes from.
-        clusters: P.
+        mechanism: the clipping and noise.
+        shape: the tensors of an update.
+        noise: source of the noise.
+        clusters: number of clusters, P.
         chosen: whether clients choose their clusters.
         over_cohort: whether models are divided by the whole cohort (moments never are).
     """
@@ -55,7 +55,7 @@ class Publisher:
 
     @property
     def cost(self) -> Cost:
-        """What an average costs each client that takes part in it."""
+        """The cost of an average to each client that takes part in it."""
         return self.mechanism.cost(self.clusters, self.chosen, self.counted)
 
     def publish(
@@ -81,7 +81,7 @@ class Publisher:
         return made
 
     def _noisy(self, key: tuple[int, int, int], start: Model, update: ClusterUpdate) -> Update:
-        """Return a cluster's sum, with noise unless clients have added theirs; of nobody, of noise alone."""
+        """Return a cluster's sum, with noise unless clients have added theirs; noise alone if no client answered."""
         device, wanted = _device_of(start), self.mechanism
         total = self.shape.only(update.model) if update.arrived else self.shape.zeros(device)
         if wanted.is_local or not wanted.noise:
@@ -93,7 +93,7 @@ class Publisher:
     def _adapted(
         self, key: tuple[int, int, int], start: Model, update: ClusterUpdate, denominator: float
     ) -> torch.Tensor:
-        """Return the length that the next updates are clipped to: nearer to the quantile of these, by a noisy share."""
+        """Return the next clipping norm, moved toward the quantile of the current norms by a noisy share."""
         wanted = self.mechanism
         assert wanted.quantile is not None
         fitting = float(update.model[CLIP]) if update.arrived else 0.0
@@ -105,7 +105,7 @@ class Publisher:
     def _denominators(
         self, event: Event, repeat: int, clusters: Mapping[int, Model], weights: Mapping[int, float]
     ) -> dict[int, float]:
-        """Return what each cluster's sum is divided by."""
+        """Return the divisor of each cluster's sum."""
         if event.clusters is not None:
             planned = np.bincount(event.clusters, event.weights, self.clusters)
             return {cluster: float(planned[cluster]) for cluster in clusters}
@@ -118,12 +118,12 @@ class Publisher:
 
 @dataclass(frozen=True, eq=False)
 class NoisyClient:
-    """The client half where nobody but the client is trusted: it clips its update, and adds noise of its own.
+    """The client half if only the client is trusted: it clips its update, and adds its own noise.
 
     Attributes:
-        mechanism: what is hidden, and how.
-        shape: what an update is.
-        noise: where noise comes from.
+        mechanism: the clipping and noise.
+        shape: the tensors of an update.
+        noise: source of the noise.
     """
 
     mechanism: Mechanism
@@ -140,7 +140,7 @@ class NoisyClient:
             added = self.shape.noise(draw, self.mechanism.noise * longest, device)
             update = {name: each + added[name] for name, each in update.items()}
         moved = self.shape.moved(task.start, update)
-        # In the trainer's order, which codecs go by; on a fleet what is sent comes in another.
+        # In the trainer's order, which codecs use; a fleet's messages have another.
         return ClientUpdate({name: moved[name] for name in trained.model}, float("nan"))
 
 
@@ -148,14 +148,14 @@ def make_private(method: Method, mechanism: Mechanism, shape: Shape, sizes: Ids,
     """Return the method with its clients' updates clipped, and noise added where trust ends.
 
     Args:
-        method: as it is without privacy, with the stages before the noise.
-        mechanism: what is hidden, and how.
-        shape: what an update is.
+        method: the method without privacy, with the stages before the noise.
+        mechanism: the clipping and noise.
+        shape: the tensors of an update.
         sizes: samples of each client, [clients].
-        noise: where noise comes from.
+        noise: source of the noise.
 
     Raises:
-        InputError: anything of which it is not proven that one client's effect is bounded.
+        InputError: no proof bounds the effect of one client.
     """
     chosen, over_cohort = method.assign is least_loss, method.combine is average_gradients
     if chosen:
@@ -184,7 +184,7 @@ def make_private(method: Method, mechanism: Mechanism, shape: Shape, sizes: Ids,
 
 
 def _weights(event: Event, sizes: Ids, mechanism: Mechanism) -> Floats:
-    """Return what the clients of a cohort weigh: at most 1, whatever they hold."""
+    """Return the weights of a cohort's clients, at most 1 each."""
     cap = mechanism.samples_cap
     return np.ones(len(event.cohort)) if cap is None else np.minimum(sizes[event.cohort] / cap, 1.0)
 

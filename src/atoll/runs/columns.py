@@ -23,10 +23,10 @@ def is_built_in(column: str) -> bool:
     return column in _BUILT_IN or column.startswith("refused_")
 
 
-def title_of(column: str) -> str:
+def column_title(column: str) -> str:
     """Return the title of a probe's column in figures and tables.
 
-    >>> title_of("worst_client_accuracy")
+    >>> column_title("worst_client_accuracy")
     'Worst client accuracy'
     """
     return column.replace("_", " ").capitalize()

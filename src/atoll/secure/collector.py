@@ -1,4 +1,4 @@
-"""The server's side of one secure sum: who is left after each step, and the sum in the end, which is all it learns."""
+"""The server's side of one secure sum: the nodes left after each step, and finally the sum, which is all it learns."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Collector:
-    """The server in one secure sum: takes what nodes answer in each step, in the steps' order.
+    """The server in one secure sum: takes the nodes' answers, step by step.
 
-    Each step leaves out whoever has not answered, or not properly, and raises `NotSummed` where too few are left.
+    Each step leaves out nodes without a valid answer, and raises `NotSummed` if too few are left.
 
     Attributes:
         instance: the sum.
-        threshold: how many nodes must answer in each step.
+        threshold: number of nodes that must answer in each step.
         left: the nodes that have answered so far.
     """
 
@@ -37,8 +37,8 @@ class Collector:
         Args:
             instance: the sum.
             known: the nodes' own public keys, by name.
-            threshold_share: of the nodes that were planned, who must answer in each step.
-            planned: how many that are, with those that are not there; None: no others.
+            threshold_share: share of the planned nodes that must answer in each step.
+            planned: number of planned nodes, including those not in `known`; None: there are no others.
         """
         self.instance = instance
         self._known, self._planned = known, len(known) if planned is None else planned
@@ -49,50 +49,47 @@ class Collector:
 
     @property
     def summed(self) -> tuple[str, ...]:
-        """The nodes whose masked numbers have come."""
+        """The nodes whose masked numbers have arrived."""
         return tuple(self._masked)
 
     def take_keys(self, keys: Mapping[str, Keys]) -> tuple[Keys, ...]:
-        """Take the keys that nodes have made; return those that all are told."""
+        """Take the nodes' keys; return those that are sent to all."""
         good = [each for name, each in keys.items() if each.name == name and self._is_signed(each)]
         self.roster = Roster(self.instance, self.threshold, tuple(sorted(good, key=lambda each: each.name)))
         self._leave(self.roster.by_name, "made keys")
         return self.roster.keys
 
     def take_dealt(self, dealt: Mapping[str, Mapping[str, bytes]]) -> dict[str, dict[str, bytes]]:
-        """Take the shares that nodes deal to each other; return, for each of those left, what was dealt to it."""
+        """Take the shares that nodes deal to each other; return the shares for each node that is left."""
         whole = {name: shares for name, shares in dealt.items() if {*shares, name} == self.roster.by_name.keys()}
         self._leave(whole, "dealt shares")
         return {name: {other: whole[other][name] for other in self.left if other != name} for name in self.left}
 
     def take_masked(self, masked: Mapping[str, Numbers]) -> tuple[str, ...]:
-        """Take masked numbers; return whose have come."""
+        """Take masked numbers; return the nodes whose numbers have arrived."""
         self._holding = self.left
         self._leave(masked, "sent masked numbers")
         self._masked = {name: masked[name] for name in self.left}
         return self.left
 
     def take_signatures(self, signatures: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Take nodes' signatures of whose numbers have come; return those that are good."""
+        """Take nodes' signatures of the list of survivors; return the valid ones."""
         text = self.roster.survivors_text(self._masked)
         here = {name: each for name, each in signatures.items() if name in self.left}
         good = {name: each for name, each in here.items() if self._has_signed(name, each, text)}
-        self._leave(good, "agree on whose numbers have come")
+        self._leave(good, "agree on whose numbers have arrived")
         return good
 
     def take_revealed(self, revealed: Mapping[str, Revealed]) -> Numbers:
-        """Take the shares that nodes give away; return the sum of the numbers that have come, modulo 2^64.
+        """Take the shares that nodes reveal; return the sum of the numbers that have arrived, modulo 2^64.
 
         Raises:
-            NotSummed: too few have answered; or some shares are false.
+            NotSummed: too few nodes have answered; or some shares are false.
         """
         lost = [name for name in self._holding if name not in self._masked]
-        proper = {
-            name: each
-            for name, each in revealed.items()
-            if each.own.keys() == self._masked.keys() and each.others.keys() == set(lost)
-        }
-        self._leave(proper, "gave their shares")
+        wanted = set(self._masked), set(lost)
+        proper = {name: each for name, each in revealed.items() if (set(each.own), set(each.others)) == wanted}
+        self._leave(proper, "revealed their shares")
         total: Numbers = np.stack(list(self._masked.values())).sum(axis=0, dtype=np.uint64)
         for name in self._masked:
             total -= self._own_mask(name, {each: proper[each].own[name] for each in proper}, len(total))
@@ -126,13 +123,13 @@ class Collector:
     def _own_mask(self, name: str, shares: Mapping[str, int], count: int) -> Numbers:
         secret = self._joined(shares)
         if secret is None or commit(secret) != self.roster.by_name[name].commitment:
-            raise NotSummed("wrong_keys", f"nodes gave away false shares of the mask of node {name!r}")
+            raise NotSummed("wrong_keys", f"nodes revealed false shares of the mask of node {name!r}")
         return mask(own_mask_key(self.roster, name, secret), count)
 
     def _masking_key(self, name: str, shares: Mapping[str, int]) -> bytes:
         private = self._joined(shares)
         if private is None or public_of(private) != self.roster.by_name[name].masking:
-            raise NotSummed("wrong_keys", f"nodes gave away false shares of the key of node {name!r}")
+            raise NotSummed("wrong_keys", f"nodes revealed false shares of the key of node {name!r}")
         return private
 
     def _joined(self, shares: Mapping[str, int]) -> bytes | None:

@@ -1,4 +1,4 @@
-"""The cryptography of secure sums, all of it the package `cryptography`'s: keys, masks, sealed shares, signatures.
+"""The cryptography of secure sums, all from the package `cryptography`: keys, masks, sealed shares, signatures.
 
 Keys are bytes; every derived key is bound to its `purpose`.
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 
 Numbers = npt.NDArray[np.uint64]
-"""Whole numbers modulo 2^64, whose sums and differences wrap around."""
+"""Integers modulo 2^64, whose sums and differences wrap around."""
 
 Key = NewType("Key", bytes)
 """32 bytes."""
@@ -26,7 +26,7 @@ class Forged(Exception):
 
 
 def make_pair() -> tuple[bytes, bytes]:
-    """Return a new private key of X25519, and its public key."""
+    """Return a new X25519 private key, and its public key."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     private = X25519PrivateKey.generate()
@@ -34,7 +34,7 @@ def make_pair() -> tuple[bytes, bytes]:
 
 
 def public_of(private: bytes) -> bytes:
-    """Return the public key of a private one."""
+    """Return the public key for a private key."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
@@ -52,14 +52,14 @@ def agree(private: bytes, public: bytes, purpose: bytes) -> Key:
     """Return the key that two sides share for a purpose, from one's private and the other's public key.
 
     Raises:
-        Forged: the public key is one with which everybody agrees on the same.
+        Forged: the public key is one that gives everyone the same shared key.
     """
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
     try:
         shared = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
-        raise Forged("a key that agrees with none") from error
+        raise Forged("an invalid public key") from error
     return derive(shared, purpose)
 
 
@@ -77,7 +77,7 @@ def commit(secret: bytes) -> bytes:
 
 
 def seal(key: Key, text: bytes, context: bytes) -> bytes:
-    """Return a text encrypted and authenticated, with its context; of each key only once."""
+    """Return a text encrypted, and authenticated with its context; use each key only once."""
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     return ChaCha20Poly1305(key).encrypt(_ZEROS, text, context)
@@ -95,11 +95,11 @@ def unseal(key: Key, sealed: bytes, context: bytes) -> bytes:
     try:
         return ChaCha20Poly1305(key).decrypt(_ZEROS, sealed, context)
     except (InvalidTag, ValueError) as error:
-        raise Forged("sealed by another, or for something else") from error
+        raise Forged("sealed with another key or context") from error
 
 
 def sign(key: "EllipticCurvePrivateKey", text: bytes) -> bytes:
-    """Return a text's signature by a node's own key (ECDSA with SHA-384)."""
+    """Return the signature of a text with a node's own key (ECDSA with SHA-384)."""
     from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
     from cryptography.hazmat.primitives.hashes import SHA384
 
@@ -119,4 +119,4 @@ def verify(key: "EllipticCurvePublicKey", signature: bytes, text: bytes) -> None
     try:
         key.verify(signature, text, ECDSA(SHA384()))
     except InvalidSignature as error:
-        raise Forged("signed by another, or something else") from error
+        raise Forged("signed with another key, or for another text") from error

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 PRIME = 2**256 + 297
-"""The least prime above all secrets of 32 bytes."""
+"""The smallest prime above all 32-byte secrets."""
 
 BYTES = 33  # of a share
 
 
 def split(secret: bytes, threshold: int, count: int) -> list[int]:
-    """Return the shares at places 1 to `count` of a secret of 32 bytes: values of a random polynomial there.
+    """Return the shares of a 32-byte secret: the values of a random polynomial at 1 to `count`.
 
     >>> len(split(bytes(32), threshold=2, count=3))
     3
@@ -23,10 +23,10 @@ def split(secret: bytes, threshold: int, count: int) -> list[int]:
 
 
 def join(shares: Mapping[int, int]) -> bytes:
-    """Return the secret behind shares by their places, as many as the threshold or more, by Lagrange's formula.
+    """Return the secret from at least the threshold of shares, by their places, with Lagrange's formula.
 
     Raises:
-        ValueError: what they give is no secret, so some of them are false.
+        ValueError: the result is not a secret, so some shares are false.
 
     >>> join(dict(enumerate(split(b"s" * 32, 2, 3)[1:], start=2))) == b"s" * 32
     True
@@ -37,7 +37,7 @@ def join(shares: Mapping[int, int]) -> bytes:
     return secret.to_bytes(32)
 
 
-@lru_cache(maxsize=16)  # all secrets of a sum are joined from shares at the same places
+@lru_cache(maxsize=16)  # a sum's secrets are all joined from shares at the same places
 def _weights(places: tuple[int, ...]) -> tuple[int, ...]:
     """Return the weights of shares at these places in a polynomial's value at 0."""
     weights = []

@@ -21,7 +21,7 @@ MASKED = "masked"
 
 @dataclass(frozen=True, eq=False)
 class SumOfIntegers:
-    """The combine rule whose result is the weighted sum of updates as whole numbers; `Averaged` makes a model of it.
+    """The combine rule that returns the weighted sum of updates as integers, from which `Averaged` makes a model.
 
     On a fleet, nodes and server compute the same sum without revealing any single update.
     """
@@ -33,7 +33,7 @@ class SumOfIntegers:
         """Return the sum.
 
         Raises:
-            OutOfRange: an update that the fixed point does not hold.
+            OutOfRange: an update exceeds the range of the fixed point.
         """
         total: Model = {}
         for weight, model in models:
@@ -47,7 +47,7 @@ class SumOfIntegers:
 
 @dataclass(frozen=True)
 class Averaged:
-    """Makes clusters' models of sums (`engine.release.Release`), divided by the weight of the clients in each."""
+    """Makes clusters' models from sums (`engine.release.Release`), divided by the weight of the clients in each."""
 
     fixed: FixedPoint
 
@@ -59,7 +59,7 @@ class Averaged:
         combined: Mapping[int, ClusterUpdate],
         weights: Mapping[int, float],
     ) -> dict[int, Model]:
-        """Return each cluster's next model; of one from which no sum has come, the model that it had."""
+        """Return each cluster's next model; a cluster without a sum keeps its model."""
         moved = {p: self.fixed.moved(sent[p], combined[p].model, weight) for p, weight in weights.items()}
         return {cluster: moved.get(cluster, sent[cluster]) for cluster in combined}
 
@@ -85,16 +85,16 @@ def sum_securely(fixed: FixedPoint) -> Stage:
 
 
 _NEEDS = {
-    Need.NUMBERS: "masked numbers look random, and coded ones cannot be summed",
+    Need.NUMBERS: "masked numbers look random, and encoded ones cannot be summed",
     Need.BOUNDED: "noise has no range",
     Need.FIXED_CLUSTERS: "clusters would be learned from single clients' updates",
     Need.NO_LOSSES: "who trains, or in which cluster, depends on losses that single clients report",
-    Need.MEAN_OF_MODELS: "this rule must see each client's model, of which nobody sees any",
-    Need.NO_STATE: "what clients keep between tasks depends on what became of their last update, which nobody learns",
-    Need.NO_MOMENTS: "momentum that travels with models has no range",
+    Need.MEAN_OF_MODELS: "this rule must see each client's model, which is hidden",
+    Need.NO_STATE: "client states depend on what became of the client's last update, which is hidden",
+    Need.NO_MOMENTS: "communicated momentum has no range",
     Need.PLAIN_TRAINING: "clients send more than an update",
     Need.NO_SCREENING: "results would be left out one by one",
-    Need.MERGED_MODELS: "the server adds single clients' updates",
+    Need.MERGED_MODELS: "the server merges single clients' updates",
 }
 
 
@@ -105,11 +105,11 @@ def masked_form(form: Form) -> Form:
 
 
 def flat(total: Model, form: Form) -> Numbers:
-    """Return whole numbers of all tensors in the form's order, modulo 2^64, [numbers]."""
+    """Return the integers of all tensors in the form's order, modulo 2^64, [numbers]."""
     return torch.cat([total[name].flatten().cpu() for name in form]).numpy().view(np.uint64)
 
 
 def unflat(numbers: Numbers, form: Form) -> Model:
-    """Return tensors of the form's shapes from whole numbers modulo 2^64, as numbers of both signs."""
+    """Return tensors of the form's shapes from integers modulo 2^64, as signed integers."""
     parts = torch.split(torch.from_numpy(numbers.view(np.int64)), [shape.numel() for shape, _ in form.values()])
     return {name: part.reshape(shape) for (name, (shape, _)), part in zip(form.items(), parts, strict=True)}

@@ -1,8 +1,8 @@
-"""A node's side of one secure sum (Bonawitz et al. 2017, against a server that does not keep to the protocol).
+"""A node's side of one secure sum (Bonawitz et al. 2017, against a server that may deviate from the protocol).
 
-In each step a node answers once. It adds two kinds of masks: one with each other node, which cancel in the sum, and one
-of its own. Of each node the others give away either the shares of its own mask, if its numbers have come, or those of
-the key of its masks with others, if they have not; both would show its numbers. So what has come is agreed on first.
+In each step a node answers once. It adds two kinds of masks: one shared with each other node, which cancel in the sum,
+and its own. The others reveal shares either of its own mask, if its numbers have arrived, or of the key of its shared
+masks, if they have not; both together would reveal its numbers. So they first agree on which numbers have arrived.
 """
 
 import os
@@ -26,12 +26,12 @@ _FORGOTTEN = b"", b""
 
 @dataclass(frozen=True, eq=False)
 class Identity:
-    """Who a node is to other nodes.
+    """A node's identity toward other nodes.
 
     Attributes:
         name: its name.
         key: its own private key.
-        peers: the public keys of all nodes, its own too, as its owner has them from elsewhere than the server.
+        peers: the public keys of all nodes including its own, which its owner did not get from the server.
     """
 
     name: str
@@ -41,11 +41,11 @@ class Identity:
 
 @dataclass(frozen=True)
 class Revealed:
-    """The shares that a node gives away: of each other node, and itself, one of either kind.
+    """The shares that a node reveals: one for each node including itself, of either kind.
 
     Attributes:
-        own: of the secrets of nodes' own masks, of nodes whose numbers have come.
-        others: of the keys of nodes' masks with others, of nodes whose numbers have not.
+        own: shares of the secrets of nodes' own masks, for nodes whose numbers have arrived.
+        others: shares of the keys of nodes' shared masks, for nodes whose numbers have not.
     """
 
     own: Mapping[str, int]
@@ -56,18 +56,18 @@ class Participant:
     """A node in a secure sum: `advertise`, `deal`, `take`, `mask`, `sign_survivors`, `reveal`, each once, in order."""
 
     def __init__(self, identity: Identity, instance: Instance, threshold_share: float, least_nodes: int) -> None:
-        """Take part in this sum, if `least_nodes` do, and such a share of them must answer in each step."""
+        """Take part in this sum if at least `least_nodes` do and this share of them must answer in each step."""
         self.instance = instance
         self._identity = identity
         self._threshold_share, self._least = threshold_share, least_nodes
         self._sealing, self._masking, self._secret = make_pair(), make_pair(), os.urandom(32)
         self._next, self._lock = "advertise", Lock()
         self._roster = Roster(instance, 0, ())
-        self._held: dict[str, tuple[int, int]] = {}  # each node's shares: of its masking key, of its secret
+        self._held: dict[str, tuple[int, int]] = {}  # each node's shares of its masking key and its secret
         self._survivors: tuple[str, ...] = ()
 
     def advertise(self) -> Keys:
-        """Return keys for this sum alone, signed.
+        """Return signed keys for this sum alone.
 
         Raises:
             NotSummed: it has been asked before, as in all steps.
@@ -79,7 +79,7 @@ class Participant:
         """Return shares of both secrets for each other node, sealed.
 
         Raises:
-            NotSummed: keys that their nodes have not signed for this sum, too few nodes, or too low a threshold.
+            NotSummed: keys not signed by their nodes for this sum, too few nodes, or too low a threshold.
         """
         with self._step("deal", then="take"):
             roster = self._roster = self._checked(keys, threshold)
@@ -91,10 +91,10 @@ class Participant:
             return {name: self._sealed(roster, name, each) for name, each in shares.items()}
 
     def take(self, dealt: Mapping[str, bytes]) -> None:
-        """Take the shares that others have dealt to this node; whose have not come is out of the sum.
+        """Take the shares that others have dealt to this node; nodes whose shares are missing are out of the sum.
 
         Raises:
-            NotSummed: shares that were not sealed for this node and roster by whom they should be, or too few.
+            NotSummed: shares were not sealed by their nodes for this node and roster, or are too few.
         """
         with self._step("take", then="mask") as roster:
             roster.require({*dealt, self._identity.name}, "dealt shares", roster.by_name)
@@ -112,7 +112,7 @@ class Participant:
             return total
 
     def sign_survivors(self, survivors: Collection[str]) -> bytes:
-        """Return a signature of whose numbers have come, which all others must have been told alike.
+        """Return a signature of the list of survivors, which must be the same for all nodes.
 
         Raises:
             NotSummed: they are too few, or this node is not among them.
@@ -120,12 +120,12 @@ class Participant:
         with self._step("sign_survivors", then="reveal") as roster:
             roster.require(set(survivors), "sent masked numbers", self._held)
             if self._identity.name not in survivors:
-                raise NotSummed("wrong_keys", "this node's numbers have not come, they say, so it is out of the sum")
+                raise NotSummed("wrong_keys", "this node is not among the survivors, so it is out of the sum")
             self._survivors = tuple(sorted(survivors))
             return sign(self._identity.key, roster.survivors_text(self._survivors))
 
     def reveal(self, signatures: Mapping[str, bytes]) -> Revealed:
-        """Return a share of one secret of each node: which one, the survivors say that were signed before.
+        """Return a share of one secret of each node; the signed survivors determine which.
 
         Raises:
             NotSummed: too few nodes have signed the same survivors.
@@ -137,7 +137,7 @@ class Participant:
                 try:
                     verify(self._identity.peers[name], signature, text)
                 except Forged:
-                    raise NotSummed("wrong_keys", f"node {name!r} has signed other survivors than this node") from None
+                    raise NotSummed("wrong_keys", f"node {name!r} has signed another list of survivors") from None
             own = {name: shares[1] for name, shares in self._held.items() if name in self._survivors}
             others = {name: shares[0] for name, shares in self._held.items() if name not in self._survivors}
             self._forget()
@@ -150,7 +150,7 @@ class Participant:
 
     @contextmanager
     def _step(self, step: str, then: str) -> Iterator[Roster]:
-        """Take a step, if it is the next; one that fails is the last."""
+        """Take a step if it is the next one; a failed step is the last."""
         with self._lock:
             if self._next != step:
                 raise NotSummed("replayed", f"asked to {step}, but the next step of this sum is {self._next or 'none'}")
@@ -169,12 +169,12 @@ class Participant:
         roster = Roster(self.instance, threshold, tuple(sorted(keys, key=lambda each: each.name)))
         nodes = len(roster.by_name)
         if nodes < max(self._least, 2):
-            raise NotSummed("too_few", f"{nodes} nodes in a sum, secure.least_nodes = {self._least} must be")
+            raise NotSummed("too_few", f"{nodes} nodes in a sum, but secure.least_nodes = {self._least}")
         if not threshold_of(self._threshold_share, nodes) <= threshold <= nodes:
             raise NotSummed("too_few", f"a threshold of {threshold} of {nodes} nodes, which secure.threshold forbids")
         mine = roster.by_name.get(self._identity.name)
         if nodes != len(keys) or mine is None or (mine.sealing, mine.masking) != (self._sealing[1], self._masking[1]):
-            raise NotSummed("wrong_keys", "keys of this node that are not those it has made, or a node twice")
+            raise NotSummed("wrong_keys", "this node's keys differ from those it has made, or a node is repeated")
         for each in roster.keys:
             each.check(self.instance, self._identity.peers)
         return roster
@@ -184,7 +184,7 @@ class Participant:
         try:
             return agree(self._sealing[0], roster.by_name[other].sealing, roster.text("seal", sender, receiver))
         except Forged:
-            raise NotSummed("wrong_keys", f"a key of node {other!r} that agrees with none") from None
+            raise NotSummed("wrong_keys", f"the key of node {other!r} is invalid") from None
 
     def _sealed(self, roster: Roster, name: str, shares: tuple[int, int]) -> bytes:
         text = b"".join(share.to_bytes(BYTES) for share in shares)
@@ -194,9 +194,9 @@ class Participant:
         try:
             text = unseal(self._sealing_key(roster, name, self._identity.name), sealed, roster.context)
         except Forged:
-            raise NotSummed("wrong_keys", f"shares that node {name!r} has not sealed for this sum") from None
+            raise NotSummed("wrong_keys", f"node {name!r} has not sealed its shares for this sum") from None
         if len(text) != 2 * BYTES:
-            raise NotSummed("wrong_keys", f"shares of node {name!r} that are none")
+            raise NotSummed("wrong_keys", f"the shares of node {name!r} are malformed")
         return int.from_bytes(text[:BYTES]), int.from_bytes(text[BYTES:])
 
 
@@ -206,21 +206,21 @@ def own_mask_key(roster: Roster, name: str, secret: bytes) -> Key:
 
 
 def pair_mask(roster: Roster, name: str, other: str, private: bytes, public: bytes, count: int) -> Numbers:
-    """Return what a node adds to its numbers for another: minus what the other adds for it.
+    """Return the mask that a node adds for another node, the negative of what that node adds for it.
 
     Args:
-        roster: in which both take part.
+        roster: the sum's roster, with both nodes.
         name: the node.
-        other: the other one.
-        private: the masking key of either of the two.
-        public: that of the other of the two.
-        count: of numbers.
+        other: the other node.
+        private: the private masking key of either of the two.
+        public: the public masking key of the other.
+        count: number of integers.
 
     Raises:
-        NotSummed: the keys agree with none.
+        NotSummed: the keys are invalid.
     """
     try:
         numbers = mask(agree(private, public, roster.text("mask", *sorted((name, other)))), count)
     except Forged:
-        raise NotSummed("wrong_keys", f"keys of the nodes {name!r} and {other!r} that do not agree") from None
+        raise NotSummed("wrong_keys", f"the keys of nodes {name!r} and {other!r} do not match") from None
     return numbers if name < other else np.uint64(0) - numbers

@@ -1,4 +1,4 @@
-"""What secure sums need of cohorts and models."""
+"""What secure sums require of cohorts and models."""
 
 import numpy as np
 from torch import nn
@@ -28,15 +28,15 @@ def refuse_cohorts(method: Method, fixed: FixedPoint, sizes: Ids) -> None:
         known = sizes[event.cohort] if fixed.by_samples else np.ones(len(event.cohort))
         if (event.weights != known).any():
             raise InputError(
-                "secure.sums = true: clients weigh otherwise than as their samples, or alike, which their nodes do not "
-                "know; set method.weights = 'samples' or 'equal', and method.select = 'uniform'"
+                "secure.sums = true: clients are weighted neither equally nor by samples, so nodes do not know their "
+                "weights; set method.weights = 'samples' or 'equal', and method.select = 'uniform'"
             )
     if why := fixed.why_overflow(float(sizes.sum()) if fixed.by_samples else len(sizes)):
         raise InputError(f"secure.sums = true: {why}")
 
 
 def weighs_by_samples(method: Method, sizes: Ids) -> bool:
-    """Return whether clients weigh as their samples in all events, not alike."""
+    """Return whether clients are weighted by their samples in all events, rather than equally."""
     return all((event.weights == sizes[event.cohort]).all() for event in method.schedule.events)
 
 
@@ -48,6 +48,6 @@ def refuse_module(module: nn.Module) -> None:
     """
     if whole := [name for name, tensor in module.state_dict().items() if not tensor.is_floating_point()]:
         raise InputError(
-            f"secure.sums = true: does not go with the model: {whole[0]!r} holds whole numbers, of which there is no "
-            "mean (normalise by groups or layers in the place of batches)"
+            f"secure.sums = true: cannot be used with the model: {whole[0]!r} holds integers, which have no "
+            "mean (normalise by groups or layers instead of batches)"
         )

@@ -1,4 +1,4 @@
-"""Who takes part in one secure sum, with the keys that they have made for it alone."""
+"""The participants of one secure sum, with the keys that they have made for it alone."""
 
 import hashlib
 import json
@@ -20,21 +20,21 @@ class NotSummed(Exception):
     """A sum that fails, or an answer that is withheld, and why."""
 
     def __init__(self, code: Code, told: str) -> None:
-        """Say why, in a word and in a sentence."""
+        """Give the reason as a code and as a sentence."""
         super().__init__(told)
         self.code: Code = code
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One secure sum; keys, masks and signatures of one are of no use in another.
+    """One secure sum, whose keys, masks and signatures are useless in another.
 
     Attributes:
-        digest: of the settings that a client's work depends on.
-        token: of this sum alone, hexadecimal.
+        digest: digest of the settings that affect a client's work.
+        token: unique to this sum, hexadecimal.
         event: number of the event.
         repeat: number of the intra-cluster round within it.
-        cluster: whose clients take part.
+        cluster: the cluster whose clients take part.
     """
 
     digest: str
@@ -44,21 +44,21 @@ class Instance:
     cluster: int
 
     def text(self, purpose: str, *more: object) -> bytes:
-        """Return what keys are derived for, and signatures are of."""
+        """Return the text to derive keys for, or to sign."""
         own = [self.digest, self.token, self.event, self.repeat, self.cluster]
         return json.dumps(["atoll secure sum 1", purpose, *own, *more], default=bytes.hex).encode()
 
 
 @dataclass(frozen=True)
 class Keys:
-    """What a node makes for one sum, and signs with its own key.
+    """A node's keys for one sum, signed with its own key.
 
     Attributes:
-        name: the node's.
-        sealing: public key that shares for it are sealed with.
-        masking: public key that its masks with others come of.
-        commitment: to the secret that its own mask comes of (`crypto.commit`).
-        signature: of all that, by the node's own key.
+        name: the node's name.
+        sealing: public key for sealing shares for it.
+        masking: public key of the masks that it shares with others.
+        commitment: commitment to the secret of its own mask (`crypto.commit`).
+        signature: of all the above, with the node's own key.
     """
 
     name: str
@@ -68,21 +68,21 @@ class Keys:
     signature: bytes = b""
 
     def text(self, instance: Instance) -> bytes:
-        """Return what the signature is of."""
+        """Return the text to sign."""
         return instance.text("keys", self.name, self.sealing, self.masking, self.commitment)
 
     def check(self, instance: Instance, known: Mapping[str, "EllipticCurvePublicKey"]) -> None:
-        """Make sure that the node of this name has signed them.
+        """Verify that the node of this name has signed them.
 
         Raises:
-            NotSummed: it has not, or nobody knows its key.
+            NotSummed: it has not, or its key is unknown.
         """
         if self.name not in known:
             raise NotSummed("wrong_keys", f"the key of node {self.name!r} is not known here")
         try:
             verify(known[self.name], self.signature, self.text(instance))
         except Forged:
-            raise NotSummed("wrong_keys", f"keys of node {self.name!r} that it has not signed for this sum") from None
+            raise NotSummed("wrong_keys", f"node {self.name!r} has not signed its keys for this sum") from None
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ class Roster:
 
     Attributes:
         instance: the sum.
-        threshold: how many of them must answer in each step.
-        keys: theirs, by ascending name.
+        threshold: number of nodes that must answer in each step.
+        keys: the nodes' keys, by ascending name.
     """
 
     instance: Instance
@@ -101,7 +101,7 @@ class Roster:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """At which place each node's shares are, from 1."""
+        """The place of each node's shares, from 1."""
         return {keys.name: place for place, keys in enumerate(self.keys, start=1)}
 
     @cached_property
@@ -111,12 +111,12 @@ class Roster:
 
     @cached_property
     def context(self) -> bytes:
-        """What stands for the roster in all that is derived, sealed or signed in it: a checksum of all of it."""
+        """A checksum of the whole roster, bound to everything that is derived, sealed or signed with it."""
         told = ([keys.name, keys.sealing, keys.masking, keys.commitment] for keys in self.keys)
         return hashlib.sha256(self.instance.text("roster", self.threshold, *told)).digest()
 
     def text(self, purpose: str, *more: object) -> bytes:
-        """Return what keys are derived for, and signatures are of, among these nodes."""
+        """Return the text to derive keys for, or to sign, among these nodes."""
         return self.instance.text(purpose, self.context, *more)
 
     def survivors_text(self, survivors: Iterable[str]) -> bytes:
@@ -124,15 +124,15 @@ class Roster:
         return self.text("survivors", sorted(survivors))
 
     def require(self, names: Collection[str], did: str, still: Collection[str]) -> None:
-        """Refuse too few nodes.
+        """Require enough nodes.
 
         Args:
-            names: those that are left.
+            names: the nodes that are left.
             did: what they did, as in "sent masked numbers".
-            still: those that were left before.
+            still: the nodes that were left before.
 
         Raises:
-            NotSummed: fewer than the threshold; or one that was not left before.
+            NotSummed: there are fewer than the threshold, or one was not left before.
         """
         if strangers := sorted(set(names) - set(still)):
             raise NotSummed("wrong_keys", f"node {strangers[0]!r} is not in this sum")
@@ -141,7 +141,7 @@ class Roster:
 
 
 def threshold_of(share: float, nodes: int) -> int:
-    """Return how many of so many nodes must answer in each step: this share, rounded up, and more than half.
+    """Return how many of these nodes must answer in each step: this share, rounded up, and more than half.
 
     >>> threshold_of(2 / 3, 2), threshold_of(2 / 3, 6), threshold_of(0.5, 6)
     (2, 4, 4)

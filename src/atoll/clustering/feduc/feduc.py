@@ -91,4 +91,4 @@ def _refuse(other: str, overshoot: bool, **given: str | int) -> None:
     }
     for setting, is_set in named.items():
         if is_set:
-            raise InputError(f"clustering.{setting}: does not go with {other}")
+            raise InputError(f"clustering.{setting}: cannot be used with {other}")

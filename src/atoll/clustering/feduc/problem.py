@@ -137,7 +137,7 @@ def _check_clock(problem: Problem) -> None:
         return
     if problem.seconds is not None:
         raise InputError(
-            "network.frequencies: does not go with clustering.objective = 'time', which needs clusters' own speeds"
+            "network.frequencies: cannot be used with clustering.objective = 'time', which needs clusters' own speeds"
         )
     if counted is None or not np.allclose(counted / counted.sum(), kept / kept.sum(), rtol=1e-9, atol=0):
         raise InputError(

@@ -1,1 +1,1 @@
-"""Cohorts trained by worker processes, one a core."""
+"""Cohorts trained by worker processes, one per core."""

@@ -1,4 +1,4 @@
-"""One single-threaded process a core: clients train side by side, to the same bits as one after the other."""
+"""One single-threaded process per core: clients train in parallel, bit-identical to one after the other."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,15 +32,15 @@ from atoll.support.process import one_thread
 
 @dataclass(frozen=True, eq=False)
 class _Training:
-    """A cohort to train, its models left out.
+    """A cohort to train, without its models.
 
     Attributes:
         cohort: the cohort.
         whole: whether it trains in one pass.
         start: the start model's slot.
-        layout: how to read it.
+        layout: its layout.
         result: the slot for the result.
-        states: what clients keep; not in slots, since nobody knows how large it is before one has trained.
+        states: client states; not in slots, since their size is unknown before a client has trained.
     """
 
     cohort: Cohort
@@ -57,7 +57,7 @@ class _Training:
 
 @dataclass(frozen=True, eq=False)
 class _Measuring:
-    """Samples to measure models on, in these slots."""
+    """Samples to evaluate models on, and the models' slots."""
 
     models: tuple[tuple[int, Layout], ...]
     rows: Rows
@@ -69,23 +69,23 @@ class _Measuring:
 class Cores(Distributed):
     """Trains clients in single-threaded processes that share the data and the models with this one.
 
-    Results are combined here, in the order of the clients, so the bits are those of `Serial` for any number of
-    workers; with `by_cohort` they are that executor's. Tasks are handed out one at a time to whichever worker is free,
-    the last ones by falling cost, so that the workers end together however unequal they or the clients are.
-    Workers are forked when there is work for them, so best before this process has started threads that hold locks.
+    Results are combined here in the order of the clients, so they are bit-identical to those of `Serial`, or of
+    `by_cohort`, for any number of workers. Tasks go one at a time to whichever worker is free, the last ones by
+    decreasing cost, so that the workers finish together, however unequal they or the clients are. Workers are forked
+    when there is work for them, preferably before this process has started threads that hold locks.
     """
 
     def __init__(
         self, trainer: ClientTrainer, workers: int, model_bytes: int, by_cohort: Executor | None = None
     ) -> None:
-        """Let so many workers train.
+        """Train with this many workers.
 
         Args:
-            trainer: trains a client; on the CPU.
-            workers: processes at most.
-            model_bytes: the most bytes of a model that is sent, with the moments that travel with it.
-            by_cohort: what a worker trains a whole cohort with, such as `Weighted`, where the combine rule is the mean
-                of models; else a worker trains single clients.
+            trainer: trains a client, on the CPU.
+            workers: maximum number of processes.
+            model_bytes: maximum bytes of a communicated model, including moments.
+            by_cohort: trains a whole cohort in a worker, such as `Weighted`, if the combine rule is the mean of models;
+                None: workers train single clients.
 
         Raises:
             InputError: fewer than one worker, or a platform that cannot fork processes.
@@ -93,13 +93,13 @@ class Cores(Distributed):
         self.trainer = trainer
         self.by_cohort = by_cohort
         self._serial = Serial(trainer)
-        # What clients keep is in requests and in answers, and may be as large as a model.
+        # Client states are in both requests and answers, and may be as large as a model.
         self.workers = Workers(workers, self._answer, str, at_a_time=1 if trainer.keeps_state else 2)
-        self._ahead = 2 * workers + 4  # so that one slow worker does not soon keep the others waiting
+        self._ahead = 2 * workers + 4  # so that one slow worker does not block the others
         self._models = SharedModels(2 * self._ahead, model_bytes)
 
     def close(self) -> None:
-        """End the workers; they are forked again if there is more to train."""
+        """End the workers; new ones are forked if there is more to train."""
         self.workers.close()
 
     def train(
@@ -108,7 +108,7 @@ class Cores(Distributed):
         """Return each cluster's update, in the order of the cohorts.
 
         Raises:
-            RunError: as `Serial`, or a worker was killed again and again at the same client.
+            RunError: as in `Serial`, or workers died repeatedly on the same client.
         """
         whole = self.takes_whole(combine, screening)
         units = cohorts if whole else [client for cohort in cohorts for client in split_clients(cohort)]
@@ -125,10 +125,10 @@ class Cores(Distributed):
         return np.hstack(columns)
 
     def _train(self, units: Sequence[Cohort], whole: bool, kept: bool) -> Iterator[ClientUpdate]:
-        """Yield each unit's update, in their order; with `kept`, in memory of its own.
+        """Yield the units' updates in order; with `kept`, each in its own memory.
 
-        Otherwise a model is valid until the next one is requested: its slot may then be overwritten. Those that come
-        early are among the last ones, whose slots are not reused.
+        Otherwise a model is valid only until the next one is requested, since its slot may then be overwritten. Early
+        results come only from the last units, whose slots are not reused.
         """
         order = self._order(units)
         early: dict[int, ClientUpdate] = {}
@@ -144,17 +144,17 @@ class Cores(Distributed):
                 due += 1
 
     def _order(self, units: Sequence[Cohort]) -> list[int]:
-        """Return the order to hand units out in: as they are, but the last ones the costliest first.
+        """Return the order in which units are sent: unchanged, except that the last ones go costliest first.
 
-        These are so few that holding their results back, until those before them have come, takes little memory.
+        They are few, so holding their results until the earlier ones have arrived takes little memory.
         """
         last = range(max(0, len(units) - self._ahead), len(units))
         return [*range(last.start), *sorted(last, key=lambda i: -_cost(units[i], self.trainer))]
 
     def _place(self, units: Iterable[Cohort], whole: bool) -> Iterator[_Training]:
-        """Put the units' start models into slots, one for all neighbours that have the same.
+        """Put the units' start models into slots; consecutive units with the same start share one.
 
-        No more than `_ahead` units are under way at a time, so no more start models are.
+        At most `_ahead` units are under way at a time, and so at most as many start models.
         """
         start, layout, slot = None, None, -1
         for number, unit in enumerate(units):
@@ -165,13 +165,13 @@ class Cores(Distributed):
             yield _Training(replace(unit, start={}, states={}), whole, *slots, pack_all(unit.states))
 
     def _measure(self, models: Sequence[Model], rows: Sequence[Rows]) -> Floats:
-        """Return the mean loss of no more models than there are slots, [clients, models]."""
+        """Return the mean losses of at most as many models as there are slots, [clients, models]."""
         placed = tuple((slot, self._models.write(slot, model)) for slot, model in enumerate(models))
         parts = [_Measuring(placed, part) for part in cut_rows(rows)]
         return mean_by_client(np.concatenate(list(self.workers.map(parts, len(parts), len(parts)))), rows)
 
     def _answer(self, work: _Training | _Measuring) -> Any:
-        """Do a piece of work, in a worker."""
+        """Do a unit of work, in a worker."""
         if isinstance(work, _Measuring):
             return self.trainer.sample_losses([self._models.view(*placed) for placed in work.models], work.rows)
         start = self._models.view(work.start, work.layout)
@@ -184,7 +184,7 @@ class Cores(Distributed):
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """Leave the cores to the workers; after any error, the user's interrupt too, they are gone."""
+        """Leave the cores to the workers, and end them after any error, including the user's interrupt."""
         with one_thread():
             try:
                 yield
@@ -194,5 +194,5 @@ class Cores(Distributed):
 
 
 def _cost(unit: Cohort, trainer: ClientTrainer) -> int:
-    """Return the samples that a unit's clients take a step on, which its time is proportional to."""
+    """Return the samples that a unit's steps use, to which its duration is proportional."""
     return trainer.samples_a_step(unit.clients) * unit.repeats

@@ -1,4 +1,4 @@
-"""Forked processes, one thread each, that answer requests side by side."""
+"""Forked single-threaded processes that answer requests in parallel."""
 
 import gc
 import multiprocessing
@@ -18,16 +18,16 @@ import torch
 from atoll.support.errors import AtollError, InputError, RunError
 from atoll.support.process import keep_freed_memory
 
-RETRIES = 3  # of a request whose worker was killed
+RETRIES = 3  # of a request whose worker died
 
 Request = Any
 Answer = tuple[type[AtollError] | None, Any]
-"""The answer, or what kind of error there was and its message."""
+"""None and the answer, or an error class and its message."""
 
 
 @dataclass(eq=False)
 class Requests:
-    """Requests by number: still to come, to be handed out again, answered."""
+    """Requests by number: to come, to be sent again, and answered."""
 
     coming: Iterator[Request]
     handed_out: int = 0
@@ -36,7 +36,7 @@ class Requests:
     deaths: Counter[int] = field(default_factory=Counter)
 
     def take(self, end: int) -> tuple[int, Request] | None:
-        """Return the next one to hand out, none if only those from number `end` on are left."""
+        """Return the next request to send; None if only those numbered `end` or above are left."""
         if self.again:
             return self.again.pop()
         if self.handed_out == end:
@@ -49,12 +49,12 @@ class Requests:
 
 @dataclass(eq=False)
 class _Worker:
-    """A process, seen from the one that forked it.
+    """A process, as seen from the one that forked it.
 
     Attributes:
-        pipe: what it is asked and answers through.
+        pipe: carries its requests and answers.
         process: its handle.
-        under_way: numbers of its requests, with them; it answers them in this order.
+        under_way: its requests, with their numbers; it answers them in this order.
     """
 
     pipe: Connection
@@ -63,19 +63,19 @@ class _Worker:
 
 
 class Workers:
-    """At most so many processes, forked when there is work for them; what they inherit is not copied or pickled.
+    """Processes forked when there is work for them; what they inherit is not copied or pickled.
 
-    A worker that is killed is replaced, and its request goes to another. Workers do not see the keyboard's interrupt,
-    and end when they are closed or this process is gone.
+    A worker that dies is replaced, and its request goes to another. Workers ignore keyboard interrupts, and end when
+    they are closed or this process is gone.
     """
 
     def __init__(
         self, count: int, answer: Callable[[Request], Any], name: Callable[[Request], str], at_a_time: int = 2
     ) -> None:
-        """Let workers answer requests by this function; `name` says what a request is about, for errors.
+        """Let at most `count` workers answer requests by this function; `name` describes a request in errors.
 
-        A worker has two requests at a time, so that it need not wait for the next one; it must be one where requests
-        and answers are both larger than a pipe's buffer, since each side would wait for the other to read.
+        By default a worker has two requests at a time, so that it need not wait for the next. It must be one if both
+        requests and answers exceed a pipe's buffer, since each side would then wait for the other to read.
 
         Raises:
             InputError: a count that is not positive, or a platform that cannot fork.
@@ -92,21 +92,20 @@ class Workers:
 
     @property
     def processes(self) -> list[BaseProcess]:
-        """Those that have been forked and not ended."""
+        """The processes that are running."""
         return [worker.process for worker in self._workers]
 
     def map(self, requests: Iterable[Request], count: int, ahead: int) -> Iterator[Any]:
-        """Yield the answers in the order of the requests, of which there are so many.
+        """Yield the answers to `count` requests, in order.
 
-        Requests are handed out in order, each to a worker that is free, or will soon be while there are others for
-        those that are free sooner; and request i only after the answer to request i - ahead has been yielded and the
-        next one asked for.
+        Requests are sent in order, to free workers first. Request i is sent only after the answer to request i - ahead
+        has been yielded and the next one requested.
 
         Raises:
-            AtollError: a request failed with it, the first in their order.
+            AtollError: the first request to fail, in order, failed with it.
         """
         pending = Requests(iter(requests))
-        if any(worker.under_way for worker in self._workers):  # those before were not all asked for
+        if any(worker.under_way for worker in self._workers):  # the previous answers were not all requested
             self.close()
         for due in range(count):
             self._collect(pending, seconds=0)
@@ -120,12 +119,12 @@ class Workers:
             yield content
 
     def close(self) -> None:
-        """End all workers at once, whatever they do; new ones are forked if there is work again."""
+        """End all workers at once, even if busy; new ones are forked if there is work again."""
         for worker in list(self._workers):
             self._end(worker)
 
     def _collect(self, pending: Requests, seconds: float | None = None) -> None:
-        """Wait so long for an answer, and take those that have come."""
+        """Wait this long for an answer, and take all that have arrived."""
         busy = {worker.pipe: worker for worker in self._workers if worker.under_way}
         ready = wait(list(busy), seconds) if busy else []
         for worker in [worker for pipe, worker in busy.items() if pipe in ready]:
@@ -138,7 +137,7 @@ class Workers:
                 pending.answers[number] = answer
 
     def _give_up(self, worker: _Worker, pending: Requests) -> None:
-        """Hand out a killed worker's requests again; the first is the one that it was working on."""
+        """Requeue a dead worker's requests; it was working on the first."""
         code = self._end(worker)
         lost = list(worker.under_way)
         number, request = lost[0]
@@ -150,9 +149,9 @@ class Workers:
         pending.again += reversed(lost)  # the last one is taken first
 
     def _hand_out(self, pending: Requests, end: int, count: int) -> None:
-        """Give requests with a number below `end` to the workers that have the fewest.
+        """Give requests numbered below `end` to the workers with the fewest.
 
-        The last ones are given to free workers only, so that all end together.
+        The last ones go to free workers only, so that all finish together.
         """
         while True:
             fewest = min((len(worker.under_way) for worker in self._workers), default=0)
@@ -172,9 +171,9 @@ class Workers:
             try:
                 worker.pipe.send(taken[1])
                 break
-            except OSError:  # it was killed
+            except OSError:  # it died
                 if worker.under_way:
-                    break  # all that it had is handed out again when that is noticed
+                    break  # `_give_up` will requeue its requests
                 self._end(worker)
         worker.under_way.append(taken)
 
@@ -203,33 +202,33 @@ class Workers:
 
     def _serve(self, pipe: Connection, inherited: Sequence[Connection]) -> None:
         """Answer until the other end of the pipe is closed."""
-        for other in inherited:  # else they would stay open when the process that forked this one is gone
+        for other in inherited:  # otherwise they would stay open when the parent process is gone
             other.close()
-        gc.freeze()  # a collection would write to, and so copy, the pages of all inherited objects
+        gc.freeze()  # a collection would write to the pages of all inherited objects, and so copy them
         torch.set_num_threads(1)
         keep_freed_memory()
         with suppress(EOFError, OSError):
             while True:
                 pipe.send(try_to_answer(self._answer, pipe.recv(), self._name))
-        os._exit(0)  # without flushing or finishing what belongs to the other process
+        os._exit(0)  # without flushing or finalising what belongs to the parent
 
 
 def try_to_answer(answer: Callable[[Request], Any], request: Request, name: Callable[[Request], str]) -> Answer:
-    """Answer a request, in a worker; an error becomes a message that the run's process can raise."""
+    """Answer a request, in a worker; errors become messages that the run's process can raise."""
     try:
         return None, answer(request)
     except AtollError as error:
         return InputError if isinstance(error, InputError) else RunError, str(error)
-    except Exception as error:  # whatever a user's model, loss or optimiser may raise
+    except Exception as error:  # raised by a user's model, loss or optimiser
         return RunError, f"{name(request)} failed ({type(error).__name__}: {error})"
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Fork with the keyboard's interrupt blocked, which the child inherits and keeps.
+    """Fork with keyboard interrupts blocked, which the child inherits.
 
-    Python 3.12 warns of forking beside threads, since a child could wait for a lock that another thread held. PyTorch's
-    threads hold none between its calls, and the child uses neither them nor the terminal.
+    Python 3.12 warns about forking a process with threads, since the child could wait for a lock that another thread
+    held. PyTorch's threads hold none between calls, and the child uses neither them nor the terminal.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -1,4 +1,4 @@
-"""Models in memory that processes forked later share."""
+"""Models in memory shared with processes that are forked later."""
 
 import math
 import mmap
@@ -12,23 +12,23 @@ Layout = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 """Name, type and shape of each tensor of a model, in order."""
 
 _ALIGNMENT = 16  # bytes: the largest element of any type
-_SPARE_BYTES = 4096 * _ALIGNMENT  # so that as many tensors can be aligned
+_SPARE_BYTES = 4096 * _ALIGNMENT  # to align this many tensors
 
 
 class SharedModels:
-    """Slots of equal size for one model each; a slot that is never written takes no memory.
+    """Slots of equal size for one model each; unused slots take no memory.
 
-    The memory has no name, so it is gone with the last process that has it.
+    The memory is anonymous, so it is freed with the last process that has it.
     """
 
     def __init__(self, slots: int, model_bytes: int) -> None:
-        """Reserve the slots, each for a model of at most so many bytes."""
+        """Reserve the slots, each for a model of at most `model_bytes` bytes."""
         self.model_bytes = model_bytes
         self._slot_bytes = model_bytes + _SPARE_BYTES
         self._memory = torch.frombuffer(mmap.mmap(-1, slots * self._slot_bytes), dtype=torch.uint8)
 
     def write(self, slot: int, model: Model) -> Layout:
-        """Copy a model into a slot; return how to read it.
+        """Copy a model into a slot; return its layout.
 
         Raises:
             RunError: it is too large.
@@ -39,7 +39,7 @@ class SharedModels:
         return layout
 
     def view(self, slot: int, layout: Layout) -> Model:
-        """Return the model in a slot; its tensors are the shared memory itself.
+        """Return the model in a slot; its tensors are views of the shared memory.
 
         Raises:
             RunError: the layout is larger than a slot.

@@ -1,6 +1,6 @@
-"""The Ray cluster that a run trains on: one of its own on this machine, or one that the user has started.
+"""The Ray cluster that a run trains on: its own on this machine, or one that the user has started.
 
-Nothing here looks for clusters or ends any but its own.
+This code never searches for clusters, and ends only its own.
 """
 
 import importlib
@@ -25,9 +25,9 @@ from typing import Any
 
 from atoll.support.errors import InputError, RunError
 
-_LONGEST_FOLDER = 40  # characters; Ray puts sockets below it, whose whole path may have 107
+_LONGEST_FOLDER = 40  # characters; Ray puts sockets in it, whose full path may have 107
 _CONNECT_SECONDS = 4.0
-_HEALTH_SECONDS = 9.0  # with the seconds to connect under 15
+_HEALTH_SECONDS = 9.0  # less than 15 with the time to connect
 _LOOK_SECONDS = 2.0
 _GONE_SECONDS = 10.0  # without an answer; Ray ends the process after 60
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -40,8 +40,8 @@ class Cluster:
     Attributes:
         ray: the package.
         address: host:port of its head.
-        workers: how many processes are to train on it.
-        folder: temporary files of a cluster of its own; None for the user's.
+        workers: number of processes that train on it.
+        folder: temporary files of the run's own cluster; None for the user's.
     """
 
     ray: Any
@@ -52,23 +52,23 @@ class Cluster:
     _silent_since: float | None = None
 
     def put(self, content: Any) -> Any:
-        """Put something into the object store; return a reference.
+        """Put an object into the object store; return a reference.
 
         Raises:
-            RunError: it cannot be pickled, or there is no room for it in memory or on the disk.
+            RunError: it cannot be pickled, or does not fit into memory or on the disk.
         """
         try:
             return self.ray.put(content)
-        except Exception as error:  # whatever a user's objects may raise when they are pickled
+        except Exception as error:  # raised when a user's objects are pickled
             raise RunError(
-                f"run.executor = 'ray': what workers need cannot be put into the object store ({_line(error)})"
+                f"run.executor = 'ray': the workers' data cannot be put into the object store ({_line(error)})"
             ) from error
 
     def require_alive(self) -> None:
-        """Look every few seconds whether the head answers; workers could go on without it, but not for long.
+        """Check every few seconds that the head answers; workers can continue without it, but not for long.
 
         Raises:
-            RunError: it has not answered for a while. A little later Ray would end this process without a word.
+            RunError: it has not answered for a while. Soon afterwards Ray would end this process silently.
         """
         if time.monotonic() < self._next_look:
             return
@@ -84,7 +84,7 @@ class Cluster:
             )
 
     def close(self) -> None:
-        """Leave the cluster; one of its own ends, and its files are removed."""
+        """Leave the cluster; end it and remove its files if it is the run's own."""
         with _own_signals():
             self.ray.shutdown()
         if self.folder is not None:
@@ -92,12 +92,12 @@ class Cluster:
 
 
 def connect(address: str | None, workers: int | None) -> Cluster:
-    """Connect to the cluster at this address, else start one on this machine.
+    """Connect to the cluster at this address, or start one on this machine.
 
     Args:
         address: host:port, as `ray start --head` prints it; this machine must be one of the cluster's.
-        workers: how many processes are to train; by default as many as the cluster has cores. Must be given for a
-            cluster of its own.
+        workers: number of processes that train; by default the number of the cluster's cores. Required if the run
+            starts its own cluster.
 
     Raises:
         InputError: Ray is not installed or in use, or the address is malformed, does not answer or refuses access.
@@ -110,7 +110,7 @@ def connect(address: str | None, workers: int | None) -> Cluster:
     ray = _import_ray(own=address is None)
     if ray.is_initialized():
         raise InputError(
-            "run.executor = 'ray': this process is connected to a Ray cluster already; leave it with ray.shutdown()"
+            "run.executor = 'ray': this process is already connected to a Ray cluster; leave it with ray.shutdown()"
         )
     if address is not None:
         return _join(ray, address, workers)
@@ -119,7 +119,7 @@ def connect(address: str | None, workers: int | None) -> Cluster:
 
 
 def is_listening(address: str, seconds: float) -> bool:
-    """Return whether something accepts connections at host:port within these seconds."""
+    """Return whether host:port accepts connections within this time."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds):
@@ -138,7 +138,7 @@ def _start(ray: Any, workers: int) -> Cluster:
     except Exception as error:
         cluster.close()
         raise RunError(f"run.executor = 'ray': Ray cannot be started on this machine ({_line(error)})") from error
-    except BaseException:  # the user's interrupt
+    except BaseException:  # including the user's interrupt
         cluster.close()
         raise
     cluster.address = started.address_info["gcs_address"]
@@ -151,12 +151,12 @@ def _join(ray: Any, address: str, workers: int | None) -> Cluster:
         with _own_signals():
             joined = ray.init(address, **_QUIET)
         cores = math.floor(ray.cluster_resources().get("CPU", 0))
-    except Exception as error:  # of many kinds, which Ray does not distinguish
+    except Exception as error:  # Ray raises many kinds
         with suppress(Exception):
             ray.shutdown()
         raise InputError(
-            f"run.address = {address!r}: cannot be connected to ({_line(error)}); this machine must be one of the "
-            "cluster's: see docs/scale.md"
+            f"run.address = {address!r}: cannot connect ({_line(error)}); this machine must belong to the cluster: "
+            "see docs/scale.md"
         ) from error
     if not (workers or cores):
         ray.shutdown()
@@ -171,10 +171,10 @@ def _require_form(address: str) -> None:
 
 
 def _require_answer(address: str) -> None:
-    """Ask a cluster for its version, in another process, since Ray itself may wait for minutes.
+    """Ask a cluster for its version in another process, since Ray itself may wait for minutes.
 
     Raises:
-        InputError: nothing, or something else than a Ray cluster of the same version that lets this user in, answers.
+        InputError: no Ray cluster of the same version that admits this user answers.
     """
     if not is_listening(address, _CONNECT_SECONDS):
         raise InputError(f"run.address = {address!r}: does not answer; start the cluster with `ray start --head`")
@@ -182,23 +182,23 @@ def _require_answer(address: str) -> None:
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=_HEALTH_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise InputError(f"run.address = {address!r}: does not answer as a Ray cluster does") from error
+        raise InputError(f"run.address = {address!r}: its answer is not a Ray cluster's") from error
     if asked.returncode:
         lines = [line for line in (asked.stderr or asked.stdout).splitlines() if line.strip()]
         raise InputError(
-            f"run.address = {address!r}: is not a Ray cluster that lets this process in "
+            f"run.address = {address!r}: is not a Ray cluster that admits this process "
             f"({lines[-1].strip() if lines else 'no reason was given'}); "
             "the cluster's token must be in ~/.ray/auth_token or in RAY_AUTH_TOKEN"
         )
 
 
 def _set_up(own: bool) -> None:
-    """Set what Ray reads from the environment, most of it when it is imported.
+    """Set Ray's environment variables, most of which it reads when it is imported.
 
-    It stays set, since Ray's threads read it again when they end.
+    They stay set, since Ray's threads read them again when they end.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # else it warns that this will be so
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # otherwise it warns of the new default
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     if own:
         os.environ["RAY_AUTH_MODE"] = "token"
@@ -208,7 +208,7 @@ def _set_up(own: bool) -> None:
 
 def _import_ray(own: bool) -> Any:
     ray = importlib.import_module("ray")
-    # Unless it is to make no clusters of several machines, Ray replaces 127.0.0.1 by an address that others reach.
+    # Unless clusters of several machines are disabled, Ray replaces 127.0.0.1 by an address that others can reach.
     vars(importlib.import_module("ray._private.ray_constants"))["ENABLE_RAY_CLUSTER"] = not own
     return ray
 
@@ -220,7 +220,7 @@ def _make_folder() -> Path:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Keep the handlers of this process, which Ray takes over in the main thread."""
+    """Keep this process's signal handlers, which Ray replaces in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

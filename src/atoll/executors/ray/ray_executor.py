@@ -1,4 +1,4 @@
-"""Processes of a Ray cluster, on one machine or many: clients train side by side, to the same bits as one by one."""
+"""Parallel training on a Ray cluster of one or many machines, bit-identical to training one by one."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,19 +24,19 @@ from atoll.local.weights import count_bytes
 from atoll.support.arrays import Floats, Ids
 from atoll.support.process import one_thread
 
-PATIENCE_SECONDS = 60.0  # longer than a dead machine goes unnoticed
+PATIENCE_SECONDS = 60.0  # longer than Ray takes to notice a dead machine
 
 _MOST_CLIENTS = 8  # in one request
-_MOST_BYTES = 8_000_000  # of their models, which are under way together
-_REQUESTS_A_WORKER = 8  # at least, where there are so many clients, so that the workers end together
+_MOST_BYTES = 8_000_000  # of models in one request
+_REQUESTS_A_WORKER = 8  # at least, if there are enough clients, so that the workers finish together
 
 
 class Ray(Distributed):
     """Trains clients in single-threaded processes of a Ray cluster, which hold the clients' data and the model.
 
-    Results are combined here, in the order of the clients, so the bits are those of `Serial` for any number of workers
-    and machines with processors of one kind; with `by_cohort` they are that executor's. A start model is sent once to
-    each machine. When a worker or its machine is killed, what it had is trained again elsewhere.
+    Results are combined here in the order of the clients, so they are bit-identical to those of `Serial`, or of
+    `by_cohort`, for any number of workers and machines with the same kind of processor. Each start model is sent once
+    to each machine. If a worker or its machine dies, its clients are trained again elsewhere.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class Ray(Distributed):
 
         Args:
             trainer: trains a client; on the CPU.
-            workers: processes at most; unset: one for each core of the cluster at this address.
-            address: host:port of the cluster's head; unset: a cluster of its own with so many workers.
-            whole: whether workers train whole cohorts with `Weighted`, where the combine rule is the mean of models.
-            patience: seconds to wait for a worker when there is none left.
+            workers: maximum number of processes; None: one for each core of the cluster at this address.
+            address: host:port of the cluster's head; None: start a cluster with this many workers.
+            whole: whether workers train whole cohorts with `Weighted` if the combine rule is the mean of models.
+            patience: seconds to wait for a worker if none is left.
 
         Raises:
             InputError: Ray is not installed or in use, or the address does not answer, within 15 seconds.
@@ -69,7 +69,7 @@ class Ray(Distributed):
         self._connect()
 
     def close(self) -> None:
-        """End the workers and leave the cluster; it is connected to, or started, again if there is more to train."""
+        """End the workers and leave the cluster; reconnect or restart if there is more to train."""
         if self._workers is not None:
             self._workers.close()
         if self._cluster is not None:
@@ -82,8 +82,8 @@ class Ray(Distributed):
         """Return each cluster's update, in the order of the cohorts.
 
         Raises:
-            RunError: as `Serial`; or workers were killed again and again at the same clients, none are left, or the
-                cluster is gone.
+            RunError: as in `Serial`; or workers died repeatedly on the same clients, none are left, or the cluster is
+                gone.
         """
         whole = self.takes_whole(combine, screening)
         with self._working() as workers:
@@ -98,7 +98,7 @@ class Ray(Distributed):
             return mean_by_client(np.concatenate(list(workers.map(parts, ahead=len(parts)))), rows)
 
     def _train(self, workers: RayWorkers, cohorts: Sequence[Cohort], whole: bool) -> Iterator[ClientUpdate]:
-        """Yield the update of each client, or of each cohort, in their order."""
+        """Yield the updates of clients or cohorts, in order."""
         count = workers.cluster.workers
         clients = sum(len(cohort.clients) for cohort in cohorts)
         most = _MOST_BYTES // max(count_bytes(cohorts[0].start), 1) if cohorts else 1
@@ -109,7 +109,7 @@ class Ray(Distributed):
                 yield ClientUpdate(unpack(model), loss, next(map(unpack, states.values()), None))
 
     def _send(self, cluster: Cluster, units: Sequence[Cohort], whole: bool) -> Iterator[tuple[Training, Any]]:
-        """Put the units' start models into the object store, one for all neighbours that have the same."""
+        """Put the units' start models into the object store; consecutive units with the same start share one copy."""
         start, sent = None, None
         for unit in units:
             if sent is None or unit.start is not start:
@@ -130,7 +130,7 @@ class Ray(Distributed):
 
     @contextmanager
     def _working(self) -> Iterator[RayWorkers]:
-        """Leave the cores to the workers; after any error, the user's interrupt too, they are gone."""
+        """Leave the cores to the workers, and end them after any error, including the user's interrupt."""
         workers = self._connect()
         with one_thread():
             try:
@@ -141,7 +141,7 @@ class Ray(Distributed):
 
 
 def cut(cohort: Cohort, size: int) -> Iterator[Cohort]:
-    """Yield parts of a cohort of at most so many clients."""
+    """Yield parts of a cohort, of at most `size` clients each."""
     for low in range(0, len(cohort.clients), size):
         part = slice(low, low + size)
         clients = cohort.clients[part]

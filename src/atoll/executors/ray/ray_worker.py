@@ -1,4 +1,4 @@
-"""What a worker of the executor `ray` does; it runs in a process of the cluster, on any of its machines."""
+"""A worker of the executor `ray`, which runs in a process on any of the cluster's machines."""
 
 import importlib
 import sys
@@ -23,7 +23,7 @@ from atoll.support.process import keep_freed_memory
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """Clients of one cohort to train, their models left out: as one pass, or one by one from what each has kept."""
+    """Clients of one cohort to train, without their models: in one pass, or one by one from their client states."""
 
     cohort: Cohort
     whole: bool
@@ -37,7 +37,7 @@ class Training:
 
 @dataclass(frozen=True, eq=False)
 class RemoteMeasuring:
-    """Samples to measure models on."""
+    """Samples to evaluate models on."""
 
     rows: Rows
 
@@ -46,20 +46,20 @@ class RemoteMeasuring:
 
 
 class Worker:
-    """Holds the trainer, and with it the pool and the model's layers, and answers one request at a time."""
+    """Holds the trainer, with the pool and the model's layers, and answers one request at a time."""
 
     def greet(self) -> Answer:
-        """Show that the process is alive."""
+        """Confirm that the process is alive."""
         return None, None
 
     def prepare(self, paths: Sequence[str], versions: Mapping[str, str | None], held: Sequence[Any]) -> Answer:
-        """Make ready for requests.
+        """Prepare for requests.
 
         Args:
-            paths: where the run's process finds modules, the user's own among them.
-            versions: what `package_versions` is there.
-            held: a reference to the trainer, and whether it trains whole cohorts; in a list, since Ray would resolve
-                it before the paths are known.
+            paths: where the run's process finds modules, including the user's.
+            versions: `package_versions` of the run's process.
+            held: a reference to the trainer and whether it trains whole cohorts; in a list, since Ray would otherwise
+                resolve it before the paths are known.
         """
         torch.set_num_threads(1)
         keep_freed_memory()
@@ -69,7 +69,7 @@ class Worker:
     def answer(self, request: Training | RemoteMeasuring, models: Sequence[Packed]) -> Answer:
         """Return the answer to a request about these models.
 
-        To train: for each client, or for the cohort, the model, its loss and what clients keep. To measure: the losses
+        For training: the model, loss and client states of each client or cohort. For evaluation: the losses
         [samples, models].
         """
         return try_to_answer(lambda it: self._answer(it, [unpack(model) for model in models]), request, str)
@@ -77,7 +77,7 @@ class Worker:
     def _prepare(self, versions: Mapping[str, str | None], reference: Any) -> None:
         require_same(versions)
         ray = importlib.import_module("ray")
-        with warnings.catch_warnings():  # all workers of a machine read the same pool, and none may write to it
+        with warnings.catch_warnings():  # a machine's workers share one read-only pool
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             trainer, whole = ray.get(reference)
         self._trainer: ClientTrainer = trainer
@@ -98,7 +98,7 @@ class Worker:
 
 
 def require_same(versions: Mapping[str, str | None]) -> None:
-    """Refuse to train with other packages than the run's process has.
+    """Reject package versions that differ from those of the run's process.
 
     Raises:
         RunError: names the package and both versions.

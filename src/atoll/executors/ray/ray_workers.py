@@ -1,7 +1,7 @@
-"""Processes of a Ray cluster that answer requests side by side, and are replaced when they or their machine die.
+"""Processes of a Ray cluster that answer requests in parallel, and are replaced if they or their machine die.
 
-Ray is told to retry nothing: its retries are used up before it has noticed that a machine is dead, and wait for ever
-where no core is free. Whatever is lost is handed out again from here.
+Ray's own retries are off: they are used up before it notices that a machine is dead, and wait forever if no core is
+free. Lost requests are sent again from here.
 """
 
 import sys
@@ -18,23 +18,23 @@ from atoll.executors.ray.ray_worker import Worker
 from atoll.support.environment import package_versions
 from atoll.support.errors import RunError
 
-_AT_A_TIME = 2  # requests with a worker, so that it need not wait for the next while its answer travels
-_TICK_SECONDS = 1.0  # between looks at the clock and at the cluster while no answer comes
-_PAUSE_SECONDS = 2.0  # before a worker is replaced that failed to start
-_FETCH_SECONDS = 60.0  # for an answer to come from another machine, which may die on the way
+_AT_A_TIME = 2  # requests per worker, so that it need not wait for the next while its answer is sent
+_TICK_SECONDS = 1.0  # between checks of the clock and the cluster while no answer arrives
+_PAUSE_SECONDS = 2.0  # before replacing a worker that failed to start
+_FETCH_SECONDS = 60.0  # to fetch an answer from another machine, which may die meanwhile
 
-# Spread, so that as few as possible go with a machine, and each has much of its machine's memory bandwidth.
+# Spread over machines, so that few are lost with one and each has much of its machine's memory bandwidth.
 _OPTIONS = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
 
 
 @dataclass(eq=False)
 class _Handle:
-    """A worker, seen from the run's process.
+    """A worker, as seen from the run's process.
 
     Attributes:
         actor: Ray's handle.
-        starting: references to its answers to `Worker.greet` and `Worker.prepare`, as far as they have not come.
-        under_way: numbers of its requests with references to their answers; it answers them in this order.
+        starting: references to its pending answers to `Worker.greet` and `Worker.prepare`.
+        under_way: numbers of its requests, with references to their answers; it answers them in this order.
     """
 
     actor: Any
@@ -43,22 +43,22 @@ class _Handle:
 
     @property
     def awaited(self) -> Any:
-        """The reference to its next answer; None if it has nothing to do."""
+        """The reference to its next answer; None if it is idle."""
         if self.starting:
             return self.starting[0]
         return self.under_way[0][1] if self.under_way else None
 
 
 class RayWorkers:
-    """So many workers on a cluster, or as many as there is room for; further ones start when there is."""
+    """Workers on a cluster, as many as there is room for; the others start when there is more."""
 
     def __init__(self, cluster: Cluster, held: Any, patience: float) -> None:
-        """Let workers that hold this answer requests.
+        """Prepare to start workers.
 
         Args:
-            cluster: where they are started, and how many.
-            held: reference to what they hold.
-            patience: seconds to wait for a worker when there is none.
+            cluster: the cluster to start them on, with their number.
+            held: reference to the objects that they hold.
+            patience: seconds to wait for a worker if there is none.
         """
         self.cluster = cluster
         self.patience = patience
@@ -70,16 +70,16 @@ class RayWorkers:
         self._sent: dict[int, tuple[Any, Any]] = {}
 
     def map(self, requests: Iterable[tuple[Any, Any]], ahead: int) -> Iterator[Any]:
-        """Yield the answers to (request, reference to its models), in their order.
+        """Yield the answers to (request, reference to its models), in order.
 
-        Request i is handed out only after the answer to request i - ahead has been yielded and the next one asked for.
+        Request i is sent only after the answer to request i - ahead has been yielded and the next one requested.
 
         Raises:
-            AtollError: a request failed with it, the first in their order; or `RunError`: a request ended its worker
-                again and again, there has been no worker for too long, or the cluster is gone.
+            AtollError: the first request to fail, in order, failed with it; or `RunError`: a request repeatedly killed
+                its worker, there has been no worker for too long, or the cluster is gone.
         """
         pending, due = Requests(iter(requests)), 0
-        if self._sent:  # those before were not all asked for
+        if self._sent:  # the previous answers were not all requested
             self.close()
         self._sent.clear()
         last_seen = time.monotonic()
@@ -99,7 +99,7 @@ class RayWorkers:
                     return
                 pending.again.append(taken)
             self._collect(pending)
-            if any(len(handle.starting) < 2 for handle in self._handles):  # one that is there may fetch data for long
+            if any(len(handle.starting) < 2 for handle in self._handles):  # a started one may fetch data for long
                 last_seen = time.monotonic()
             elif time.monotonic() - last_seen > self.patience:
                 raise RunError(
@@ -108,12 +108,12 @@ class RayWorkers:
                 )
 
     def close(self) -> None:
-        """End all workers at once, whatever they do; new ones are started if there is work again."""
+        """End all workers at once, even if busy; new ones start if there is work again."""
         for handle in list(self._handles):
             self._end(handle)
 
     def _start(self) -> None:
-        """Start workers until there are enough; they count before they are ready."""
+        """Start workers until there are enough, counting those that are not yet ready."""
         if time.monotonic() < self._start_after:
             return
         while len(self._handles) < self.cluster.workers:
@@ -123,7 +123,7 @@ class RayWorkers:
             self._handles.append(_Handle(actor, deque([greeted, prepared])))
 
     def _hand_out(self, pending: Requests, end: int) -> None:
-        """Give requests with a number below `end` to the workers that have the fewest."""
+        """Give requests numbered below `end` to the workers with the fewest."""
         while free := [each for each in self._handles if not each.starting and len(each.under_way) < _AT_A_TIME]:
             if not (taken := pending.take(end)):
                 return
@@ -133,7 +133,7 @@ class RayWorkers:
             handle.under_way.append((number, handle.actor.answer.remote(request, models)))
 
     def _collect(self, pending: Requests) -> None:
-        """Wait a moment for a worker's next answer, and take it."""
+        """Wait briefly for a worker's next answer, and take it."""
         awaited = {handle.awaited: handle for handle in self._handles if handle.awaited is not None}
         if not awaited:
             time.sleep(_TICK_SECONDS / 10)
@@ -162,7 +162,7 @@ class RayWorkers:
         handle.starting.popleft()
 
     def _replace(self, handle: _Handle, pending: Requests) -> None:
-        """Give up a worker, and hand out its requests again; the first is the one that it was working on."""
+        """Drop a worker and requeue its requests; it was working on the first."""
         self._end(handle)
         if handle.starting:
             self._start_after = time.monotonic() + _PAUSE_SECONDS
@@ -178,5 +178,5 @@ class RayWorkers:
 
     def _end(self, handle: _Handle) -> None:
         self._handles.remove(handle)
-        with suppress(Exception):  # it may be gone, with its machine or the whole cluster
+        with suppress(Exception):  # it may be gone, with its machine or the cluster
             self.cluster.ray.kill(handle.actor, no_restart=True)

@@ -14,7 +14,7 @@ from atoll.aggregation.fixed_point import FixedPoint
 from atoll.data.dataset import Dataset, Standard
 from atoll.data.population import Population
 from atoll.engine.engine import Method
-from atoll.engine.stages import Stage, sent_form
+from atoll.engine.stages import Stage, fixed_of, sent_form
 from atoll.experiment.modules import make_chain, rehearse
 from atoll.fleet.agreed.comparable import plain
 from atoll.fleet.agreed.terms import announce
@@ -82,7 +82,7 @@ class Agreement:
     @property
     def fixed(self) -> FixedPoint | None:
         """The fixed-point format of masked sums; None: updates are sent one by one."""
-        return next((stage.fixed for stage in self.stages if stage.fixed), None)
+        return fixed_of(self.stages)
 
 
 def agree(settings: Settings, data: Dataset, module: nn.Module, method: Method) -> Agreement:
@@ -105,7 +105,7 @@ def require_fleet(settings: Settings) -> None:
     """
     name = settings.method.name
     if why := method_kind(settings).why_one_place:
-        raise InputError(f"method.name = {name!r}: does not go with run.executor = 'fleet', {why}")
+        raise InputError(f"method.name = {name!r}: cannot be used with run.executor = 'fleet', {why}")
     faults = settings.faults
     simulated = ("dropout", "attackers", "slots_per_day", "availability_file")
     if in_use := [key for key in simulated if getattr(faults, key) != FaultSettings.model_fields[key].default]:

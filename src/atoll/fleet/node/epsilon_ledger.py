@@ -129,7 +129,7 @@ def with_epsilon(budget: WorkBudget, local: Mechanism | None, exactly: bool) -> 
         )
     if local is not None and exactly:
         raise InputError(
-            "class_counts = true: tells them exactly, which privacy.trust = 'client' does not go with; add noise by "
+            "class_counts = true: tells them exactly, which cannot be used with privacy.trust = 'client'; add noise by "
             "[reports] in node.toml, or set epsilon"
         )
     if local is None or budget.epsilon is not None:

@@ -31,7 +31,7 @@ from atoll.local.weights import check_outputs, place, require_device
 from atoll.network.network import Network
 from atoll.network.network_files import matrix_network
 from atoll.privacy.accounting import require_accounting
-from atoll.privacy.mechanism import Cost
+from atoll.privacy.mechanism import Cost, Mechanism
 from atoll.privacy.noise import from_system
 from atoll.schedules.events import Clock
 from atoll.secure.participant import Identity
@@ -68,7 +68,7 @@ class Reporting:
             raise InputError(f"epsilon = {self.epsilon}: needs class_counts = true, which it makes less telling")
         if self.epsilon is not None and self.hidden is not None:
             raise InputError(
-                f"epsilon = {self.epsilon}: does not go with [reports] of node.toml, which hides classes too"
+                f"epsilon = {self.epsilon}: cannot be used with [reports] of node.toml, which hides classes too"
             )
         if self.utc_offset is not None and not -24 <= self.utc_offset <= 24:
             raise InputError(f"utc_offset = {self.utc_offset}: must be from -24 to 24 hours")
@@ -176,18 +176,13 @@ def open_site(
             on a fleet.
     """
     require_fleet(settings)
-    clients = (client,) if isinstance(client, int) else tuple(client)
-    most = settings.data.clients - 1
-    if not clients or len(set(clients)) < len(clients) or not all(0 <= each <= most for each in clients):
-        raise InputError(f"client = {client}: must be from 0 to data.clients - 1 = {most}, each once")
-    folders = [folder] if isinstance(client, int) else [shard_folder(folder, each) for each in clients]
-    shards = [read_shard(settings, each) for each in folders]
-    reporting = reporting or Reporting()
+    shards = _read_shards(settings, folder, client)
+    clients, reporting = tuple(shards), reporting or Reporting()
     if reporting.hidden is not None:
         require_accounting()
-    if reporting.class_counts and not shards[0].classes:
+    if reporting.class_counts and not shards[clients[0]].classes:
         raise InputError("class_counts = true: the data have real numbers as targets, not classes")
-    population = _population(dict(zip(clients, shards, strict=True)), settings.data.clients)
+    population = _population(shards, settings.data.clients)
     module = draw_module(settings, population.data)
     check_outputs(module, population.data.shape, population.data.outputs, settings.model.name)
     own = np.isin(np.arange(len(population)), clients)
@@ -197,13 +192,8 @@ def open_site(
     # Tolerant: the server should reject a bad result for its reason, not for a failure.
     trainer = make_chain(settings, method, place(module, device), population, device, tolerant=True)
     measures = 0 if method.assign is as_scheduled else method.schedule.clusters
-    budget = budget or WorkBudget()
-    if budget.losses is None:
-        budget = replace(budget, losses=RUNS * settings.rounds * measures)
     mechanism = read_mechanism(settings)
     local = mechanism if mechanism is not None and mechanism.is_local else None
-    exactly = reporting.class_counts and reporting.epsilon is None and reporting.hidden is None
-    budget = with_epsilon(budget, local, exactly)
     return Node(
         agreement=agreement,
         clients=clients,
@@ -214,12 +204,30 @@ def open_site(
         device=device,
         reporting=reporting,
         measures=measures,
-        budget=budget,
+        budget=_limit(budget or WorkBudget(), RUNS * settings.rounds * measures, local, reporting),
         counted_as=agreement.digest,
         cost=None if local is None else Cost((local.noise,), local.adjacency),
         chooses=Choosing(local, measures) if local is not None and measures else None,
         sums=_open_sums(agreement, identity),
     )
+
+
+def _read_shards(settings: Settings, folder: Path, client: int | Sequence[int]) -> dict[int, Dataset]:
+    """Return the samples of each client."""
+    clients = (client,) if isinstance(client, int) else tuple(client)
+    most = settings.data.clients - 1
+    if not clients or len(set(clients)) < len(clients) or not all(0 <= each <= most for each in clients):
+        raise InputError(f"client = {client}: must be from 0 to data.clients - 1 = {most}, each once")
+    folders = [folder] if isinstance(client, int) else [shard_folder(folder, each) for each in clients]
+    return {each: read_shard(settings, own) for each, own in zip(clients, folders, strict=True)}
+
+
+def _limit(budget: WorkBudget, losses: int, local: Mechanism | None, reporting: Reporting) -> WorkBudget:
+    """Return the budget with limits on losses and on epsilon."""
+    if budget.losses is None:
+        budget = replace(budget, losses=losses)
+    exactly = reporting.class_counts and reporting.epsilon is None and reporting.hidden is None
+    return with_epsilon(budget, local, exactly)
 
 
 def _open_sums(agreement: Agreement, identity: Identity | None) -> OpenSums | None:

@@ -1,10 +1,7 @@
-"""Reported and measured data about clients, and the client files that settings can name."""
+"""Reported data about clients."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +11,8 @@ from atoll.data.dealing.class_counts import exact_counts
 from atoll.data.population import Population, Stated, slot_table
 from atoll.fleet.agreed.messages import ClientReport
 from atoll.fleet.agreed.randomised_response import estimate
-from atoll.fleet.server.measured_times import MeasuredTimes
-from atoll.network.network_records import write_direct
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
-from atoll.support.files import write_atomically
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,32 +23,22 @@ class ReportedTable:
         samples: number of samples, [clients]; NaN if unknown.
         utc_offset: hours, [clients]; NaN if unknown.
         slots: slots of the day in which each client can train; None if unknown.
-        seconds_per_sample: training time, [clients]; NaN if unknown.
-        upload_seconds: round-trip time without training, [clients]; NaN if unknown.
         class_counts: samples of each class, or unbiased estimates, [clients, classes]; None unless all report them.
     """
 
     samples: Floats
     utc_offset: Floats
     slots: tuple[tuple[int, ...] | None, ...]
-    seconds_per_sample: Floats
-    upload_seconds: Floats
     class_counts: Floats | None = None
 
 
-def reported_table(
-    reports: Mapping[int, ClientReport], clients: int, measured: MeasuredTimes | None = None
-) -> ReportedTable:
-    """Return reported data about `clients` clients; measurements made here take precedence."""
+def reported_table(reports: Mapping[int, ClientReport], clients: int) -> ReportedTable:
+    """Return reported data about `clients` clients."""
     rows = [reports.get(client) for client in range(clients)]
-    reported = _column(rows, "seconds_per_sample")
-    here = np.full(clients, np.nan) if measured is None else measured.seconds_per_sample
     return ReportedTable(
         samples=_column(rows, "samples"),
         utc_offset=_column(rows, "utc_offset"),
         slots=tuple(None if row is None else row.slots for row in rows),
-        seconds_per_sample=np.where(np.isnan(here), reported, here),
-        upload_seconds=np.full(clients, np.nan) if measured is None else measured.upload_seconds,
         class_counts=_class_counts(rows),
     )
 
@@ -90,38 +74,6 @@ def as_reported(population: Population, table: ReportedTable) -> Population:
     return replace(population, stated=stated, attributes=attributes)
 
 
-def write_tables(table: ReportedTable, folder: Path, clusters: int) -> dict[str, Path]:
-    """Write the files that settings accept, and return each path by its setting.
-
-    - ``data.clients_file``: client, and utc_offset and slots if all clients report them;
-    - ``network.clients_file``: client, and samples and seconds_per_sample if all are known;
-    - ``network.file``: the same upload seconds to every aggregator, if all are known.
-
-    Raises:
-        InputError: the folder cannot be created.
-        RunError: a file cannot be written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({error.strerror or error})") from error
-    data = {"utc_offset": _cells(table.utc_offset)}
-    if all(slots is not None for slots in table.slots):
-        data["slots"] = [" ".join(map(str, slots or ())) for slots in table.slots]
-    network = {
-        "samples": _cells(table.samples, whole=True),
-        "seconds_per_sample": _cells(table.seconds_per_sample),
-    }
-    written = {
-        "data.clients_file": _write(folder / "clients.csv", data),
-        "network.clients_file": _write(folder / "speeds.csv", network),
-    }
-    if not np.isnan(table.upload_seconds).any():
-        write_direct(folder / "links.csv", table.upload_seconds.tolist(), clusters)
-        written["network.file"] = folder / "links.csv"
-    return {setting: path for setting, path in written.items() if path is not None}
-
-
 def _whole_counts(estimates: Floats, sizes: Ids) -> Ids:
     """Return non-negative counts that sum to the sizes, in proportion to the estimates, [clients, classes]."""
     clipped = np.maximum(estimates, 0.0)
@@ -147,26 +99,6 @@ def _attributes(population: Population, table: ReportedTable) -> dict[str, npt.N
 
 def _agree(attributes: Mapping[str, npt.NDArray[Any]], population: Population) -> bool:
     return all(np.array_equal(rows, population.attributes[name]) for name, rows in attributes.items())
-
-
-def _write(path: Path, columns: Mapping[str, list[str]]) -> Path | None:
-    """Write the columns that have cells; no file without any."""
-    known = {name: cells for name, cells in columns.items() if cells}
-    if not known:
-        return None
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["client", *known])
-    writer.writerows([client, *row] for client, row in enumerate(zip(*known.values(), strict=True)))
-    write_atomically(path, file.getvalue().encode())
-    return path
-
-
-def _cells(values: Floats, whole: bool = False) -> list[str]:
-    """Return a column's exact cells; none if a client's value is unknown."""
-    if np.isnan(values).any():
-        return []
-    return [str(int(value)) if whole else repr(float(value)) for value in values]
 
 
 def _column(rows: Sequence[ClientReport | None], name: str) -> Floats:

@@ -108,46 +108,66 @@ def _wait(
     poll_seconds: float,
 ) -> Joined:
     until = time.monotonic() + wait_seconds
-    patience = _Patience(poll_seconds)
-    known: dict[str, DescribeReply] = {}
-    refused: dict[str, Unfit] = {}
-    warnings: dict[str, list[str]] = {}
+    joining = _Joining(fleet, agreement, poll_seconds)
     while True:
-        there = fleet.nodes()
-        known = {name: reply for name, reply in known.items() if name in there}
-        left = max(until - time.monotonic(), 0.0)
-        strangers = patience.due(name for name in there if name not in known)
-        described = _describe(fleet, agreement, strangers, min(max(left, 1.0), _DESCRIBING_SECONDS))
-        for name in (
-            name for name in strangers if name in described
-        ):  # in a fixed order: the first one must not depend on timing
-            fit = _check(described[name], there[name], agreement, known)
-            if isinstance(fit, Unfit):
-                refused[name] = fit
-                patience.put_off(name)
-                continue
-            refused.pop(name, None)
-            known[name], warnings[name] = fit, _warn(name, fit)
-        refused = {name: unfit for name, unfit in refused.items() if name in there}
-        patience.forget_all_but(there)
-        joined = _join(known)
+        joining.ask(min(max(until - time.monotonic(), 1.0), _DESCRIBING_SECONDS))
+        joined = joining.joined()
         is_over = time.monotonic() >= until
-        joined.left_out.update(name for name, unfit in refused.items() if unfit.is_description)
-        unfit_clients = {client for name in joined.left_out for client in clients_of(there[name])}
-        wanted = agreement.clients - (len(unfit_clients & set(range(agreement.clients))) if is_over else 0)
-        if known and (len(joined.nodes) >= wanted or (nodes is not None and len(known) >= nodes)):
-            joined.warnings.extend(sentence for name in known for sentence in warnings[name])
-            joined.warnings.extend(
-                f"node {name!r} is left out: it {refused[name].why}" for name in sorted(joined.left_out)
-            )
+        count = len(joining.known)
+        if count and (len(joined.nodes) >= joining.wanted(joined, is_over) or (nodes is not None and count >= nodes)):
+            joined.warnings.extend(joining.warn(joined))
             return joined
-        sentence = _missing(joined, agreement.clients, refused)
+        sentence = _missing(joined, agreement.clients, joining.refused)
         if nodes is not None:
-            sentence = f"{len(known)} of fleet.nodes = {nodes} nodes are there; {sentence}"
+            sentence = f"{count} of fleet.nodes = {nodes} nodes are there; {sentence}"
         if is_over:
             raise RunError(f"fleet.wait_seconds = {wait_seconds:g}: {sentence}")
         say(sentence)
         time.sleep(min(poll_seconds, max(until - time.monotonic(), 0.0)))
+
+
+class _Joining:
+    """The present nodes: those that have described themselves, and why others are unfit."""
+
+    def __init__(self, fleet: Fleet, agreement: Agreement, poll_seconds: float) -> None:
+        self.known: dict[str, DescribeReply] = {}
+        self.refused: dict[str, Unfit] = {}
+        self._fleet, self._agreement, self._patience = fleet, agreement, _Patience(poll_seconds)
+        self._there: Mapping[str, Properties] = {}
+        self._warnings: dict[str, list[str]] = {}
+
+    def ask(self, timeout: float) -> None:
+        """Ask present nodes that are not yet known for descriptions."""
+        there = self._there = self._fleet.nodes()
+        self.known = {name: reply for name, reply in self.known.items() if name in there}
+        strangers = self._patience.due(name for name in there if name not in self.known)
+        described = _describe(self._fleet, self._agreement, strangers, timeout)
+        for name in filter(described.__contains__, strangers):  # in an order that does not depend on timing
+            fit = _check(described[name], there[name], self._agreement, self.known)
+            if isinstance(fit, Unfit):
+                self.refused[name] = fit
+                self._patience.put_off(name)
+                continue
+            self.refused.pop(name, None)
+            self.known[name], self._warnings[name] = fit, _warn(name, fit)
+        self.refused = {name: unfit for name, unfit in self.refused.items() if name in there}
+        self._patience.forget_all_but(there)
+
+    def joined(self) -> Joined:
+        joined = _join(self.known)
+        joined.left_out.update(name for name, unfit in self.refused.items() if unfit.is_description)
+        return joined
+
+    def wanted(self, joined: Joined, is_over: bool) -> int:
+        """Return the required number of clients; once the time is over, without those of nodes left out."""
+        unfit = {client for name in joined.left_out for client in clients_of(self._there[name])}
+        clients = self._agreement.clients
+        return clients - (len(unfit & set(range(clients))) if is_over else 0)
+
+    def warn(self, joined: Joined) -> list[str]:
+        """Return warnings about the nodes that take part, and those left out."""
+        left_out = [f"node {name!r} is left out: it {self.refused[name].why}" for name in sorted(joined.left_out)]
+        return [sentence for name in self.known for sentence in self._warnings[name]] + left_out
 
 
 class _Patience:

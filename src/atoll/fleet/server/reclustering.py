@@ -59,10 +59,10 @@ def require_reclustering(experiment: Experiment) -> None:
         raise InputError(f"{begin} clustering.method = {name!r} {_CANNOT.get(name, _CANNOT['random'])}")
     for other in ("trace_file", "metres_per_round", "recluster_every"):
         if getattr(settings.network, other) is not None:
-            raise InputError(f"network.{other}: does not go with fleet.recluster_every, which knows no positions")
+            raise InputError(f"network.{other}: cannot be used with fleet.recluster_every, which knows no positions")
     if settings.run.virtual_seconds is not None:
         raise InputError(
-            f"run.virtual_seconds = {settings.run.virtual_seconds:g}: does not go with fleet.recluster_every, which "
+            f"run.virtual_seconds = {settings.run.virtual_seconds:g}: cannot be used with fleet.recluster_every, which "
             "changes how long the plan takes; set rounds"
         )
 

@@ -11,11 +11,11 @@ least that the paper allows. Tensors that are not parameters, such as running me
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
-from typing import TYPE_CHECKING, ParamSpec
+from inspect import Parameter, Signature, getdoc, signature
+from typing import Any
 
-from atoll.data.population import Population
 from atoll.engine.engine import Method
-from atoll.local.rule import LocalRule
+from atoll.engine.server_rule import ServerRule
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.server_optimizers import (
@@ -26,131 +26,100 @@ from atoll.methods.parts.server_optimizers import (
     move_to_square,
     step_to_square,
 )
-from atoll.schedules.events import Clock
-from atoll.support.limits import BelowOne, PositiveFloat, Share
+from atoll.support.limits import BelowOne, PositiveFloat
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-P = ParamSpec("P")
+_MODULE = Parameter("module", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation="nn.Module | None")
+_MODULE_TOLD = "the model, to tell parameters from buffers; None: all tensors are parameters."
 
 
-@checked
-def fedavgm(
-    population: Population,
-    rule: LocalRule,
-    rounds: int,
-    server_lr: PositiveFloat = 1.0,
-    momentum: BelowOne = 0.9,
-    fraction: Share = 0.1,
-    clock: Clock | None = None,
-    seed: int = 0,
-    module: "nn.Module | None" = None,
-) -> Method:
+def _fedavg_with(rule_of: Callable[..., ServerRule]) -> Callable[..., Method]:
+    """Return FedAvg with this server rule; the rule's arguments come before `fraction`, and `module` comes last."""
+    _, *own = signature(rule_of).parameters.values()
+    common = [*signature(fedavg).parameters.values()]
+
+    @wraps(rule_of)
+    def make(*given: Any, **named: Any) -> Method:
+        bound = arguments.bind(*given, **named)
+        bound.apply_defaults()
+        asked = bound.arguments
+        rule = rule_of(buffers_of(asked.pop("module")), **{each.name: asked.pop(each.name) for each in own})
+        return replace(fedavg(**asked), server_rule=rule)
+
+    arguments = make.__signature__ = Signature([*common[:3], *own, *common[3:], _MODULE])  # type: ignore[attr-defined]
+    told = str(getdoc(fedavg)).partition("Args:\n")[2]
+    make.__doc__ = f"{getdoc(rule_of)}\n{told}\n    module: {_MODULE_TOLD}"
+    return checked(make)
+
+
+@_fedavg_with
+def fedavgm(buffers: frozenset[str], server_lr: PositiveFloat = 1.0, momentum: BelowOne = 0.9) -> ServerRule:
     """FedAvgM: ``u <- momentum * u + Delta; x <- x + server_lr * u``.
 
     Hsu et al. 2019. With momentum 0 and server_lr 1 this is bit-identical to FedAvg.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         server_lr: the server's step size, eta.
         momentum: heavy-ball momentum.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
-        module: the model, to tell parameters from buffers; None: all tensors are parameters.
     """
-    plain = fedavg(population, rule, rounds, fraction, clock, seed)
-    return replace(plain, server_rule=HeavyBall(server_lr, momentum, buffers_of(module)))
+    return HeavyBall(server_lr, momentum, buffers)
 
 
-@checked
+@_fedavg_with
 def fedadagrad(
-    population: Population,
-    rule: LocalRule,
-    rounds: int,
+    buffers: frozenset[str],
     server_lr: PositiveFloat = 0.01,
     beta1: BelowOne = 0.0,
     tau: PositiveFloat = 0.001,
-    fraction: Share = 0.1,
-    clock: Clock | None = None,
-    seed: int = 0,
-    module: "nn.Module | None" = None,
-) -> Method:
+) -> ServerRule:
     """FedAdagrad: ``m <- beta1 m + (1 - beta1) Delta; v <- v + Delta^2; x <- x + server_lr m / (sqrt(v) + tau)``.
 
     Reddi et al. 2021.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         server_lr: the server's step size, eta.
         beta1: decay of the first moment.
         tau: degree of adaptivity; smaller is more adaptive.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
-        module: the model, to tell parameters from buffers; None: all tensors are parameters.
     """
-    plain = fedavg(population, rule, rounds, fraction, clock, seed)
-    return replace(plain, server_rule=Adaptive(server_lr, beta1, 0.0, tau, add_square, buffers_of(module)))
+    return Adaptive(server_lr, beta1, 0.0, tau, add_square, buffers)
 
 
-@checked
+@_fedavg_with
 def fedadam(
-    population: Population,
-    rule: LocalRule,
-    rounds: int,
+    buffers: frozenset[str],
     server_lr: PositiveFloat = 0.01,
     beta1: BelowOne = 0.9,
     beta2: BelowOne = 0.99,
     tau: PositiveFloat = 0.001,
-    fraction: Share = 0.1,
-    clock: Clock | None = None,
-    seed: int = 0,
-    module: "nn.Module | None" = None,
-) -> Method:
+) -> ServerRule:
     """FedAdam: FedAdagrad with ``v <- beta2 v + (1 - beta2) Delta^2``.
 
     Reddi et al. 2021. With beta1 = beta2 = 0 and server_lr = tau far above all Delta, it is bit-identical to FedAvg.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         server_lr: the server's step size, eta.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         tau: degree of adaptivity; smaller is more adaptive.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
-        module: the model, to tell parameters from buffers; None: all tensors are parameters.
     """
-    plain = fedavg(population, rule, rounds, fraction, clock, seed)
-    return replace(plain, server_rule=Adaptive(server_lr, beta1, beta2, tau, move_to_square, buffers_of(module)))
+    return Adaptive(server_lr, beta1, beta2, tau, move_to_square, buffers)
 
 
-def _with_second_moment(
-    base: Callable[P, Method], second: "Callable[[Tensor, Tensor, float], Tensor]", name: str, summary: str
-) -> Callable[P, Method]:
-    """Return an adaptive method's variant with another second moment and the same arguments."""
+@_fedavg_with
+def fedyogi(
+    buffers: frozenset[str],
+    server_lr: PositiveFloat = 0.01,
+    beta1: BelowOne = 0.9,
+    beta2: BelowOne = 0.99,
+    tau: PositiveFloat = 0.001,
+) -> ServerRule:
+    """FedYogi: FedAdagrad with ``v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)``.
 
-    @wraps(base)
-    def make(*given: P.args, **named: P.kwargs) -> Method:
-        method = base(*given, **named)
-        assert isinstance(method.server_rule, Adaptive)
-        return replace(method, server_rule=replace(method.server_rule, second=second))
+    Reddi et al. 2021.
 
-    make.__name__ = make.__qualname__ = name
-    arguments = str(base.__doc__).partition("Args:")[2]
-    make.__doc__ = f"{summary}\n\n    Reddi et al. 2021.\n\n    Args:{arguments}"
-    return make
-
-
-fedyogi = _with_second_moment(
-    fedadam, step_to_square, "fedyogi", "FedYogi: FedAdagrad with ``v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)``."
-)
+    Args:
+        server_lr: the server's step size, eta.
+        beta1: decay of the first moment.
+        beta2: decay of the second moment.
+        tau: degree of adaptivity; smaller is more adaptive.
+    """
+    return Adaptive(server_lr, beta1, beta2, tau, step_to_square, buffers)

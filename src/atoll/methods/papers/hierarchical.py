@@ -8,6 +8,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -208,51 +209,64 @@ def _plan(
     clustering, network = phase.clustering, phase.network
     if pace is not None and network.frequencies is not None:
         raise InputError("network.frequencies: cannot be used with changing speeds from faults.availability_file")
-
-    def times(network: Network, clients: Ids) -> tuple[Floats, Mask]:
-        """Return the duration of each cluster's work, [aggregators], and who is late, [all clients]."""
-        labels, late = clustering.labels[clients], np.zeros(len(population), bool)
-        if deadline < math.inf:
-            late[clients] = late_clients(network, labels, deadline)
-        return event_seconds(network, labels, pattern, intra_rounds, deadline), late
-
-    seconds, late = times(network, np.arange(len(population)))
-    occupied = np.flatnonzero(clustering.sizes)
-    if (timeless := occupied[~((seconds[occupied] > 0) & np.isfinite(seconds[occupied]))]).size:
-        j = timeless[0]
-        raise InputError(f"network: the work of cluster {j} takes {seconds[j]} s; must be more than 0 and finite")
-    active = tuple(occupied.tolist())
+    made = _Works(population, clustering, pattern, intra_rounds, deadline)
+    seconds, late = made.times(network, np.arange(len(population)))
+    _require_time(seconds, clustering)
     everyone = tuple(range(network.aggregators))
-    central = pattern in CENTRAL
+    active = tuple(np.flatnonzero(clustering.sizes).tolist())
     groups = [active] if pattern in SYNCHRONOUS else [(j,) for j in everyone]
     samples = [float(population.sizes[clustering.members(j)].sum()) for j in everyone]
     merges = [_MERGES[pattern](samples, network.neighbours, group) for group in groups]
+    works = {i: made.work(network, group, seconds, late) for i, group in enumerate(groups) if samples[group[0]]}
+    return PhaseWork(works, merges) if pace is None else PhaseWork(works, merges, partial(made.begun, network, pace))
 
-    def members_of(group: tuple[int, ...]) -> Ids:
-        return np.concatenate([clustering.members(j) for j in group])
 
-    def work(group: tuple[int, ...], seconds: Floats, late: Mask) -> Work:
-        members = members_of(group)
+@dataclass(frozen=True, eq=False)
+class _Works:
+    """Makes the works of groups of clusters."""
+
+    population: Population
+    clustering: Clustering
+    pattern: Pattern
+    intra_rounds: int
+    deadline: float
+
+    def times(self, network: Network, clients: Ids) -> tuple[Floats, Mask]:
+        """Return the duration of each cluster's work, [aggregators], and who is late, [all clients]."""
+        labels, late = self.clustering.labels[clients], np.zeros(len(self.population), bool)
+        if self.deadline < math.inf:
+            late[clients] = late_clients(network, labels, self.deadline)
+        return event_seconds(network, labels, self.pattern, self.intra_rounds, self.deadline), late
+
+    def work(self, network: Network, group: tuple[int, ...], seconds: Floats, late: Mask) -> Work:
+        members = self._members(group)
         cohort = members[~late[members]]
         return Work(
             active=group,
             cohort=cohort,
-            clusters=clustering.labels[cohort],
-            weights=population.sizes[cohort].astype(float),
+            clusters=self.clustering.labels[cohort],
+            weights=self.population.sizes[cohort].astype(float),
             seconds=float(seconds[list(group)].max()),
-            models_sent=sum(1 if central else len(network.neighbours[j]) for j in group),
+            models_sent=sum(1 if self.pattern in CENTRAL else len(network.neighbours[j]) for j in group),
             late=len(members) - len(cohort),
         )
 
-    works = {i: work(group, seconds, late) for i, group in enumerate(groups) if samples[group[0]]}
-    if pace is None:
-        return PhaseWork(works, merges)
+    def begun(self, network: Network, pace: Pace, planned: Work, now: float) -> Work:
+        """Return the work if it begins now, at its clients' current speeds."""
+        members = self._members(planned.active)
+        times = self.times(network.part(members, *pace.times(members, now)), members)
+        return self.work(network, planned.active, *times)
 
-    def begun(planned: Work, now: float) -> Work:
-        members = members_of(planned.active)
-        return work(planned.active, *times(network.part(members, *pace.times(members, now)), members))
+    def _members(self, group: tuple[int, ...]) -> Ids:
+        return np.concatenate([self.clustering.members(j) for j in group])
 
-    return PhaseWork(works, merges, begun)
+
+def _require_time(seconds: Floats, clustering: Clustering) -> None:
+    """Reject clusters with clients whose work takes no time, or forever."""
+    occupied = np.flatnonzero(clustering.sizes)
+    if (timeless := occupied[~((seconds[occupied] > 0) & np.isfinite(seconds[occupied]))]).size:
+        j = timeless[0]
+        raise InputError(f"network: the work of cluster {j} takes {seconds[j]} s; must be more than 0 and finite")
 
 
 def _synchronous(arrivals: Arrivals) -> Iterator[Finished]:

@@ -1,6 +1,7 @@
 """The joint model of all parties, whose output is the sum of theirs, and its trainer (FedBCD)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,8 +10,6 @@ from torch import Tensor, nn
 
 from atoll.data.population import Population
 from atoll.local.models import Shape
-from atoll.local.precision import Precision
-from atoll.local.rule import LocalRule
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend, require_finite
 from atoll.local.weights import load_model, read_model
@@ -52,17 +51,7 @@ class PartyTrainer(Trainer):
 
     why_one_by_one = "parties hold different models"
 
-    def __init__(
-        self,
-        module: nn.Module,
-        population: Population,
-        rule: LocalRule,
-        seed: int,
-        device: str = "cpu",
-        precision: Precision = "float32",
-        by_hand: bool = False,
-        tolerant: bool = False,
-    ) -> None:
+    def __init__(self, module: nn.Module, population: Population, *given: Any, **named: Any) -> None:
         """Move the module, which is scratch space, and the pool to the device.
 
         Raises:
@@ -70,7 +59,8 @@ class PartyTrainer(Trainer):
         """
         if not isinstance(module, Parties) or len(module.parties) != len(population):
             raise InputError(f"the model must be Parties of {len(population)} parties, as the population is")
-        super().__init__(module, population, rule, seed, device, precision, by_hand=False, tolerant=tolerant)
+        super().__init__(module, population, *given, **named)
+        self.by_hand, self.dense = False, None
         self.parties = module
 
     def train(self, task: ClientTask) -> ClientUpdate:

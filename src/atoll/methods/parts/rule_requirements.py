@@ -37,20 +37,20 @@ def _is_plain_sgd(optimizer: "Optimizer", lr: float) -> bool:
 
 
 def refuse_proximal(rule: LocalRule, why: str) -> None:
-    """Reject a proximal term; `why` follows "does not go with".
+    """Reject a proximal term; `why` follows "cannot be used with".
 
     Raises:
         InputError: names the setting.
     """
     if rule.proximal:
-        raise InputError(f"local.proximal = {rule.proximal:g}: does not go with {why}")
+        raise InputError(f"local.proximal = {rule.proximal:g}: cannot be used with {why}")
 
 
 def refuse_epochs(rule: LocalRule, why: str) -> None:
-    """Reject step counts that differ between clients; `why` follows "does not go with".
+    """Reject step counts that differ between clients; `why` follows "cannot be used with".
 
     Raises:
         InputError: names the setting.
     """
     if rule.epochs is not None:
-        raise InputError(f"local.epochs = {rule.epochs:g}: does not go with {why}")
+        raise InputError(f"local.epochs = {rule.epochs:g}: cannot be used with {why}")

@@ -8,7 +8,7 @@ from atoll.report.page.compared import name_of
 from atoll.report.page.key_numbers import RunPool
 from atoll.report.reading.runs import Run
 from atoll.report.tables.writing import show_number
-from atoll.runs.columns import title_of
+from atoll.runs.columns import column_title
 from atoll.support.arrays import Floats
 
 MAX_POINTS = 1000
@@ -20,7 +20,7 @@ def clients(run: Run, pool: RunPool) -> list[dict[str, Any]]:
 
 
 def _curve(run: Run, column: str, values: Floats, pool: RunPool) -> dict[str, Any]:
-    title, mean = title_of(column), float(values.mean())
+    title, mean = column_title(column), float(values.mean())
     low, middle, high = (show_number(column, float(each)) for each in (values[0], mean, values[-1]))
     picked = np.unique(np.linspace(0, len(values) - 1, MAX_POINTS).round().astype(np.int64))
     return {

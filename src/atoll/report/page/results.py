@@ -11,7 +11,7 @@ from atoll.report.page.markup import Body, Cell, table
 from atoll.report.reading.runs import Run
 from atoll.report.reading.units import byte_unit, time_unit
 from atoll.report.tables.formats import DASH
-from atoll.runs.columns import is_built_in, title_of
+from atoll.runs.columns import column_title, is_built_in
 
 SEEDS_NOTE = "Over several seeds: mean ± sample standard deviation of the finished runs; no ± if all are equal."
 
@@ -118,7 +118,7 @@ def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Run], float],
         ("Best accuracy", best, share),
         ("Mean cluster accuracy", last("mean_cluster_accuracy"), share),
         ("ARI", last("ari"), lambda _: Unit(1, ".3f", ".3f")),
-        *((title_of(name), last(name), share if name.endswith("accuracy") else plain) for name in probed),
+        *((column_title(name), last(name), share if name.endswith("accuracy") else plain) for name in probed),
         ("Client updates", last("client_updates"), count),
         ("Bytes sent", lambda run: float(bytes_sent(run)[-1]), size),
         ("Virtual time", last("virtual_time"), seconds),

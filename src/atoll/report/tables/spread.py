@@ -13,7 +13,7 @@ from atoll.report.reading.runs import Run
 from atoll.report.tables.formats import DASH, csv_table, latex_table, markdown_table, rich_table, upright
 from atoll.report.tables.run_tables import Row
 from atoll.report.tables.writing import MAX_PROBED, as_rich, probes_as_rich
-from atoll.runs.columns import is_built_in, title_of
+from atoll.runs.columns import column_title, is_built_in
 
 SPREAD_NOTE = "Final values of finished runs: mean ± sample standard deviation over seeds."
 _TITLES = {
@@ -174,7 +174,7 @@ def _cells(spreads: Sequence[Spread], shown: Sequence[str] | None = None) -> lis
     """Return the table as text, its header first; with panels only if some group has one."""
     panels = _texts(spreads) > 1
     shown = _shown(spreads) if shown is None else shown
-    titles = (_TITLES.get(name) or f"Final {title_of(name).lower()}" for name in shown)
+    titles = (_TITLES.get(name) or f"Final {column_title(name).lower()}" for name in shown)
     header = [*(["Panel"] if panels else []), "Run", "Seeds", *titles]
     return [header] + [
         [

@@ -9,7 +9,7 @@ from rich.table import Table
 from atoll.report.reading.units import format_bytes, format_seconds
 from atoll.report.tables.formats import DASH, csv_table, latex_table, markdown_table, rich_table, upright
 from atoll.report.tables.run_tables import FIRST, STABLE, Reached, Row
-from atoll.runs.columns import title_of
+from atoll.runs.columns import column_title
 
 MAX_PROBED = 2  # custom metrics beyond which a terminal is too narrow
 COSTS = {
@@ -68,7 +68,7 @@ def probes_as_rich(rows: Sequence[Row]) -> Table | None:
     probed = _probed(rows)
     if len(probed) <= MAX_PROBED:
         return None
-    header = ["At the last evaluation", *map(title_of, probed)]
+    header = ["At the last evaluation", *map(column_title, probed)]
     lines = [
         [" ".join(filter(None, (row.panel, row.label))), *(show_number(name, row.final.get(name)) for name in probed)]
         for row in rows
@@ -110,7 +110,7 @@ def _cells(rows: Sequence[Row], *costs: str, probed: Sequence[str] | None = None
     """Return the table as text, its header first; panel, adjusted Rand index and custom metrics only if present."""
     panels, aris, probed = _texts(rows) > 1, _has_ari(rows), _probed(rows) if probed is None else probed
     header = [*(["Panel"] if panels else []), "Run", "Final loss", "Final accuracy", "Best accuracy"]
-    header += [*(["ARI"] if aris else []), *map(title_of, probed)]
+    header += [*(["ARI"] if aris else []), *map(column_title, probed)]
     if rows:
         header += [f"To {_name(rows[0].metric, r.target)}" for r in rows[0].targets]
     return [header] + [
