@@ -1,21 +1,28 @@
 """MkDocs hook: puts the verdicts on the papers' claims, from `atoll reproduce`, into papers/verdicts.md.
 
-The files of `papers/verdicts/` are those that the command writes beside its page. A claim in several files
-has a row from each that has judged it.
+Claims are judged from the runs that are kept in `evidence/`. The files of `papers/verdicts/` are those that the command
+wrote beside its page for runs that were not kept; runs that are replace them. A claim measured at several scales has a
+row for each, the largest first, and is counted once, at that one; exploratory claims are counted apart.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from atoll.report.tables.formats import Cells, markdown_table
+from atoll.reproduce.claim_results import gather
 from atoll.reproduce.claims import PAPERS, Paper, read_paper
-from atoll.reproduce.recipe_runs import SEEDS
+from atoll.reproduce.kept_runs import PLACE, seeds_kept
+from atoll.reproduce.recipe_runs import SEEDS, is_trained, plan_tasks, restore
+from atoll.reproduce.record import record_recipe
 from atoll.reproduce.verdict_wording import NONE, STATUSES
 
 FOLDER = Path(__file__).parent / "papers/verdicts"
+EVIDENCE = Path(__file__).parents[1] / PLACE
+SCALES = ("paper", "small", "tiny")
 MARK = "<!-- the verdicts -->"
 HEADS = ("Claim", "The paper", "Measured", "Verdict", "Scale")
 STATED = HEADS.index("The paper")
@@ -41,7 +48,31 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace the mark by a table for each paper; MkDocs calls this for every page."""
     if MARK not in markdown:
         return markdown
-    return markdown.replace(MARK, tables([json.loads(file.read_bytes()) for file in sorted(FOLDER.glob("*.json"))]))
+    kept = judge_kept(EVIDENCE)
+    judged = {(file["scale"], recipe["recipe"]) for file in kept for recipe in file["recipes"]}
+    before = [json.loads(file.read_bytes()) for file in sorted(FOLDER.glob("*.json"))]
+    unkept = [file for file in before if (file["scale"], file["recipes"][0]["recipe"]) not in judged]
+    return markdown.replace(MARK, tables([*kept, *unkept]))
+
+
+def judge_kept(evidence: Path) -> list[dict[str, Any]]:
+    """Return the verdicts of the kept runs, as if `atoll reproduce` had written a file for each recipe and scale.
+
+    Raises:
+        ValueError: a kept run does not fit its recipe.
+    """
+    papers = [read_paper(name) for name in PAPERS]
+    found = []
+    with TemporaryDirectory() as folder:
+        for place in sorted(each for each in evidence.glob("*/*") if each.is_dir()):
+            recipe, scale, out = place.parent.name, place.name, Path(folder) / place.name / place.parent.name
+            seeds = seeds_kept(evidence, recipe, scale)
+            tasks = plan_tasks(recipe, scale, out, is_trained(recipe, papers), seeds, evidence=evidence)
+            if refused := restore(tasks):
+                raise ValueError(next(iter(refused.values())))
+            judged = record_recipe(gather(recipe, papers, scale, out, seeds=seeds))
+            found.append({"scale": scale, "seeds": seeds, "recipes": [judged]})
+    return found
 
 
 def tables(files: Sequence[dict[str, Any]]) -> str:
@@ -61,7 +92,7 @@ def tables(files: Sequence[dict[str, Any]]) -> str:
 def _by_claim(files: Sequence[dict[str, Any]]) -> dict[Key, list[Row]]:
     """Return the verdicts on each claim, without those on claims that were not run."""
     found: dict[Key, list[Row]] = {}
-    for file in files:
+    for file in sorted(files, key=lambda file: SCALES.index(file["scale"])):
         for recipe in file["recipes"]:
             for claim in recipe["claims"]:
                 if claim["status"] != "not run":
@@ -78,8 +109,9 @@ def _sections(paper: Paper, measured: dict[Key, list[Row]]) -> Iterator[str]:
     """Yield a paper's heading, how many verdicts of each kind its recipes have, and a table for each recipe."""
     rows = [(key, row) for key in _keys(paper) for row in measured.get(key) or [{}]]
     recipes = {key.recipe: [each for each in rows if each[0].recipe == key.recipe] for key, _ in rows}
+    apart = {Key(c.recipe, c.source, c.panel, c.says, c.reading) for c in paper.claims if c.exploratory}
     yield f"## {paper.title}"
-    yield _counted(recipes)
+    yield _counted(recipes, apart)
     for recipe, own in recipes.items():
         yield f"### {_title(own)} {{ #{recipe} }}"
         yield ", ".join(dict.fromkeys(_command(recipe, row) for _, row in own))
@@ -90,11 +122,22 @@ def _sections(paper: Paper, measured: dict[Key, list[Row]]) -> Iterator[str]:
         yield markdown_table(_unbroken(cells), texts=len(HEADS))
 
 
-def _counted(recipes: Mapping[str, Rows]) -> str:
-    """Return a table with a row for each recipe, and one for all."""
-    counts = {f"[{_title(own)}](#{recipe})": Counter(_status(row) for _, row in own) for recipe, own in recipes.items()}
+def _counted(recipes: Mapping[str, Rows], apart: Collection[Key]) -> str:
+    """Return a table with a row for each recipe, one for all, and one for those that are counted apart.
+
+    A claim counts once, at the largest scale at which it was run, which is its first row.
+    """
+    once = {recipe: dict(reversed(own)) for recipe, own in recipes.items()}
+    counts = {
+        f"[{_title(recipes[recipe])}](#{recipe})": Counter(_status(row) for key, row in own.items() if key not in apart)
+        for recipe, own in once.items()
+    }
     counts["All"] = sum(counts.values(), Counter())
-    told = [status for status in STATUSES if counts["All"][status]]
+    if apart:
+        counts["Exploratory"] = Counter(
+            _status(row) for own in once.values() for key, row in own.items() if key in apart
+        )
+    told = [status for status in STATUSES if any(found[status] for found in counts.values())]
     lines = [[name, *(str(found[status] or "") for status in told)] for name, found in counts.items()]
     return markdown_table([["Figure or table", *told], *lines], texts=1)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from atoll.reproduce import recipe_runs as running
+from atoll.support import environment
 from atoll.support.errors import RunError
 from tests.cli.conftest import Command
 
@@ -130,3 +131,26 @@ def test_bad_input(atoll: Command) -> None:
     assert "holds files other than reproduced figures" in atoll("reproduce", "quickstart", "--out", ".").refused()
     assert "holds no reproduced figures" in atoll("reproduce", "quickstart", "--no-run").refused()
     assert "holds files other than" in atoll("reproduce", "quickstart", "--out", "tiny.toml").refused()
+
+
+@pytest.mark.more
+def test_the_command_takes_kept_runs_as_done_and_makes_the_page_from_them_alone(
+    atoll: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "_git_revision", lambda: "0123abc")
+    told = atoll("reproduce", "quickstart", "--no-run", "--evidence", "kept").refused()
+    assert "holds no reproduced figures" in told
+    atoll("reproduce", "quickstart", "--jobs", "1", "--seeds", "2", "--evidence", "kept").succeeded()
+    assert len(list(Path("kept/quickstart/tiny").glob("*.gz"))) == 4
+    again = atoll("reproduce", "quickstart", "--jobs", "1", "--out", "again", "--evidence", "kept", "--seeds", "1")
+    assert again.err.count("(already finished)") == 4  # the evidence has a second seed
+    Path("kept").rename("evidence")
+    done = atoll("reproduce", "quickstart", "--no-run", "--out", "page", "--json")
+    (result,) = json.loads(done.succeeded())["recipes"]
+    assert (result["finished"], result["runs"]) == (4, 4)
+    assert json.loads(Path("page/reproduce.json").read_text())["scale"] == "largest"
+    Path("evidence/quickstart/tiny/fedavg-seed-1.json.gz").write_bytes(b"")
+    refused = atoll("reproduce", "quickstart", "--jobs", "1", "--out", "new")
+    assert "it is cut short or too long" in refused.err
+    told = atoll("reproduce", "quickstart", "--scale", "largest").refused()
+    assert "--scale largest: runs nothing; add --no-run" in told

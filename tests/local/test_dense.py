@@ -25,16 +25,16 @@ TARGETS: dict[Losses, Tensor] = {
 }
 
 
-def some_network(hidden: tuple[int, ...], bias: bool = True) -> nn.Module:
+def some_network(hidden: tuple[int, ...], bias: bool = True, relu: bool = True) -> nn.Module:
     torch.manual_seed(0)
-    return dense((2, 3), hidden, 3, bias).double()
+    return dense((2, 3), hidden, 3, bias, relu=relu).double()
 
 
 @pytest.mark.parametrize("losses", TARGETS)
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("hidden", [(), (7,), (5, 4, 6)])
-def test_steps_are_those_of_autograd(hidden: tuple[int, ...], bias: bool, losses: Losses) -> None:
-    ours, theirs = some_network(hidden, bias), some_network(hidden, bias)
+@pytest.mark.parametrize(("hidden", "relu"), [((), True), ((7,), True), ((5, 4, 6), True), ((5, 4), False)])
+def test_steps_are_those_of_autograd(hidden: tuple[int, ...], relu: bool, bias: bool, losses: Losses) -> None:
+    ours, theirs = some_network(hidden, bias, relu), some_network(hidden, bias, relu)
     before = as_vector(read_model(ours))
     inputs = torch.randn(5, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     weights = torch.tensor([0.1, 0.3, 0.2, 0.15, 0.25], dtype=torch.float64)
@@ -169,7 +169,7 @@ OTHERS = [
     nn.Sequential(nn.Flatten()),
     nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)),
     nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU()),
-    nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Linear(3, 2)),
+    nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 3), nn.Linear(3, 2)),
     nn.Sequential(nn.Flatten(2), nn.Linear(4, 2)),
     frozen(),
     hooked(),

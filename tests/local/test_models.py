@@ -4,7 +4,7 @@ from torch import nn
 
 from atoll import InputError
 from atoll.local.layers import Standardize
-from atoll.local.models import MODELS, alexnet, cnn, linear, lr, mlp
+from atoll.local.models import MODELS, alexnet, cnn, linear, lr, lr_linear, mlp
 from atoll.local.weights import check_outputs
 
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
@@ -19,6 +19,14 @@ def test_the_three_sizes_of_the_feduc_paper() -> None:
     assert mebibytes(lr(MNIST, 10)) == pytest.approx(2.56, abs=0.01)
     assert mebibytes(cnn(MNIST, 10)) == pytest.approx(1.64, abs=0.01)
     assert mebibytes(cnn(CIFAR, 10)) == pytest.approx(3.35, abs=0.01)
+
+
+def test_lr_without_activations_is_one_linear_map() -> None:
+    module = lr_linear(MNIST, 10)
+    one, other = torch.randn(2, 3, *MNIST)
+    zero = module(torch.zeros(3, *MNIST))
+    torch.testing.assert_close(module(one + other) - zero, module(one) + module(other) - 2 * zero)
+    assert mebibytes(module) == mebibytes(lr(MNIST, 10))
 
 
 def test_the_other_models() -> None:

@@ -8,6 +8,7 @@ import pytest
 from atoll.experiment.experiment import Experiment
 from atoll.reproduce import recipe_runs as running
 from atoll.reproduce import reproduce_progress as progress
+from atoll.reproduce.kept_runs import PLANS
 from atoll.reproduce.recipe_runs import RecipeTask, settings_of
 from atoll.reproduce.reproduce_progress import ReproduceProgress
 from atoll.settings.validation import Settings
@@ -74,9 +75,9 @@ def test_clusterings_go_on_where_they_were_stopped(tmp_path: Path, monkeypatch: 
         patch.setattr(running, "Experiment", experiment)
         with pytest.raises(KeyboardInterrupt):
             running._cluster(task)
-    assert len(json.loads((tmp_path / running.PLANS).read_bytes())["plans"]) == 2
+    assert len(json.loads((tmp_path / PLANS).read_bytes())["plans"]) == 2
     assert not running._cluster(task)
-    plans = json.loads((tmp_path / running.PLANS).read_bytes())["plans"]
+    plans = json.loads((tmp_path / PLANS).read_bytes())["plans"]
     assert [(plan["label"], plan["seed"]) for plan in plans] == [(each.label, each.seed) for each in settings]
     assert running._cluster(task)
     assert str(ReproduceProgress([task], 1)) == "nothing is trained"

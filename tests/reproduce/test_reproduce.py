@@ -14,10 +14,12 @@ from atoll.report.reading.runs import Run
 from atoll.reproduce import costs, pictures
 from atoll.reproduce.claim_results import ClaimResult, gather
 from atoll.reproduce.claims import Claim, Paper
-from atoll.reproduce.judging import judge, measure_plan, measure_run
+from atoll.reproduce.evidence import Value
+from atoll.reproduce.judging import judge, measure_plan, measure_run, meet_target
 from atoll.reproduce.verdict_wording import count, difference_in_words, tolerance_in_words, value_in_words
 from atoll.reproduce.verdicts_page import render
 from atoll.settings.experiment_file import make_runs, read_experiment, resolved
+from atoll.support.estimates import Estimate
 
 ROUNDS = [0.0, 10.0, 20.0, 40.0, 100.0]
 RISING = [0.1, 0.5, 0.7, 0.6, 0.8]
@@ -47,6 +49,7 @@ MEASURES = {
     "end": 0.8,
     "jitter": 0.0,
     "fall": 0.125,
+    "settled": 100,
 }
 
 
@@ -59,27 +62,69 @@ def test_jitter_and_end_cover_the_last_half_and_fifth() -> None:
     run = make_run(accuracy=[0.0, 0.9, 0.2, 0.5])  # rounds 0, 10, 20, 40
     assert measure_run(make_claim(measure="jitter"), run) == pytest.approx(0.3)
     assert measure_run(make_claim(measure="end"), run) == 0.5
+    settling = make_run(accuracy=[0.1, 0.49, 0.3, 0.51, 0.5])
+    assert measure_run(make_claim(measure="settled"), settling) == 40
 
 
 @pytest.mark.parametrize(
     ("measure", "target", "along", "wanted"),
     [
-        ("reach", 0.7, "round", 20),
-        ("stable", 0.7, "round", 100),
-        ("stable", 0.6, "round", 20),
-        ("reach", 0.65, "virtual_time", 60),
+        ("reach", 0.7, "round", Value(20, spacing=10)),
+        ("stable", 0.7, "round", Value(100, spacing=60)),
+        ("stable", 0.6, "round", Value(20, spacing=10)),
+        ("reach", 0.05, "round", Value(0, spacing=0)),
+        ("reach", 0.65, "virtual_time", Value(60, spacing=30)),
         ("reach", 0.9, "round", None),
         ("stable", 0.9, "round", None),
     ],
 )
-def test_when_targets_are_met(measure: str, target: float, along: str, wanted: float | None) -> None:
+def test_when_targets_are_met(measure: str, target: float, along: str, wanted: Value | None) -> None:
     claim = make_claim(measure=measure, target=target, along=along)
-    assert measure_run(claim, make_run()) == wanted
+    assert meet_target(claim, make_run()) == wanted
 
 
 def test_a_loss_is_met_from_above() -> None:
-    assert measure_run(make_claim(measure="reach", target=0.4, column="train_loss"), make_run()) == 20
+    claim = make_claim(measure="reach", target=0.4, column="train_loss")
+    assert meet_target(claim, make_run()) == Value(20, spacing=10)
     assert measure_run(make_claim(measure="best", column="train_loss"), make_run()) == pytest.approx(0.2)
+
+
+def test_equal_rounds_on_a_coarse_grid_are_no_evidence() -> None:
+    """All seeds meet the target at the same probe; the interval is as wide as the probes are apart."""
+    runs = [make_run(f"A, seed {seed}") for seed in range(5)]
+    claim = make_claim(runs=("A",), measure="reach", target=0.65, check="within", stated=(20,), tolerance=0.25)
+    verdict = judge(claim, runs, [], "paper")
+    assert verdict.ours[0] == Estimate(5, 20.0, 0.0, 10.0, 20.0)
+    assert verdict.status == "undecided"
+    near = claim.model_copy(update={"tolerance": 1.1})
+    assert judge(near, runs, [], "paper").status == "holds"
+
+
+def test_a_lead_smaller_than_two_probes_are_apart_is_no_evidence() -> None:
+    claim = make_claim(measure="reach", target=0.65)
+    ahead = [make_run(f"A, seed {seed}", [0.1, 0.7, 0.7]) for seed in range(5)]
+    behind = [make_run(f"B, seed {seed}", [0.1, 0.5, 0.7]) for seed in range(5)]  # at 20: within 10 of A's 10
+    assert judge(claim, [*ahead, *behind], [], "paper").status == "undecided"
+    far = [make_run(f"B, seed {seed}", [0.1, 0.5, 0.5, 0.7]) for seed in range(5)]
+    assert judge(claim, [*ahead, *far], [], "paper").status == "holds"
+
+
+def test_runs_below_twice_chance_decide_nothing() -> None:
+    claim = make_claim()
+    for least, status in ((0.15, "not comparable"), (0.25, "holds")):
+        runs = make_seeds("A", [least + each for each in (0.01, 0.02, 0.012)]) + make_seeds("B", [0.12, 0.13, 0.125])
+        known = [replace(run, config=run.config | {"data": {"dataset": "mnist"}}) for run in runs]
+        assert judge(claim, known, [], "paper").status == status
+        assert judge(claim, runs, [], "paper").status == "holds"  # nobody knows their number of classes
+
+
+def test_faster_and_comparable_exclude_each_other() -> None:
+    """A lead between zero and the margin is comparable; one beyond it is faster; never both."""
+    faster, comparable = make_claim(margin=0.02, tolerance=0.02), make_claim(check="alike", tolerance=0.02)
+    for lead, wanted in ((0.01, ("undecided", "holds")), (0.04, ("holds", "fails"))):
+        runs = make_seeds("A", [0.5 * (1 + lead) + each for each in (0, 1e-4, 2e-4)])
+        runs += make_seeds("B", [0.5 + each for each in (0, 1e-4, 2e-4)])
+        assert tuple(judge(claim, runs, [], "paper").status for claim in (faster, comparable)) == wanted
 
 
 def test_a_column_that_was_not_recorded_has_no_value() -> None:
@@ -140,6 +185,8 @@ CHECKS: list[tuple[dict[str, Any], list[float], str]] = [
     ({"check": "within", "stated": (0.4, 0.4, 0.4), "tolerance": 0.9}, [0.8, 0.2, 0.4], "fails"),
     ({"check": "ratio", "stated": (0.5,), "tolerance": 0.1}, [0.8, 0.4, 0.1], "holds"),
     ({"check": "ratio", "stated": (2.0,), "tolerance": 0.1}, [0.8, 0.4, 0.1], "fails"),
+    ({"check": "lead", "stated": (0.4,), "tolerance": 0.01}, [0.8, 0.4, 0.1], "holds"),
+    ({"check": "lead", "stated": (-0.4,), "tolerance": 0.01}, [0.8, 0.4, 0.1], "fails"),
     ({"check": "at-least", "bound": 0.6}, [0.8, 0.7, 0.6], "holds"),
     ({"check": "at-least", "bound": 0.65}, [0.8, 0.7, 0.6], "fails"),
 ]

@@ -14,9 +14,10 @@ from atoll.cli.common import err, out, print_json
 from atoll.experiment.executor_choice import count_cores
 from atoll.local.weights import require_device
 from atoll.reproduce import recipe_runs as running
-from atoll.reproduce.claim_results import ClaimResult, gather
+from atoll.reproduce.claim_results import ClaimResult, at_largest_scale, gather
 from atoll.reproduce.claims import PAPERS, Paper, read_paper
 from atoll.reproduce.judging import Verdict
+from atoll.reproduce.kept_runs import PLACE, seeds_kept
 from atoll.reproduce.recipe_runs import RecipeTask, is_trained
 from atoll.reproduce.record import RECORD, record
 from atoll.reproduce.reproduce_progress import ReproduceProgress
@@ -31,6 +32,7 @@ from atoll.support.wording import unknown
 _NOTE = "reproduce.json"
 _HALF = f".{_NOTE}.part"  # of a command killed at its start
 _SCALES = ("tiny", "small", "paper")
+LARGEST = "largest"
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class ReproduceOptions:
     scale: str
     seeds: int | None
     folder: Path | None
+    evidence: Path | None
     run: bool
     jobs: int | None
     device: str
@@ -49,9 +52,23 @@ class ReproduceOptions:
     verbose: bool
 
     @property
+    def scales(self) -> tuple[str, ...]:
+        """The scales of the runs, the largest first."""
+        return _SCALES[::-1] if self.scale == LARGEST else (self.scale,)
+
+    def folder_of(self, recipe: str, scale: str) -> Path:
+        """Return the folder of a recipe's runs at a scale."""
+        return self.place / scale / recipe if self.scale == LARGEST else self.place / recipe
+
+    @property
     def place(self) -> Path:
         """The folder for runs and page."""
         return self.folder or Path("runs") / f"reproduce-{self.what}-{self.scale}"
+
+    @property
+    def kept(self) -> Path | None:
+        """Where runs are kept: as asked, or this folder's own evidence; None where there is none."""
+        return self.evidence or (PLACE if PLACE.is_dir() else None)
 
     @property
     def at_once(self) -> int:
@@ -62,7 +79,15 @@ class ReproduceOptions:
         """Return the command that resumes from here."""
         options = f"--scale {self.scale} --seeds {seeds} --out {shlex.quote(str(self.place))}"
         options += f" --device {self.device}" if self.device != "cpu" else ""
+        options += f" --evidence {shlex.quote(str(self.evidence))}" if self.evidence else ""
         return f"atoll reproduce {self.what} {options}"
+
+
+def usual_scale(folder: Path | None, evidence: Path | None, run: bool) -> str:
+    """Return the scale where none is given: the folder's, or tiny, or the largest that is kept if nothing is run."""
+    if folder is not None and (folder / _NOTE).is_file():
+        return str(_read_note(folder / _NOTE)["scale"])
+    return "tiny" if run or not (evidence or PLACE.is_dir()) else LARGEST
 
 
 def reproduce_papers(asked: ReproduceOptions) -> int:
@@ -73,23 +98,46 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
     """
     papers, recipes = _choose(asked.what)
     _check(asked)
-    place = asked.place
-    seeds = _claim_folder(asked)
+    kept = asked.kept
+    held = {(name, scale): seeds_kept(kept, name, scale) for name in recipes for scale in asked.scales} if kept else {}
+    seeds = _claim_folder(asked, any(held.values()))
+    wanted = seeds if asked.run or asked.seeds else 1  # the page of what is kept asks for no more
+    seeds_of = {each: max(wanted, found) for each, found in held.items() if found}
     tasks = list[RecipeTask]()
     for name in recipes:
         trained = is_trained(name, papers)
-        tasks += running.plan_tasks(name, asked.scale, place / name, trained, seeds, asked.device)
-    progress = ReproduceProgress(tasks, asked.at_once)
-    problems: dict[str, list[str]] = {}
-    failures = 0
+        for scale in asked.scales:
+            some = seeds_of.get((name, scale), seeds)
+            tasks += running.plan_tasks(name, scale, asked.folder_of(name, scale), trained, some, asked.device, kept)
     if asked.run:
         running.begin_tasks(tasks)
+    refused = running.restore(tasks)
+    progress = ReproduceProgress(tasks, asked.at_once)
+    problems: dict[str, list[str]] = {}
+    for task in tasks:
+        if task.folder in refused:
+            problems.setdefault(task.recipe, []).append(refused[task.folder])
+            err.print(refused[task.folder], markup=False)
+    failures = len(refused)
+    if asked.run:
+        tasks = [task for task in tasks if task.folder not in refused]
         try:
-            problems, failures = _run(tasks, progress, asked.quiet or asked.as_json, asked.verbose)
+            failures += _run(tasks, progress, problems, asked.quiet or asked.as_json, asked.verbose)
         except KeyboardInterrupt:
             err.print(f"interrupted, {progress}; to resume: {asked.command(seeds)}", markup=False)
             raise
-    results = [gather(name, papers, asked.scale, place / name, problems.get(name, ()), seeds) for name in recipes]
+    results = [
+        at_largest_scale(
+            [
+                gather(
+                    *(name, papers, scale, asked.folder_of(name, scale), problems.get(name, ())),
+                    seeds_of.get((name, scale), seeds),
+                )
+                for scale in asked.scales
+            ]
+        )
+        for name in recipes
+    ]
     _show(asked, papers, results, record(results, asked.scale, seeds, progress), progress)
     return failures
 
@@ -120,8 +168,10 @@ def _show(
 
 def _check(asked: ReproduceOptions) -> None:
     """Reject invalid options."""
-    if asked.scale not in _SCALES:
-        raise InputError(f"--scale {asked.scale}: must be {', '.join(_SCALES)}")
+    if asked.scale not in (*_SCALES, LARGEST):
+        raise InputError(f"--scale {asked.scale}: must be {', '.join(_SCALES)}, or with --no-run {LARGEST}")
+    if asked.scale == LARGEST and asked.run:
+        raise InputError(f"--scale {LARGEST}: runs nothing; add --no-run, or give one of {', '.join(_SCALES)}")
     for option, number in (("--jobs", asked.jobs), ("--seeds", asked.seeds)):
         if number is not None and number < 1:
             raise InputError(f"{option} {number}: must be at least 1")
@@ -146,7 +196,7 @@ def _choose(what: str) -> tuple[list[Paper], list[str]]:
     raise InputError(f"{what!r}: {unknown(what, ['all', *PAPERS, *config.recipe_names()])}")
 
 
-def _claim_folder(asked: ReproduceOptions) -> int:
+def _claim_folder(asked: ReproduceOptions, has_kept: bool) -> int:
     """Record the scale and seeds of a folder's runs, since runs at different scales must not be compared.
 
     Returns the number of seeds: the one asked for, by default that of the folder.
@@ -157,14 +207,14 @@ def _claim_folder(asked: ReproduceOptions) -> int:
     place, note = asked.place, asked.place / _NOTE
     before = _read_note(note) if note.is_file() else {}
     if not before:
-        _require_new(place, asked.run)
+        _require_new(place, asked.run or has_kept)
     elif (scale := before["scale"]) != asked.scale:
         raise InputError(f"--out {place}: holds runs at scale {scale}; add --scale {scale}, or give another folder")
     held = before.get("seeds", 0)
     if asked.seeds is not None and asked.seeds < held:
         raise InputError(f"--seeds {asked.seeds}: {place} has {held} seeds already; omit it, or give another folder")
     seeds = asked.seeds or held or running.SEEDS
-    if asked.run and seeds != held:
+    if seeds != held:
         place.mkdir(parents=True, exist_ok=True)
         write_atomically(note, to_json({"scale": asked.scale, "seeds": seeds}))
     return seeds
@@ -181,7 +231,11 @@ def _require_new(place: Path, run: bool) -> None:
 def _read_note(note: Path) -> dict[str, Any]:
     try:
         held = read_json(note, note.parent)
-        if not isinstance(held, dict) or held.get("scale") not in _SCALES or not isinstance(held.get("seeds"), int):
+        if (
+            not isinstance(held, dict)
+            or held.get("scale") not in (*_SCALES, LARGEST)
+            or not isinstance(held.get("seeds"), int)
+        ):
             raise ValueError("it must hold a scale and a number of seeds")
     except (OSError, ValueError) as error:
         raise InputError(f"--out {note.parent}: its {_NOTE} cannot be read ({error}); give another folder") from error
@@ -189,10 +243,13 @@ def _read_note(note: Path) -> dict[str, Any]:
 
 
 def _run(
-    tasks: Sequence[RecipeTask], progress: ReproduceProgress, quiet: bool, verbose: bool
-) -> tuple[dict[str, list[str]], int]:
-    """Carry out the tasks; return what went wrong, by recipe, and how many failed."""
-    problems: dict[str, list[str]] = {}
+    tasks: Sequence[RecipeTask],
+    progress: ReproduceProgress,
+    problems: dict[str, list[str]],
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """Carry out the tasks; add what went wrong to `problems`, by recipe, and return how many failed."""
     missing = running.find_missing(tasks)
     for sentence in missing.values():
         err.print(f"not run: {sentence}", markup=False)
@@ -217,7 +274,9 @@ def _run(
             err.print(f"[{number}/{len(going)}] {task.recipe}: {task.title} ({state})", markup=False)
         if verbose and outcome.executor:
             err.print(f"{task.recipe}, {task.title}: {outcome.executor}", markup=False)
-    return problems, failures
+        if outcome.note and not quiet:
+            err.print(outcome.note, markup=False)
+    return failures
 
 
 def _table(verdicts: Sequence[Verdict]) -> Table:

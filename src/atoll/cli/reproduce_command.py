@@ -14,13 +14,25 @@ def reproduce(
     what: Annotated[
         str, typer.Argument(metavar="PAPER|FIGURE", help="fedcluster, feduc, cfl-mgd, all, or the name of a recipe.")
     ],
-    scale: Annotated[str, typer.Option(help="tiny, small or paper: minutes, hours or days.")] = "tiny",
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            help="tiny, small or paper: minutes, hours or days; with --no-run also largest, each claim at the largest "
+            "scale that is kept. By default tiny, or with --no-run and evidence largest."
+        ),
+    ] = None,
     seeds: Annotated[
         int | None,
         typer.Option(metavar="N", help="Seeds 0 to N - 1 for each run; by default as many as the folder holds, or 3."),
     ] = None,
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder for runs and page; by default runs/reproduce-...")
+    ] = None,
+    evidence: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder of finished runs to take as done and to add to; by default evidence, if there."
+        ),
     ] = None,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run, or only make the page from existing runs.")] = True,
     jobs: Annotated[int | None, typer.Option(help="Runs at a time; by default one per core.")] = None,
@@ -36,7 +48,10 @@ def reproduce(
 
     Example: atoll reproduce fedcluster-figure-3
     """
-    from atoll.cli.reproduce_action import ReproduceOptions, reproduce_papers
+    from atoll.cli.reproduce_action import ReproduceOptions, reproduce_papers, usual_scale
 
-    if reproduce_papers(ReproduceOptions(what, scale, seeds, folder, run, jobs, device, as_json, quiet, verbose)):
+    chosen = scale or usual_scale(folder, evidence, run)
+    if reproduce_papers(
+        ReproduceOptions(what, chosen, seeds, folder, evidence, run, jobs, device, as_json, quiet, verbose)
+    ):
         raise typer.Exit(1)

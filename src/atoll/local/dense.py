@@ -21,30 +21,33 @@ _through_relu = torch.ops.aten.threshold_backward.default  # (gradient after it,
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """A network of dense layers with ReLU between them, which shares a module's parameters.
+    """A network of dense layers with ReLU or nothing between them, which shares a module's parameters.
 
     Attributes:
         layers: from the inputs to the outputs.
         losses: the training loss.
+        relu: whether ReLU stands between them.
     """
 
     layers: tuple[nn.Linear, ...]
     losses: MakesLosses
+    relu: bool = True
 
     @classmethod
     def of(cls, module: nn.Module, losses: MakesLosses) -> Self | None:
-        """Return the network if the module is `nn.Flatten`, then `nn.Linear` with `nn.ReLU` in between, else None."""
+        """Return the network if the module is `nn.Flatten`, then `nn.Linear` with or without `nn.ReLU`, else None."""
         if type(module) is not nn.Sequential or losses not in LOSSES.values():
             return None
         layers = tuple(layer for layer in module if type(layer) is nn.Linear)
         kinds = [type(layer) for layer in module]
-        if not layers or kinds != [nn.Flatten, nn.Linear] + [nn.ReLU, nn.Linear] * (len(layers) - 1):
+        between: list[type[nn.Module]] = [nn.ReLU] if nn.ReLU in kinds else []
+        if not layers or kinds != [nn.Flatten, nn.Linear] + [*between, nn.Linear] * (len(layers) - 1):
             return None
         flatten = module[0]
         whole = isinstance(flatten, nn.Flatten) and (flatten.start_dim, flatten.end_dim) == (1, -1)
         trained = all(parameter.requires_grad for parameter in module.parameters())
         apart = len(set(map(id, layers))) == len(layers)
-        return cls(layers, losses) if whole and trained and apart and not is_watched(module) else None
+        return cls(layers, losses, bool(between)) if whole and trained and apart and not is_watched(module) else None
 
     @torch.no_grad()
     def step(self, inputs: Tensor, targets: Tensor, lr: float, weights: Tensor | None = None) -> Tensor:
@@ -58,7 +61,8 @@ class Dense:
         """
         passed = [inputs.flatten(1)]
         for layer in self.layers[:-1]:
-            passed.append(nn.functional.linear(passed[-1], layer.weight, layer.bias).relu_())
+            hidden = nn.functional.linear(passed[-1], layer.weight, layer.bias)
+            passed.append(hidden.relu_() if self.relu else hidden)
         outputs = nn.functional.linear(passed[-1], self.layers[-1].weight, self.layers[-1].bias)
         slopes = _SLOPES[self.losses](outputs, targets)
         if weights is not None:
@@ -67,7 +71,9 @@ class Dense:
         ones = slopes.new_ones(len(inputs))
         for layer, entering in zip(reversed(self.layers), reversed(passed), strict=True):
             # Backpropagate through the old weights, before they change.
-            before = None if entering is passed[0] else _through_relu(slopes @ layer.weight, entering, 0)
+            before = None if entering is passed[0] else slopes @ layer.weight
+            if before is not None and self.relu:
+                before = _through_relu(before, entering, 0)
             layer.weight.addmm_(slopes.T, entering, alpha=scale)
             if layer.bias is not None:
                 layer.bias.addmv_(slopes.T, ones, alpha=scale)

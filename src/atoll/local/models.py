@@ -50,14 +50,23 @@ def mlp(shape: Shape, classes: int) -> "nn.Module":
 
 @_checked
 def lr(shape: Shape, classes: int) -> "nn.Module":
-    """Dense 512-512 with ReLU (784-512-512-10 on MNIST, 2.56 MiB; FedUC's "LR")."""
+    """Dense 512-512 with ReLU (784-512-512-10 on MNIST, 2.56 MiB; one reading of FedUC's "LR")."""
     return dense(shape, HIDDEN["lr"], classes)
 
 
+@_checked
+def lr_linear(shape: Shape, classes: int) -> "nn.Module":
+    """Dense 512-512 without activations, a linear model in three factors (the other reading of FedUC's "LR").
+
+    The paper calls it logistic regression, and names three dense layers but no activation.
+    """
+    return dense(shape, HIDDEN["lr"], classes, relu=False)
+
+
 def dense(
-    shape: Shape, hidden: Sequence[int], classes: int, bias: bool = True, layer_norm: bool = False
+    shape: Shape, hidden: Sequence[int], classes: int, bias: bool = True, layer_norm: bool = False, relu: bool = True
 ) -> "nn.Sequential":
-    """Return dense layers of the given widths with ReLU between them; `bias` applies to the last one.
+    """Return dense layers of the given widths, by default with ReLU between them; `bias` applies to the last one.
 
     >>> import torch
     >>> dense((1, 2, 2), (3,), 2)(torch.zeros(5, 1, 2, 2)).shape
@@ -68,7 +77,11 @@ def dense(
     layers: list[nn.Module] = [nn.Flatten()]
     width = math.prod(shape)
     for units in hidden:
-        layers += [nn.Linear(width, units), *([nn.LayerNorm(units)] if layer_norm else []), nn.ReLU()]
+        layers += [
+            nn.Linear(width, units),
+            *([nn.LayerNorm(units)] if layer_norm else []),
+            *([nn.ReLU()] if relu else []),
+        ]
         width = units
     return nn.Sequential(*layers, nn.Linear(width, classes, bias=bias))
 
@@ -230,6 +243,7 @@ MODELS: dict[str, Callable[..., "nn.Module"]] = {
     "linear": linear,
     "mlp": mlp,
     "lr": lr,
+    "lr-linear": lr_linear,
     "cnn": cnn,
     "alexnet": alexnet,
     "tabular": tabular,

@@ -1,7 +1,7 @@
 """Everything that a page of reproduced figures shows, read from folders."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,14 @@ class ClaimResult:
     def finished(self) -> int:
         """How many of its runs are finished, or of its clusterings made."""
         return len(self.plans) or sum(run.finished for run in self.runs)
+
+
+def at_largest_scale(results: Sequence[ClaimResult]) -> ClaimResult:
+    """Return a recipe's results, given the largest scale first, with each claim at the largest at which it was run."""
+    shown = next((result for result in results if result.finished), results[-1])
+    each = zip(*(result.verdicts for result in results), strict=True)
+    verdicts = tuple(next((one for one in own if one.status != "not run"), own[-1]) for own in each)
+    return replace(shown, verdicts=verdicts, problems=tuple(told for result in results for told in result.problems))
 
 
 def gather(

@@ -14,13 +14,16 @@ from atoll.support.errors import InputError
 PAPERS = ("fedcluster", "feduc", "cfl-mgd")
 
 Measure = Literal[
-    "last", "best", "mean", "end", "jitter", "fall", "reach", "stable",
+    "last", "best", "mean", "end", "jitter", "fall", "settled", "reach", "stable",
     "emd", "emd-weighted", "emd-norm", "emd-norm-weighted",
     "longest", "size-frequency", "size-links", "size-at-2-links", "size-at-3-links", "size-at-4-links",
 ]  # fmt: skip
-Check = Literal["first", "order", "alike", "close", "within", "ratio", "at-least"]
+Check = Literal["first", "order", "alike", "close", "within", "ratio", "lead", "at-least"]
 
-OF_CLUSTERS = frozenset(Measure.__args__[8:])  # type: ignore[attr-defined]
+FIRST_PANEL = "no activations"
+"""The panel of the first reading in recipes that have no panels besides."""
+
+OF_CLUSTERS = frozenset(Measure.__args__[9:])  # type: ignore[attr-defined]
 """Measures of a clustering, which need no training."""
 
 
@@ -29,7 +32,8 @@ class Claim(BaseModel):
 
     Measures of a run's column: ``last``; ``best``; ``mean`` over its rounds, which tells whose curve is higher;
     ``end``: the mean over the last fifth of its rounds; ``jitter``: the range of the values in its last half;
-    ``fall``: the first value over the last; ``reach``: the value of `along` at the first probe that meets the `target`;
+    ``fall``: the first value over the last; ``settled``: the round of the first probe from which on all values are
+    within 0.02 of the last; ``reach``: the value of `along` at the first probe that meets the `target`;
     ``stable``: its value at the first probe from which on all probes meet it. Measures of a clustering: the mean EMD of
     its clusters, ``emd``, as a Euclidean norm, ``emd-norm``, both also weighted by samples (``-weighted``);
     ``longest`` (completion, s); the rank correlations ``size-frequency`` and ``size-links``; and ``size-at-J-links``,
@@ -38,8 +42,9 @@ class Claim(BaseModel):
     Checks, all of means over seeds, by the test in `atoll.reproduce.evidence`: ``first``: the first run's value is the
     best; ``order``: the values are in order, best first; ``alike``: no two differ by more than `tolerance` of the
     largest; ``close``: each is within `tolerance` of `stated`; ``within``: each is within a factor of 1 + `tolerance`;
-    ``ratio``: so is the second run's value over the first's; ``at-least``: each is at least `bound`. ``first`` and
-    ``order`` hold only for runs that are ahead; they fail only if one is behind by more than the share `tolerance`.
+    ``ratio``: so is the second run's value over the first's; ``lead``: the first run's value less the second's is
+    within `tolerance` of `stated`; ``at-least``: each is at least `bound`. ``first`` and ``order`` hold only for runs
+    that are ahead by more than the share `margin`; they fail only if one is behind by more than the share `tolerance`.
 
     Attributes:
         recipe: the recipe's name.
@@ -53,12 +58,14 @@ class Claim(BaseModel):
         check: see above.
         target: for ``reach`` and ``stable``.
         along: what ``reach`` and ``stable`` count.
-        stated: the paper's numbers, one per run, or one ratio.
+        stated: the paper's numbers, one per run, or one ratio or lead.
         bound: for ``at-least``.
         tolerance: see above.
+        margin: see above.
         not_at: scales at which the claim cannot be judged, with the reason.
         why: why it fails here, as far as is known.
         reading: the recipe's reading of the paper, if that is ambiguous and the claim depends on it.
+        exploratory: whether the reading is not the first, or the measure was chosen after looking; counted apart.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -77,14 +84,16 @@ class Claim(BaseModel):
     stated: tuple[float, ...] = ()
     bound: float | None = None
     tolerance: float = 0.0
+    margin: float = 0.0
     not_at: dict[str, str] = Field(default_factory=dict)
     why: str = ""
     reading: str = ""
+    exploratory: bool = False
 
     @property
     def lower_is_better(self) -> bool:
         """Whether the lower of two values is ahead."""
-        costs = ("reach", "stable", "jitter", "longest")
+        costs = ("reach", "stable", "settled", "jitter", "longest")
         return self.measure in costs or self.measure.startswith("emd") or falls(self.column)
 
 
@@ -115,12 +124,19 @@ class Paper(BaseModel):
 def read_paper(name: str) -> Paper:
     """Read a paper's claims; an entry with `panels` or `each` stands for several, with a `stated` list for each panel.
 
+    Where a file has a `second` reading, each claim on one of its `recipes` stands for another, too, which is
+    exploratory, on the panel with that reading's name.
+
     Raises:
         InputError: if the file is malformed.
     """
     text = (resources.files("atoll.claims") / f"{name}.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
-    table["claims"] = [claim for entry in table["claims"] for claim in _expand(entry)]
+    claims = [claim for entry in table["claims"] for claim in _expand(entry)]
+    second = table.pop("second", {"recipes": ()})
+    table["claims"] = [
+        each for own in claims for each in (_read_twice(own, second) if own["recipe"] in second["recipes"] else [own])
+    ]
     try:
         return Paper.model_validate({"name": name, **table})
     except ValidationError as error:
@@ -131,16 +147,29 @@ def _expand(entry: dict[str, object]) -> list[dict[str, object]]:
     """Return a claim for each of its `panels` and each of the words in `each`, which replace ``{}``."""
     shared = {key: value for key, value in entry.items() if key not in ("panels", "each")}
     panels, words, stated = _texts(entry, "panels"), _texts(entry, "each"), entry.get("stated", ())
+    exploratory = entry.get("exploratory", False)
     return [
         {
             **shared,
             "panel": panel,
+            "exploratory": panel in exploratory if isinstance(exploratory, list) else exploratory,
             "stated": stated[panel] if isinstance(stated, dict) else stated,
             "says": str(entry["says"]).replace("{}", word),
             "runs": [label.replace("{}", word) for label in _texts(entry, "runs")],
         }
         for word in words
         for panel in panels
+    ]
+
+
+def _read_twice(claim: dict[str, object], second: dict[str, str]) -> list[dict[str, object]]:
+    """Return a claim under the first and the second reading of what its runs train."""
+    panel = claim["panel"]
+    readings = [f"{second[which]}, {claim['reading']}" for which in ("first", "reading")]
+    other = second["panel"] if panel == FIRST_PANEL else f"{panel}, {second['panel']}"
+    return [
+        claim | {"reading": readings[0]},
+        claim | {"reading": readings[1], "panel": other, "exploratory": True},
     ]
 
 

@@ -9,13 +9,14 @@ A claim
   most 2.5 %;
 - is undecided otherwise, and always with fewer than three seeds.
 
-A target that a run never met counts as met no earlier than the run's end: the interval has no bound on that side. So a
-run that meets a target in all seeds is ahead of one that never does; such a run is never surely behind; and between two
-such runs nothing is known.
+A target was met somewhere between the probe that shows it and the one before, so an interval of "rounds to" begins one
+spacing of probes earlier. A target that a run never met counts as met no earlier than the run's end: the interval has
+no bound on that side. So a run that meets a target in all seeds is ahead of one that never does; such a run is never
+surely behind; and between two such runs nothing is known.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Literal
@@ -39,10 +40,12 @@ class Value:
     Attributes:
         number: the value.
         is_bound: whether it is only the end of a run that never met its target, so that the true value is larger.
+        spacing: by how much less the true value may be, where it lies between two probes.
     """
 
     number: float
     is_bound: bool = False
+    spacing: float = 0.0
 
 
 Values = Mapping[int, Value]
@@ -61,6 +64,8 @@ class ClaimNeed:
         fails: the range outside which the claim fails; wider than `holds` if the claim has a tolerance.
         open_below: whether the true value of a number may be lower.
         open_above: whether it may be higher.
+        less: by how much the true mean may be lower, since probes are apart.
+        more: by how much it may be higher.
     """
 
     name: str
@@ -69,13 +74,15 @@ class ClaimNeed:
     fails: Range
     open_below: bool = False
     open_above: bool = False
+    less: float = 0.0
+    more: float = 0.0
 
     def interval(self, confidence: float = _SURE) -> Estimate:
         """Return the mean and its interval, which is unbounded on a side where a number is only a bound."""
         found = estimate(self.numbers, confidence)
-        return replace(
-            found, low=-math.inf if self.open_below else found.low, high=math.inf if self.open_above else found.high
-        )
+        low = None if found.low is None else found.low - self.less
+        high = None if found.high is None else found.high + self.more
+        return replace(found, low=-math.inf if self.open_below else low, high=math.inf if self.open_above else high)
 
     def is_inside(self) -> bool:
         """Return whether the interval lies in the range claimed."""
@@ -104,13 +111,14 @@ def settle(needs: Sequence[ClaimNeed]) -> Settled:
 def summarise(values: Values) -> Estimate:
     """Return the mean of a run's values and its 95 % interval, without an upper end if one is only a bound."""
     numbers = tuple(value.number for value in values.values())
-    return ClaimNeed("", numbers, (0, 0), (0, 0), open_above=_any_bound(values)).interval()
+    spacing = _mean_spacing(values.values())
+    return ClaimNeed("", numbers, (0, 0), (0, 0), open_above=_any_bound(values), less=spacing).interval()
 
 
 def needs_of(claim: Claim, values: Sequence[Values]) -> list[ClaimNeed]:
     """Return a claim's conditions, given the values of each of its runs; none if two runs share no seed."""
     needs = list(
-        _compare(claim, values) if claim.check in ("first", "order", "alike", "ratio") else _hold(claim, values)
+        _compare(claim, values) if claim.check in ("first", "order", "alike", "ratio", "lead") else _hold(claim, values)
     )
     return needs if all(need.numbers for need in needs) else []
 
@@ -122,6 +130,7 @@ def _compare(claim: Claim, values: Sequence[Values]) -> Iterator[ClaimNeed]:
         "order": list(pairwise(range(len(values)))),
         "alike": list(combinations(range(len(values)), 2)),
         "ratio": [(0, 1)],
+        "lead": [(0, 1)],
     }[claim.check]
     largest = max(abs(_mean(each)) for each in values)
     for one, other in pairs:
@@ -129,14 +138,19 @@ def _compare(claim: Claim, values: Sequence[Values]) -> Iterator[ClaimNeed]:
         if claim.check == "ratio":
             middle, width = math.log(claim.stated[0]), math.log(1 + claim.tolerance) + _ROUNDING
             yield _difference("ratio", values[other], values[one], (middle - width, middle + width), is_log=True)
+        elif claim.check == "lead":
+            width = claim.tolerance + _ROUNDING
+            wanted = (claim.stated[0] - width, claim.stated[0] + width)
+            yield _difference("lead", values[one], values[other], wanted)
         elif claim.check == "alike":
             width = claim.tolerance * largest + _ROUNDING
             yield _difference(f"{names[0]} less {names[1]}", values[one], values[other], (-width, width))
         else:
             ahead, behind = (other, one) if claim.lower_is_better else (one, other)
             name = f"lead of {names[0]} over {names[1]}"
-            need = _difference(name, values[ahead], values[behind], (_ROUNDING, math.inf))
-            slack = claim.tolerance * abs(_mean(values[other])) + _ROUNDING
+            of = abs(_mean(values[other]))
+            need = _difference(name, values[ahead], values[behind], (claim.margin * of + _ROUNDING, math.inf))
+            slack = claim.tolerance * of + _ROUNDING
             yield replace(need, fails=(-slack, math.inf))
 
 
@@ -152,7 +166,19 @@ def _difference(name: str, of: Values, less: Values, wanted: Range, is_log: bool
         fails=wanted,
         open_below=any(b.is_bound for _, b in pairs),
         open_above=any(a.is_bound for a, _ in pairs),
+        less=_mean_spacing([a for a, _ in pairs], is_log),
+        more=_mean_spacing([b for _, b in pairs], is_log),
     )
+
+
+def _mean_spacing(values: Iterable[Value], is_log: bool = False) -> float:
+    """Return by how much the mean of the values, or of their logarithms, may be lower."""
+    each = [_log_spacing(value) if is_log else value.spacing for value in values]
+    return float(np.mean(each)) if each else 0.0
+
+
+def _log_spacing(value: Value) -> float:
+    return math.inf if value.spacing >= value.number else -math.log1p(-value.spacing / value.number)
 
 
 def _hold(claim: Claim, values: Sequence[Values]) -> Iterator[ClaimNeed]:
@@ -167,7 +193,8 @@ def _hold(claim: Claim, values: Sequence[Values]) -> Iterator[ClaimNeed]:
             most = 1 + claim.tolerance + _ROUNDING
             wanted = (claim.stated[number] / most, claim.stated[number] * most)
         numbers = tuple(value.number for value in each.values())
-        yield ClaimNeed(label, numbers, wanted, wanted, open_above=_any_bound(each))
+        spacing = _mean_spacing(each.values())
+        yield ClaimNeed(label, numbers, wanted, wanted, open_above=_any_bound(each), less=spacing)
 
 
 def _covers(outer: Range, inner: Range) -> bool:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +19,10 @@ from atoll.support.estimates import Estimate
 Status = Literal["holds", "fails", "undecided", "not comparable", "not run"]
 Plans = Sequence[Mapping[str, Any]]
 """Clusterings as their folder keeps them: label, panel, seed, and the fields of `ClusteringSummary`."""
+
+_SETTLED = 0.02  # of accuracy: how far from its last value a curve may still be
+
+_CLASSES = {"mnist": 10, "cifar10": 10, "digits": 10}
 
 _OF_EMD = {
     "emd": "mean_emd",
@@ -39,6 +43,7 @@ class Verdict:
             end stands for runs that never met the target. None if there is no value.
         needs: the conditions tested; empty if there were none.
         reason: why it failed or was not decided.
+        scale: the scale of the runs.
     """
 
     claim: Claim
@@ -46,6 +51,7 @@ class Verdict:
     ours: tuple[Estimate | None, ...]
     needs: tuple[ClaimNeed, ...] = ()
     reason: str = ""
+    scale: str = ""
 
 
 def judge(claim: Claim, runs: Sequence[Run], plans: Plans, scale: str, missing: str = "") -> Verdict:
@@ -57,16 +63,35 @@ def judge(claim: Claim, runs: Sequence[Run], plans: Plans, scale: str, missing: 
         plans: its clusterings.
         scale: the scale at which they were made.
         missing: why runs are missing, if known.
+
+    Runs of which none is ever at twice the accuracy of chance decide nothing.
     """
+    return replace(_judge(claim, runs, plans, scale, missing), scale=scale)
+
+
+def _judge(claim: Claim, runs: Sequence[Run], plans: Plans, scale: str, missing: str) -> Verdict:
     measured = [_measured(claim, label, runs, plans) for label in claim.runs]
     values = [{seed: value for seed, value in each if value is not None} for each in measured]
     found = tuple(summarise(each) if each else None for each in values)
     if not all(measured):
-        return Verdict(claim, "not run", found if any(found) and claim.check != "ratio" else (), reason=missing)
-    not_here = claim.not_at.get(scale)
+        return Verdict(
+            claim, "not run", found if any(found) and claim.check not in ("ratio", "lead") else (), reason=missing
+        )
+    not_here = claim.not_at.get(scale) or _why_chance(claim, runs)
     if not all(values):
         return Verdict(claim, "not comparable", found, reason=not_here or "not all runs have this value")
     return _decide(claim, values, found, not_here)
+
+
+def _why_chance(claim: Claim, runs: Sequence[Run]) -> str | None:
+    """Return a reason if none of a claim's runs is ever better than twice chance; its data set's classes are known."""
+    of_claim = [run for run in runs if run.panel == claim.panel and any(is_of(run.label, own) for own in claim.runs)]
+    classes = {_CLASSES.get(str(run.config.get("data", {}).get("dataset"))) for run in of_claim}
+    accuracies = [run.rows["test_accuracy"] for run in of_claim]
+    known = [float(np.nanmax(each)) for each in accuracies if np.isfinite(each).any()]
+    if len(classes) != 1 or not known or (count := classes.pop()) is None or max(known) >= 2 / count:
+        return None
+    return f"no run is above {200 / count:g} % accuracy, twice chance"
 
 
 def _decide(
@@ -74,7 +99,7 @@ def _decide(
 ) -> Verdict:
     """Judge a claim whose runs all have values; `not_here` says why it cannot be judged at this scale."""
     needs = tuple(needs_of(claim, values))
-    ours = _ratio(needs) if claim.check == "ratio" else found
+    ours = _ratio(needs) if claim.check == "ratio" else _lead(needs) if claim.check == "lead" else found
     if not_here:
         return Verdict(claim, "not comparable", ours, needs, not_here)
     if not needs:
@@ -87,6 +112,10 @@ def _decide(
     return Verdict(claim, status, ours, needs, _undecided(needs))
 
 
+def _lead(needs: Sequence[ClaimNeed]) -> tuple[Estimate | None]:
+    return (needs[0].interval() if needs else None,)
+
+
 def _ratio(needs: Sequence[ClaimNeed]) -> tuple[Estimate | None]:
     """Return the ratio from the condition on its logarithm."""
     if not needs:
@@ -96,15 +125,22 @@ def _ratio(needs: Sequence[ClaimNeed]) -> tuple[Estimate | None]:
     return (Estimate(found.n, math.exp(found.mean), None, low, high),)
 
 
+def meet_target(claim: Claim, run: Run) -> Value | None:
+    """Return where a run meets the claim's target, with the spacing to the probe before; None if it never does."""
+    column = run.rows.get(claim.column)
+    if column is None or not (known := np.isfinite(column)).any():
+        return None
+    probe = first_met(column[known], claim.target or 0.0, falls(claim.column), claim.measure == "stable")
+    at = run.rows[claim.along][known]
+    return None if probe is None else Value(float(at[probe]), spacing=float(at[probe] - at[probe - 1]) if probe else 0)
+
+
 def measure_run(claim: Claim, run: Run) -> float | None:
-    """Return a claim's measure of a trained run; None if it has no such value."""
+    """Return a claim's measure of a trained run, other than where it meets a target; None if it has no such value."""
     column, rounds = run.rows.get(claim.column), run.rows["round"]
     if column is None or not (known := np.isfinite(column)).any():
         return None
     values, at = column[known], rounds[known]
-    if claim.measure in ("reach", "stable"):
-        probe = first_met(values, claim.target or 0.0, falls(claim.column), claim.measure == "stable")
-        return None if probe is None else float(run.rows[claim.along][known][probe])
     span = at[-1] - at[0]
     return {
         "last": lambda: float(values[-1]),
@@ -112,6 +148,7 @@ def measure_run(claim: Claim, run: Run) -> float | None:
         "mean": lambda: float(np.trapezoid(values, at) / span) if span else float(values[0]),
         "end": lambda: float(values[at >= at[0] + 0.8 * span].mean()),
         "jitter": lambda: float(np.ptp(values[at >= at[0] + 0.5 * span])),
+        "settled": lambda: float(at[first_met(-abs(values - values[-1]), -_SETTLED, stable=True) or 0]),
         "fall": lambda: float(values[0] / values[-1]) if values[-1] else math.inf,
     }[claim.measure]()
 
@@ -153,10 +190,16 @@ def _measured(claim: Claim, label: str, runs: Sequence[Run], plans: Plans) -> li
         chosen = [plan for plan in plans if plan["panel"] == claim.panel and is_of(plan["label"], label)]
         return [(int(plan["seed"]), _as_value(measure_plan(claim, plan))) for plan in chosen]
     return [
-        (seed_of(run), _as_value(measure_run(claim, run)) or _bound(claim, run))
+        (seed_of(run), _value(claim, run))
         for run in runs
         if run.finished and run.panel == claim.panel and is_of(run.label, label)
     ]
+
+
+def _value(claim: Claim, run: Run) -> Value | None:
+    if claim.measure in ("reach", "stable"):
+        return meet_target(claim, run) or _bound(claim, run)
+    return _as_value(measure_run(claim, run))
 
 
 def _as_value(number: float | None) -> Value | None:
@@ -166,7 +209,7 @@ def _as_value(number: float | None) -> Value | None:
 def _bound(claim: Claim, run: Run) -> Value | None:
     """Return the end of a run that never met its target; None if it recorded nothing."""
     known = np.isfinite(run.rows.get(claim.column, np.empty(0)))
-    if claim.measure not in ("reach", "stable") or not known.any():
+    if not known.any():
         return None
     return Value(float(run.rows[claim.along][known][-1]), is_bound=True)
 

@@ -16,6 +16,7 @@ from atoll.experiment.client_data import load_dataset
 from atoll.experiment.experiment import Experiment
 from atoll.reproduce.claims import Paper, needs_training
 from atoll.reproduce.judging import without_seed
+from atoll.reproduce.kept_runs import PLANS, keep, keep_plans, kept_file, unpack, unpack_plans
 from atoll.runs.run import run_events
 from atoll.runs.run_folder import RunFolder
 from atoll.runs.run_folders import begin_folders, name_folders, prepare_folders
@@ -24,9 +25,6 @@ from atoll.settings.validation import Settings
 from atoll.support.errors import AtollError, InputError
 from atoll.support.files import to_json, write_atomically
 from atoll.support.untrusted import read_json
-
-PLANS = "clusters.json"
-"""The file of a recipe that is not trained: the clustering of each of its runs."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,7 @@ class RecipeTask:
         folder: where results go.
         settings: of the run, or of all clusterings.
         is_trained: whether it is a run.
+        kept: the file that keeps the run as evidence; None: it is not kept.
     """
 
     recipe: str
@@ -46,6 +45,7 @@ class RecipeTask:
     folder: Path
     settings: tuple[Settings, ...]
     is_trained: bool = True
+    kept: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,14 @@ class Outcome:
         problem: what went wrong, in one sentence; empty if it is finished.
         was_finished: whether there was nothing left to do.
         executor: which executor trained it, and why.
+        note: why a finished run is not kept as evidence; empty if it is, or was not to be.
     """
 
     task: RecipeTask
     problem: str = ""
     was_finished: bool = False
     executor: str = ""
+    note: str = ""
 
 
 SEEDS = 3
@@ -95,17 +97,45 @@ def is_trained(recipe: str, papers: Sequence[Paper]) -> bool:
 
 
 def plan_tasks(
-    recipe: str, scale: str, folder: Path, trained: bool, seeds: int = SEEDS, device: str = "cpu"
+    recipe: str,
+    scale: str,
+    folder: Path,
+    trained: bool,
+    seeds: int = SEEDS,
+    device: str = "cpu",
+    evidence: Path | None = None,
 ) -> list[RecipeTask]:
-    """Return all tasks of a recipe, finished or not; writes nothing."""
+    """Return all tasks of a recipe, finished or not; writes nothing. `evidence` is where runs are kept."""
     runs = settings_of(recipe, scale, seeds, device)
     if not trained:
-        return [RecipeTask(recipe, f"{len(runs)} clusterings", folder, tuple(runs), False)]
+        kept = None if evidence is None else evidence / recipe / scale / f"{PLANS}.gz"
+        return [RecipeTask(recipe, f"{len(runs)} clusterings", folder, tuple(runs), False, kept)]
     names = name_folders([Experiment(settings) for settings in runs])
     return [
-        RecipeTask(recipe, ", ".join(filter(None, (s.panel, s.label))) or s.name, folder / name, (s,))
+        RecipeTask(
+            recipe,
+            ", ".join(filter(None, (s.panel, s.label))) or s.name,
+            folder / name,
+            (s,),
+            kept=None if evidence is None else kept_file(evidence, recipe, scale, s),
+        )
         for s, name in zip(runs, names, strict=True)
     ]
+
+
+def restore(tasks: Iterable[RecipeTask]) -> dict[Path, str]:
+    """Put kept runs into their tasks' folders, unless these hold the run; return why some cannot be used, by folder."""
+    faults: dict[Path, str] = {}
+    for task in tasks:
+        if task.kept and task.kept.exists() and not (RunFolder(task.folder).is_run or (task.folder / PLANS).exists()):
+            try:
+                if task.is_trained:
+                    unpack(task.kept, task.folder, task.settings[0])
+                else:
+                    unpack_plans(task.kept, task.folder)
+            except InputError as error:
+                faults[task.folder] = str(error)
+    return faults
 
 
 def begin_tasks(tasks: Iterable[RecipeTask]) -> None:
@@ -125,9 +155,10 @@ def begin_tasks(tasks: Iterable[RecipeTask]) -> None:
 
 
 def find_missing(tasks: Iterable[RecipeTask]) -> dict[str, str]:
-    """Return the tasks' data sets that cannot be loaded or downloaded, each with the reason in one sentence."""
+    """Return the data sets of unfinished tasks that cannot be loaded or downloaded, each with the reason."""
     missing = {}
-    for settings in {task.settings[0].data.dataset: task.settings[0] for task in tasks}.values():
+    left = [task for task in tasks if not RunFolder(task.folder).is_finished]
+    for settings in {task.settings[0].data.dataset: task.settings[0] for task in left}.values():
         try:
             load_dataset(settings)
         except AtollError as error:
@@ -179,7 +210,7 @@ def carry_out_task(task: RecipeTask) -> Outcome:
     if _interrupted:
         raise KeyboardInterrupt
     try:
-        return _train(task) if task.is_trained else Outcome(task, was_finished=_cluster(task))
+        return _train(task) if task.is_trained else _cluster_all(task)
     except AtollError as error:
         return Outcome(task, f"{task.recipe}, {task.title}: {error}")
     except KeyboardInterrupt:
@@ -196,11 +227,17 @@ def _train(task: RecipeTask) -> Outcome:
     folder = RunFolder(task.folder)
     if folder.is_run and folder.is_finished:
         folder.take_over(settings)
-        return Outcome(task, was_finished=True)
+        return Outcome(task, was_finished=True, note=_keep(task))
     experiment = Experiment(settings)
     for _ in run_events(experiment, task.folder, resume=folder.is_run):
         pass
-    return Outcome(task, executor=f"run.executor = {settings.run.executor!r}: {experiment.execution.choice}")
+    told = f"run.executor = {settings.run.executor!r}: {experiment.execution.choice}"
+    return Outcome(task, executor=told, note=_keep(task))
+
+
+def _keep(task: RecipeTask) -> str:
+    """Keep a finished run as evidence unless it is already; return why it cannot be."""
+    return "" if task.kept is None or task.kept.exists() else keep(task.kept, task.folder, task.settings[0])
 
 
 def read_plans(folder: Path) -> dict[str, Any]:
@@ -217,6 +254,14 @@ def read_plans(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise InputError(f"{file} cannot be read ({error}); remove it to make the clusterings again") from error
     return held
+
+
+def _cluster_all(task: RecipeTask) -> Outcome:
+    """Make the missing clusterings, and keep them all."""
+    was_finished = _cluster(task)
+    if task.kept is None or (was_finished and task.kept.exists()):
+        return Outcome(task, was_finished=was_finished)
+    return Outcome(task, was_finished=was_finished, note=keep_plans(task.kept, task.folder))
 
 
 def _cluster(task: RecipeTask) -> bool:

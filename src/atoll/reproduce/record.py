@@ -20,17 +20,19 @@ def record(results: Sequence[ClaimResult], scale: str, seeds: int, progress: Rep
         "seeds": seeds,
         "seconds": progress.spent,
         "seconds_left": progress.left,
-        "recipes": [
-            {
-                "recipe": result.recipe,
-                "runs": result.expected,
-                "finished": result.finished,
-                "seconds": None if result.cost is None else result.cost.seconds,
-                "paper_seconds": None if result.cost is None else result.cost.paper_seconds,
-                "claims": list(map(_claim, result.verdicts)),
-            }
-            for result in results
-        ],
+        "recipes": list(map(record_recipe, results)),
+    }
+
+
+def record_recipe(result: ClaimResult) -> dict[str, Any]:
+    """Return the results on one recipe and its claims."""
+    return {
+        "recipe": result.recipe,
+        "runs": result.expected,
+        "finished": result.finished,
+        "seconds": None if result.cost is None else result.cost.seconds,
+        "paper_seconds": None if result.cost is None else result.cost.paper_seconds,
+        "claims": list(map(_claim, result.verdicts)),
     }
 
 
@@ -46,6 +48,8 @@ def _claim(verdict: Verdict) -> dict[str, Any]:
         "ours_in_words": [estimate_in_words(claim, found) for found in verdict.ours],
         "seeds": max((found.n for found in verdict.ours if found is not None), default=0),
         "needs": [text for need in verdict.needs if (text := need_in_words(claim, need))],
+        "scale": verdict.scale,
+        "exploratory": claim.exploratory,
         "status": verdict.status,
         "reason": verdict.reason,
     }

@@ -37,7 +37,10 @@ def estimate_in_words(claim: Claim, found: Estimate | None) -> str:
         return mean
     if claim.check == "ratio":
         return f"{mean} ({found.low:.2f} to {found.high:.2f})"
-    return value_in_words(claim, found.mean, (found.high - found.low) / 2)
+    half, other = found.high - found.mean, found.mean - found.low
+    if not math.isclose(half, other, rel_tol=1e-6, abs_tol=1e-9):  # a target was met between two probes
+        return f"{mean} ({value_in_words(claim, found.low)} to {value_in_words(claim, found.high)})"
+    return value_in_words(claim, found.mean, half)
 
 
 def need_in_words(claim: Claim, need: ClaimNeed) -> str:
@@ -59,6 +62,8 @@ def difference_in_words(claim: Claim, ours: float | None, stated: float) -> str:
 
 def labels_of(claim: Claim) -> tuple[str, ...]:
     """Return the label of each of a verdict's values."""
+    if claim.check == "lead":
+        return (f"{claim.runs[0]} less {claim.runs[1]}",)
     return (f"{claim.runs[1]} : {claim.runs[0]}",) if claim.check == "ratio" else claim.runs
 
 
@@ -67,6 +72,7 @@ def tolerance_in_words(claim: Claim) -> str:
     tolerance, factor = claim.tolerance, 100
     ahead = "lowest" if claim.lower_is_better else "highest"
     slack = f", within {factor * tolerance:g} %" if tolerance else ""
+    slack += f", and is ahead by more than {factor * claim.margin:g} %" if claim.margin else ""
     scale, digits, unit = _unit(claim)
     return {
         "first": f"{claim.runs[0]} has the {ahead} {_measured(claim)}{slack}",
@@ -74,15 +80,24 @@ def tolerance_in_words(claim: Claim) -> str:
         "alike": f"the {_measured(claim)} differs by at most {factor * tolerance:g} %",
         "close": f"the {_measured(claim)} is within {scale * tolerance:.{digits}f}{unit} of the paper's",
         "within": f"the {_measured(claim)} is within a factor of {1 + tolerance:g} of the paper's",
+        "lead": f"the lead is within {scale * tolerance:.{digits}f}{unit} of the paper's",
         "ratio": f"the ratio is within a factor of {1 + tolerance:g} of the paper's",
         "at-least": f"the {_measured(claim)} is at least {value_in_words(claim, claim.bound)}",
     }[claim.check]
 
 
 def count(verdicts: Iterable[Verdict]) -> str:
-    """Return the number of verdicts of each kind, such as '3 holds, 1 fails'."""
-    counted = Counter(verdict.status for verdict in verdicts)
-    return ", ".join(f"{counted[status]} {status}" for status in STATUSES if counted[status]) or "no claims"
+    """Return the number of verdicts of each kind, such as '3 holds, 1 fails'; exploratory ones are counted apart."""
+    all_of_them = list(verdicts)
+    first, other = (
+        Counter(each.status for each in all_of_them if each.claim.exploratory == apart) for apart in (False, True)
+    )
+    apart = f" (exploratory: {_counted(other)})" if other else ""
+    return (_counted(first) or "no claims") + apart
+
+
+def _counted(found: Counter[Status]) -> str:
+    return ", ".join(f"{found[status]} {status}" for status in STATUSES if found[status])
 
 
 def _measured(claim: Claim) -> str:
@@ -96,9 +111,13 @@ def _measured(claim: Claim) -> str:
         "end": f"mean {column} of the last fifth",
         "jitter": f"range of {column} over the last half",
         "fall": f"first {column} over the last",
+        "settled": f"round from which on {column} is within two points of its last",
         "reach": f"{time} of the first probe with {target}",
         "stable": f"{time} from which on all probes have {target}",
         "emd": "mean EMD",
+        "emd-weighted": "mean EMD, weighted by samples",
+        "emd-norm": "mean EMD as a Euclidean norm",
+        "emd-norm-weighted": "mean EMD as a Euclidean norm, weighted by samples",
         "longest": "longest completion",
         "size-frequency": "rank correlation of clients and frequency",
         "size-links": "rank correlation of clients and links",
@@ -111,11 +130,11 @@ def _share(claim: Claim) -> str:
 
 def _unit(claim: Claim) -> tuple[float, int, str]:
     """Return the factor, digits and unit in which a value is shown."""
-    if claim.measure in ("reach", "stable"):
+    if claim.measure in ("reach", "stable", "settled"):
         return (1.0, 0, " s" if claim.along == "virtual_time" else " rounds")
     if claim.measure == "longest":
         return 1.0, 2, " s"
-    if claim.measure == "emd":
+    if claim.measure.startswith("emd"):
         return 1.0, 3, ""
     if claim.measure in ("size-frequency", "size-links", "fall") or claim.measure.startswith("size-"):
         return 1.0, 2, ""

@@ -29,7 +29,8 @@ TEST = (
     "Numbers are means over seeds with 95 % intervals by Student's t; all runs with one seed have the same data and "
     "network. A claim holds if every interval, such as that of one run's lead over another, lies in the range claimed; "
     "it fails if one lies wholly outside; otherwise, and always with fewer than three seeds, it is undecided. "
-    "> stands for a target that was not met before the run's end."
+    "> stands for a target that was not met before the run's end. Exploratory claims, those on a second reading of the "
+    "paper or on a measure chosen after looking, are counted apart."
 )
 
 
@@ -43,7 +44,8 @@ def render(papers: Sequence[Paper], results: Sequence[ClaimResult], scale: str) 
     """
     groups = _group(papers, results)
     verdicts = [verdict for result in results for verdict in result.verdicts]
-    claims = "1 claim" if len(verdicts) == 1 else f"{len(verdicts)} claims"
+    first = sum(not verdict.claim.exploratory for verdict in verdicts)
+    claims = "1 claim" if first == 1 else f"{first} claims"
     body = [
         "<header><h1>The papers' figures, reproduced</h1>",
         f"<p>Scale <b>{escape(scale)}</b>. {claims}: {count(verdicts)}. {escape(_scale_note(scale))}</p>",
@@ -70,6 +72,8 @@ def render(papers: Sequence[Paper], results: Sequence[ClaimResult], scale: str) 
 def _scale_note(scale: str) -> str:
     if scale == "paper":
         return "This is the papers' own size, where they state it."
+    if scale == "largest":
+        return "Each claim is judged once, at the largest scale at which it was run; paper is the papers' own size."
     return (
         "This is far smaller than the papers' own size, to take minutes instead of days: fewer rounds and clients, "
         "smaller models and batches. Claims about which run is ahead are judged; claims about numbers that only full "
@@ -171,7 +175,8 @@ def _claim(claim: Claim) -> str:
 def _verdict(verdict: Verdict) -> str:
     style = verdict.status.replace(" ", "-")
     needs = [need_in_words(verdict.claim, need) for need in verdict.needs]
-    small = "".join(f"<small>{escape(text)}</small>" for text in (*needs, verdict.reason) if text)
+    of = f"{verdict.scale} scale" + (", exploratory" if verdict.claim.exploratory else "")
+    small = "".join(f"<small>{escape(text)}</small>" for text in (*needs, verdict.reason, of) if text)
     return f'<b class="{style}">{verdict.status}</b>{small}'
 
 
@@ -179,18 +184,19 @@ def _costs(costs: Sequence[RunCost], scale: str) -> str:
     """Return the table of measured times, and of estimates for the paper scale."""
     if not costs:
         return ""
-    estimate = () if scale == "paper" else ("Paper scale, expected",)
+    is_estimated = scale not in ("paper", "largest")
+    estimate = () if not is_estimated else ("Paper scale, expected",)
     heads = ("Recipe", "Runs", "Time here", "Seconds per round", *estimate)
     columns = "".join(f'<th scope="col">{head}</th>' for head in heads)
     rows = ""
     for cost in costs:
         cells = [str(cost.runs), seconds_in_words(cost.seconds), f"{cost.seconds / max(cost.rounds, 1):.3g}"]
-        cells += [] if scale == "paper" else [seconds_in_words(cost.paper_seconds)]
+        cells += [] if not is_estimated else [seconds_in_words(cost.paper_seconds)]
         rows += f'<tr><th scope="row">{escape(cost.recipe)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
     total = sum(cost.seconds for cost in costs)
     expected = [cost.paper_seconds for cost in costs if cost.paper_seconds is not None]
     text = f"The runs took {seconds_in_words(total)} in all, each on one core, probes included."
-    if scale != "paper":
+    if is_estimated:
         text += (
             f" The paper scale is expected to take {seconds_in_words(sum(expected))} on one core: each run's time, "
             "scaled by rounds (or virtual seconds), by clients, and by the seconds of a client's local training, timed "

@@ -1,0 +1,126 @@
+"""Finished runs that are kept as evidence: what each measured, a few KB a run, by recipe and scale.
+
+`atoll reproduce` puts kept runs where its own would be, and so takes them as finished, and keeps each run that it
+finishes: no run is lost with the machine that made it, and anybody can add some. A kept run names the commit that it
+ran at and the digest of its settings; a file that does not fit its recipe any more is refused.
+"""
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from atoll.runs.fingerprint import digest
+from atoll.runs.run_folder import slug
+from atoll.settings.validation import Settings, validate
+from atoll.support.environment import describe_environment
+from atoll.support.errors import InputError
+from atoll.support.files import make_folder, write_atomically
+from atoll.support.untrusted import parse_json, parse_toml, read_bytes
+
+PLACE = Path("evidence")
+"""Where the repository keeps its runs."""
+
+PLANS = "clusters.json"
+"""The file of a recipe that is not trained: the clustering of each of its runs."""
+
+FORMAT = 1
+FILES = ("environment.json", "metrics.jsonl", "summary.json", "config.toml")
+"""What is kept of a run's folder; the last one marks it as a run, and is written last."""
+
+_COMMIT = re.compile(r"(?:.+-g)?[0-9a-f]{7,40}")
+_MOST_BYTES = 2**26
+
+
+def kept_file(place: Path, recipe: str, scale: str, settings: Settings) -> Path:
+    """Return the file that keeps a run.
+
+    >>> kept_file(Path("evidence"), "quickstart", "tiny", Settings(name="q", rounds=1, label="FedAvg, seed 0"))
+    PosixPath('evidence/quickstart/tiny/fedavg-seed-0.json.gz')
+    """
+    return place / recipe / scale / (slug(f"{settings.panel} {settings.label or settings.name}") + ".json.gz")
+
+
+def keep(file: Path, folder: Path, settings: Settings) -> str:
+    """Keep a finished run of a folder; return why it cannot be kept, or an empty text."""
+    texts = {name: read_bytes(folder / name, folder).decode() for name in FILES}
+    commit = parse_json(texts["environment.json"].encode()).get("git")
+    return _pack(file, folder, commit, digest_anywhere(settings), texts)
+
+
+def keep_plans(file: Path, folder: Path) -> str:
+    """Keep a folder's clusterings, made just now; return why they cannot be kept, or an empty text."""
+    return _pack(file, folder, describe_environment(0)["git"], "", {PLANS: read_bytes(folder / PLANS, folder).decode()})
+
+
+def _pack(file: Path, folder: Path, commit: str | None, digested: str, texts: Mapping[str, str]) -> str:
+    if not _COMMIT.fullmatch(commit or ""):
+        return f"{folder} is not kept as evidence: it ran at no commit ({commit or 'no repository'})"
+    content = {"format": FORMAT, "commit": commit, "digest": digested, "files": texts}
+    make_folder(file.parent)
+    write_atomically(file, gzip.compress(json.dumps(content).encode(), mtime=0))
+    return ""
+
+
+def unpack(file: Path, folder: Path, settings: Settings) -> None:
+    """Put a kept run into a folder, which is then that of a finished run.
+
+    Raises:
+        InputError: the file is damaged, of no commit, or of other settings than these.
+    """
+    content = _read(file, FILES)
+    ran = validate(parse_toml(content["files"]["config.toml"].encode()))
+    if not content["digest"] == digest_anywhere(ran) == digest_anywhere(settings):
+        raise InputError(f"{file}: its run had other settings than the recipe has now; {_REMOVE}")
+    _put(folder, content["files"], FILES)
+
+
+def unpack_plans(file: Path, folder: Path) -> None:
+    """Put kept clusterings into a folder; those of other settings are made again.
+
+    Raises:
+        InputError: the file is damaged, or of no commit.
+    """
+    _put(folder, _read(file, (PLANS,))["files"], (PLANS,))
+
+
+def _put(folder: Path, texts: Mapping[str, str], names: Sequence[str]) -> None:
+    make_folder(folder)
+    for name in names:
+        write_atomically(folder / name, texts[name].encode())
+
+
+_REMOVE = "remove the file to have it run again"
+
+
+def _read(file: Path, names: Sequence[str]) -> dict[str, Any]:
+    try:
+        unpacker = zlib.decompressobj(wbits=31)
+        text = unpacker.decompress(read_bytes(file, file.parent), _MOST_BYTES)
+        if not unpacker.eof:
+            raise ValueError("it is cut short or too long")
+        content = parse_json(text)
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise ValueError(f"it must hold a table with format = {FORMAT}")
+        files = content["files"]
+        if not {"commit", "digest"} <= content.keys() or not all(isinstance(files[name], str) for name in names):
+            raise ValueError(f"it must hold a commit, a digest, and the texts {', '.join(names)}")
+    except (OSError, zlib.error, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file} cannot be read as a kept run ({error}); {_REMOVE}") from error
+    if not _COMMIT.fullmatch(str(content["commit"])):
+        raise InputError(f"{file}: its run's commit is {content['commit']!r}, which is none; {_REMOVE}")
+    return content
+
+
+def digest_anywhere(settings: Settings) -> str:
+    """Return the digest of a run's settings, wherever it trains."""
+    return digest(settings.model_copy(update={"run": settings.run.model_copy(update={"device": "cpu"})}))
+
+
+def seeds_kept(place: Path, recipe: str, scale: str) -> int:
+    """Return how many seeds the kept runs of a recipe have at most, by their files' names; clusterings count as one."""
+    found = (re.search(r"seed-(\d+)\.json\.gz$", file.name) for file in (place / recipe / scale).glob("*.json.gz"))
+    return max((int(each[1]) + 1 if each else 1 for each in found), default=0)

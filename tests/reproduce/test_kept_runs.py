@@ -1,0 +1,148 @@
+"""Runs kept as evidence: taken as finished, to the bit, and refused where they do not fit."""
+
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.reproduce.kept_runs import FILES, PLANS, keep_plans, kept_file, seeds_kept, unpack_plans
+from atoll.reproduce.recipe_runs import RecipeTask, carry_out_task, plan_tasks, restore
+from atoll.settings.validation import Settings
+from atoll.support import environment
+
+COMMIT = "0123abc"
+SMALL = {"name": "small", "data": {"clients": 4}, "clustering": {"clusters": 2}, "rounds": 2, "label": "A, seed 0"}
+
+
+@pytest.fixture(autouse=True)
+def committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_git_revision", lambda: COMMIT)
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> RecipeTask:
+    settings = Settings.model_validate(SMALL)
+    return RecipeTask("r", "A", tmp_path / "run", (settings,), kept=kept_file(tmp_path / "kept", "r", "tiny", settings))
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [
+        {name: value for name, value in json.loads(line).items() if name not in ("wall_time", "crc32")}
+        for line in lines
+    ]
+
+
+def test_a_finished_run_is_kept_and_restored_to_the_byte(task: RecipeTask, tmp_path: Path) -> None:
+    assert task.kept is not None
+    assert not carry_out_task(task).note
+    assert task.kept == tmp_path / "kept/r/tiny/a-seed-0.json.gz"
+    assert task.kept.stat().st_size < 10_000
+    elsewhere = replace(task, folder=tmp_path / "other")
+    assert restore([elsewhere]) == {}
+    for name in FILES:
+        assert (elsewhere.folder / name).read_bytes() == (task.folder / name).read_bytes()
+    before = task.kept.read_bytes()
+    assert carry_out_task(elsewhere).was_finished
+    assert task.kept.read_bytes() == before
+
+
+def test_a_removed_file_is_run_again_to_the_same_numbers(task: RecipeTask, tmp_path: Path) -> None:
+    assert task.kept is not None
+    carry_out_task(task)
+    task.kept.unlink()
+    again = replace(task, folder=tmp_path / "again")
+    assert restore([again]) == {}
+    assert not carry_out_task(again).was_finished
+    assert rows_of(again.folder) == rows_of(task.folder)
+    assert task.kept.exists()
+
+
+def test_a_run_on_another_device_is_the_same_run(task: RecipeTask, tmp_path: Path) -> None:
+    carry_out_task(task)
+    settings = Settings.model_validate(SMALL | {"run": {"device": "cuda"}})
+    assert restore([replace(task, folder=tmp_path / "other", settings=(settings,))]) == {}
+
+
+def altered(change: Callable[[dict[str, Any]], Any]) -> Callable[[bytes], bytes]:
+    def alter(packed: bytes) -> bytes:
+        content = json.loads(gzip.decompress(packed))
+        change(content)
+        return gzip.compress(json.dumps(content).encode())
+
+    return alter
+
+
+def other_rounds(content: dict[str, Any]) -> None:
+    content["files"]["config.toml"] = content["files"]["config.toml"].replace("rounds = 2", "rounds = 3")
+
+
+DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "cut short": (lambda packed: packed[:-30], "it is cut short or too long"),
+    "no gzip": (lambda packed: b"{}", "incorrect header check"),
+    "empty": (lambda packed: b"", "it is cut short or too long"),
+    "a list": (lambda packed: gzip.compress(b"[]"), "it must hold a table with format = 1"),
+    "no files": (altered(lambda content: content["files"].pop("metrics.jsonl")), "metrics.jsonl"),
+    "of no commit": (altered(lambda content: content.update(commit="0123abc-dirty")), "'0123abc-dirty', which is none"),
+    "of an unknown one": (altered(lambda content: content.update(commit=None)), "None, which is none"),
+    "other settings": (altered(other_rounds), "had other settings than the recipe has now"),
+    "another digest": (altered(lambda content: content.update(digest="0")), "had other settings"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_what_does_not_fit_is_refused_in_one_sentence(name: str, task: RecipeTask, tmp_path: Path) -> None:
+    assert task.kept is not None
+    carry_out_task(task)
+    damage, told = DAMAGED[name]
+    task.kept.write_bytes(damage(task.kept.read_bytes()))
+    other = replace(task, folder=tmp_path / "other")
+    (reason,) = restore([other]).values()
+    assert told in reason
+    assert str(task.kept) in reason
+    assert reason.endswith("remove the file to have it run again")
+    assert not (other.folder / "config.toml").exists()
+
+
+def test_the_recipes_settings_count_not_the_files(task: RecipeTask, tmp_path: Path) -> None:
+    carry_out_task(task)
+    settings = Settings.model_validate(SMALL | {"rounds": 3})
+    (reason,) = restore([replace(task, folder=tmp_path / "other", settings=(settings,))]).values()
+    assert "had other settings than the recipe has now" in reason
+
+
+@pytest.mark.parametrize("commit", [None, "0123abc-dirty"])
+def test_a_run_of_no_commit_is_not_kept(commit: str | None, task: RecipeTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_git_revision", lambda: commit)
+    assert "is not kept as evidence: it ran at no commit" in carry_out_task(task).note
+    assert task.kept is not None
+    assert not task.kept.exists()
+
+
+def test_clusterings_are_kept_as_one_file(tmp_path: Path) -> None:
+    (tmp_path / PLANS).write_text('{"settings": [], "plans": []}')
+    file = tmp_path / "kept/r/tiny" / f"{PLANS}.gz"
+    assert keep_plans(file, tmp_path) == ""
+    unpack_plans(file, tmp_path / "other")
+    assert (tmp_path / "other" / PLANS).read_text() == '{"settings": [], "plans": []}'
+
+
+def test_seeds_are_counted_by_the_names_of_files(tmp_path: Path) -> None:
+    assert seeds_kept(tmp_path, "r", "tiny") == 0
+    for name in ("a-seed-0", "a-seed-4", "b-seed-2"):
+        (tmp_path / "r/tiny").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "r/tiny" / f"{name}.json.gz").touch()
+    assert seeds_kept(tmp_path, "r", "tiny") == 5
+
+
+def test_tasks_of_a_recipe_name_their_files(tmp_path: Path) -> None:
+    tasks = plan_tasks("quickstart", "tiny", tmp_path, True, seeds=1, evidence=tmp_path / "kept")
+    names = [each.kept.relative_to(tmp_path) for each in tasks if each.kept]
+    assert [str(name) for name in names] == [
+        "kept/quickstart/tiny/fedcluster-m-10-seed-0.json.gz",
+        "kept/quickstart/tiny/fedavg-seed-0.json.gz",
+    ]
