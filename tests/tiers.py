@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from atoll.methods.named_methods import METHODS
 from tests.cli.pages import ROOT
@@ -31,6 +32,11 @@ def thinned(values: Iterable[Any], first: int | Collection[Any] = 2) -> list[Any
         value if (i < first if isinstance(first, int) else value in first) else as_more(value)
         for i, value in enumerate(values)
     ]
+
+
+def part_of(examples: int) -> int:
+    """Return how many examples a law draws that has a number of its own: a quarter of them in `make test`."""
+    return max(4, examples * settings.default.max_examples // 100)
 
 
 def as_more(value: Any) -> Any:

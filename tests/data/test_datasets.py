@@ -385,6 +385,7 @@ def test_a_data_set_compares_without_comparing_arrays() -> None:
     assert digits != load("digits")
 
 
+@pytest.mark.more
 def test_fashion_mnist_emnist_and_cifar100_are_read_in_their_publishers_form(tmp_path: Path) -> None:
     def write_idx(name: str, train: int, test: int, last: int) -> None:
         (tmp_path / SOURCES[name].folder).mkdir()

@@ -30,6 +30,7 @@ def test_one_that_takes_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         experiment(20_001, name="fedavg").method  # noqa: B018
 
 
+@pytest.mark.more
 @pytest.mark.filterwarnings("error")
 def test_few_rounds_and_ready_schedules_are_made_in_silence() -> None:
     assert len(experiment(20_001, name="fedavg").method.schedule) == 20_001
