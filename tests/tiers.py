@@ -29,7 +29,9 @@ FIXTURES = {"a page in a browser": "browser", "the room __main__": "process"}  #
 def thinned(values: Iterable[Any], first: int | Collection[Any] = 2) -> list[Any]:
     """Mark a test's parameters as `more`, but for so many at the beginning, or for those that are named."""
     return [
-        value if (i < first if isinstance(first, int) else value in first) else as_more(value)
+        value
+        if hasattr(value, "marks") or (i < first if isinstance(first, int) else value in first)
+        else as_more(value)
         for i, value in enumerate(values)
     ]
 

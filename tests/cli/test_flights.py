@@ -117,6 +117,7 @@ def test_what_is_known_of_a_flight_is_known_before_it_is_due(flights: Path) -> N
     assert (row["delays"], row["temp"], row["late"]) == (35, 51, True)  # of 5 and 6 o'clock, 60 minutes at most; of 7
 
 
+@pytest.mark.more
 def test_the_groups_are_compared_with_shuffled_ones(
     flights: Path, atoll: Command, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -202,6 +202,7 @@ def test_the_table(atoll: Command) -> None:
     assert f"bound {made['bound']:.4g}" in printed
 
 
+@pytest.mark.more
 def test_figures_of_one_run(atoll: Command, folder: Path) -> None:
     done = atoll("cluster", "small.toml", "--plot", "one.png")
     done.succeeded()
@@ -228,6 +229,7 @@ def test_figures_of_several_runs(atoll: Command, folder: Path) -> None:
     assert len(runs) == 8
 
 
+@pytest.mark.more
 def test_a_network_of_links_has_no_map(atoll: Command, folder: Path) -> None:
     write_direct(folder / "links.csv", np.linspace(0.05, 0.1, 12), 4)
     changes = sets("network.file=links.csv", "clustering.time_limit=")

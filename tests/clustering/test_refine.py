@@ -114,7 +114,7 @@ def nearest(problem: Problem) -> Ids:
     return problem.network.upload_seconds.argmin(axis=1)
 
 
-@pytest.mark.parametrize("pattern", thinned(PATTERNS))
+@pytest.mark.parametrize("pattern", thinned(PATTERNS, 1))
 @pytest.mark.parametrize("refined", thinned([False, True], 1))
 def test_the_search_for_a_time_is_never_worse_than_the_greedy_pass_and_the_nearest(
     pattern: Pattern, refined: bool

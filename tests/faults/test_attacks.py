@@ -121,7 +121,7 @@ def test_flipped_labels_need_classes() -> None:
 
 
 @pytest.mark.parametrize("rule", thinned([RULE, replace(RULE, optimizer=momentum, carry_moments=True)], 1))
-@pytest.mark.parametrize("attack", ["sign-flip", "noise", "label-flip"])
+@pytest.mark.parametrize("attack", thinned(["sign-flip", "noise", "label-flip"], 1))
 def test_workers_give_the_bits_of_one_client_after_the_other(attack: str, rule: LocalRule) -> None:
     def attacked() -> ClientTrainer:
         return attacked_by(trainer(rule), ATTACKERS, attack)

@@ -9,6 +9,7 @@ from atoll.reproduce.judging import is_of, without_seed
 from atoll.reproduce.recipe_runs import settings_of
 from atoll.settings.experiment_file import make_runs, read_experiment, recipe_names
 from atoll.settings.validation import Settings
+from tests.tiers import thinned
 
 CLAIMS = [claim for name in PAPERS for claim in read_paper(name).claims]
 
@@ -72,7 +73,7 @@ def test_panels_and_words_stand_for_claims_of_their_own() -> None:
     assert stated["DecAsy"] in ((804, 2832, 4274), (5.32,))
 
 
-@pytest.mark.parametrize("recipe", recipe_names())
+@pytest.mark.parametrize("recipe", thinned(recipe_names(), 12))
 def test_tiny_runs_are_the_papers_runs(recipe: str) -> None:
     """The tiny scale changes how much is trained, not which runs there are, nor what tells them apart."""
     tiny, paper = settings_of(recipe, "tiny"), settings_of(recipe, "paper")

@@ -22,11 +22,12 @@ from atoll.trackers.mlflow import require_mlflow
 from atoll.trackers.tensorboard import require_tensorboard
 from atoll.trackers.tracking import TRACKERS
 from atoll.trackers.wandb import require_wandb
+from tests.tiers import thinned
 
 Series = dict[str, list[tuple[int, float]]]
 
 NAMES = ["tensorboard", "mlflow", "wandb"]
-EACH = pytest.mark.parametrize("name", NAMES)
+EACH = pytest.mark.parametrize("name", thinned(NAMES, 1))
 
 
 @pytest.fixture(autouse=True)
