@@ -38,7 +38,7 @@ def thinned(values: Iterable[Any], first: int | Collection[Any] = 2) -> list[Any
 
 def part_of(examples: int) -> int:
     """Return how many examples a law draws that has a number of its own: a quarter of them in `make test`."""
-    return max(4, examples * settings.default.max_examples // 100)
+    return max(4, examples * settings().max_examples // 100)
 
 
 def as_more(value: Any) -> Any:

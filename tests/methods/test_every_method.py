@@ -22,7 +22,7 @@ from atoll.methods.parts.kind import kind_of
 from atoll.methods.selection import SELECTIONS
 from atoll.settings.signatures import parameters_of
 from tests.clusters import nodes
-from tests.killing import carry_to_end, count_steps, kill_at
+from tests.killing import carry_to_end, count_steps, fork, kill_at, void, wait_for
 from tests.made_runs import timeless
 from tests.tiers import thinned
 
@@ -101,12 +101,12 @@ def cluster() -> Iterator[str]:
 
 
 def kill_once_and_compare(case: str, made: Experiment, folder: Path, whole: tuple[Path, int]) -> None:
-    """Kill a run where it writes, in a process of its own, go on in this one, and compare it with the whole one."""
+    """Kill a run where it writes, go on in another process, and compare it with the whole one."""
     made.check()
     expected, steps = whole
     rng = np.random.default_rng(zlib.crc32(case.encode()))
     assert kill_at(made, folder, int(rng.integers(steps)), rng.uniform(0, 1))
-    carry_to_end(made, folder)
+    assert wait_for(fork(lambda: void(carry_to_end(made, folder)))) == 0
     assert rows(folder) == rows(expected)
     ours, theirs = (max((each / "checkpoint").glob("*.safetensors")) for each in (folder, expected))
     assert ours.name == theirs.name
