@@ -235,6 +235,7 @@ def test_mlflow_logs_where_the_environment_says(tmp_path: Path, monkeypatch: pyt
     assert {client.get_experiment(run.info.experiment_id).name for run in mlflow_runs(client)} == {"ours"}
 
 
+@pytest.mark.more
 def test_wandb_has_settings_and_summary(tmp_path: Path) -> None:
     of = experiment("wandb")
     list(steps(of, tmp_path))
