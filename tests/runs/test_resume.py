@@ -150,12 +150,7 @@ def kill_often(whole: Whole, folder: Path, times: int, rng: np.random.Generator,
     return killed
 
 
-@pytest.mark.parametrize(
-    "method",
-    thinned(
-        thinned(METHODS, ("faults", "every minute", "cenasy", "stacked", "cfl-mgd models", "fedrep", "scaffold")), 2
-    ),
-)
+@pytest.mark.parametrize("method", thinned(METHODS, ("faults", "cenasy")))
 def test_a_run_that_was_killed_where_it_writes(whole: Callable[[str], Whole], tmp_path: Path, method: str) -> None:
     """One kill somewhere, drawn for each method; the next tests kill everywhere."""
     rng = np.random.default_rng(list(METHODS).index(method))
