@@ -33,7 +33,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: .venv/.demo ## run the quickstart experiment into runs/quickstart
 	@$(BIN)/atoll run quickstart --overwrite --out runs/quickstart
 
-test: .venv/.stamp ## run the tests of the first tier (six minutes on two cores)
+test: .venv/.stamp ## run the tests of the first tier (four minutes on two cores)
 	@$(PYTEST) $(FIRST)
 
 test-more: .venv/.stamp ## run what make test leaves out, and its laws with more examples; not what is slow

@@ -1,5 +1,6 @@
 """Settings for all tests."""
 
+import gc
 import os
 
 if os.environ.get("PYTEST_XDIST_WORKER"):
@@ -15,6 +16,14 @@ from tests.tiers import ALL
 settings.register_profile("atoll", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.register_profile("first", settings.get_profile("atoll"), max_examples=25)  # `make test`; the others draw 100
 settings.load_profile("atoll")
+
+gc.disable()  # while tests are collected, a sixth of whose time it would take: all that is made then, stays
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, but never look at what was there before the first test."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

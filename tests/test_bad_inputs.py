@@ -1185,16 +1185,29 @@ def lines(text: str) -> list[str]:
     return text.strip().splitlines()
 
 
+def bundles(text: str) -> list[list[str]]:
+    """Return some cases for each test, since a test takes as long to set up as a case."""
+    cases = lines(text)
+    return [cases[i : i + 25] for i in range(0, len(cases), 25)]
+
+
+CONTENTS = {"tiny.toml": TINY, "broken.toml": "rounds = ", "list.toml": "rounds = [[1]]", "text.txt": TINY}
+CONTENTS["rows.csv"] = "c,x,y\n" + "".join(f"{'ab'[i % 2]},{i}.5,{i % 3}\n" for i in range(60))
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Work in a folder with a few experiment files; see that nothing is written into it."""
-    contents = {"tiny.toml": TINY, "broken.toml": "rounds = ", "list.toml": "rounds = [[1]]", "text.txt": TINY}
-    contents["rows.csv"] = "c,x,y\n" + "".join(f"{'ab'[i % 2]},{i}.5,{i % 3}\n" for i in range(60))
-    for name, text in contents.items():
+    for name, text in CONTENTS.items():
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(contents)
+    assert_nothing_is_written("the last case")
+
+
+def assert_nothing_is_written(case: str) -> None:
+    """See that the working folder has the files that were put there, as they were."""
+    assert {path.name: path.read_text() for path in Path().iterdir()} == CONTENTS, case
 
 
 def test_there_are_a_thousand() -> None:
@@ -1221,22 +1234,26 @@ def told(capfd: pytest.CaptureFixture[str], words: list[str]) -> str:
     code = main(words)
     printed = capfd.readouterr()
     sentences = [line for line in printed.err.splitlines() if line.startswith("error: ")]
-    assert code == 2, printed
-    assert printed.out == ""
-    assert len(sentences) == 1, printed.err
+    assert code == 2, (words, printed)
+    assert printed.out == "", words
+    assert len(sentences) == 1, (words, printed.err)
     return sentences[0]
 
 
-@pytest.mark.parametrize("changes", lines(CHANGES))
-def test_a_setting(capfd: pytest.CaptureFixture[str], changes: str) -> None:
-    sentence = told(capfd, ["run", "tiny.toml", *(word for each in changes.split() for word in ("--set", each))])
-    assert not RAW.search(sentence)
+@pytest.mark.parametrize("cases", bundles(CHANGES), ids=lambda cases: cases[0])
+def test_settings(capfd: pytest.CaptureFixture[str], cases: list[str]) -> None:
+    for changes in cases:
+        sentence = told(capfd, ["run", "tiny.toml", *(word for each in changes.split() for word in ("--set", each))])
+        assert not RAW.search(sentence), changes
+        assert_nothing_is_written(changes)
 
 
-@pytest.mark.parametrize("command", lines(COMMANDS))
-def test_a_command(capfd: pytest.CaptureFixture[str], command: str) -> None:
-    sentence = told(capfd, shlex.split(command))
-    assert not RAW.search(sentence)
+@pytest.mark.parametrize("commands", bundles(COMMANDS), ids=lambda commands: commands[0])
+def test_commands(capfd: pytest.CaptureFixture[str], commands: list[str]) -> None:
+    for command in commands:
+        sentence = told(capfd, shlex.split(command))
+        assert not RAW.search(sentence), command
+        assert_nothing_is_written(command)
 
 
 def change(settings: Any) -> None:
@@ -1265,9 +1282,19 @@ def names() -> dict[str, Any]:
     return own
 
 
-@pytest.mark.parametrize("call", lines(CALLS))
-def test_a_call(names: dict[str, Any], call: str) -> None:
-    with pytest.raises(AtollError) as caught:
+@pytest.mark.parametrize("calls", bundles(CALLS), ids=lambda calls: calls[0])
+def test_calls(names: dict[str, Any], calls: list[str]) -> None:
+    for call in calls:
+        sentence = refusal(call, names)
+        assert not RAW.search(sentence), call
+        assert "\n" not in sentence, call
+        assert_nothing_is_written(call)
+
+
+def refusal(call: str, names: dict[str, Any]) -> str:
+    """Return the sentence of a call that must be refused."""
+    try:
         eval(call, dict(names))
-    assert not RAW.search(str(caught.value))
-    assert "\n" not in str(caught.value)
+    except AtollError as error:
+        return str(error)
+    raise AssertionError(f"let pass: {call}")

@@ -44,6 +44,7 @@ from atoll.support.files import line_as_bytes
 from atoll.sweep.sweep_folder import read_note
 from tests.fuzzing import carry_out, few, fewest, many, some
 from tests.made_runs import make_rows
+from tests.tiers import thinned
 
 Read = Callable[[Path], object]
 CHANGES = (
@@ -251,7 +252,7 @@ def unpacked(content: bytes) -> tuple[bytes, ...]:
     return (plain.getvalue(),)
 
 
-@pytest.mark.parametrize("name", BOUNDARIES)
+@pytest.mark.parametrize("name", thinned(BOUNDARIES, 12))
 def test_a_little_damage_is_in_a_file(name: str, whole: Path, place: Path) -> None:
     check(name, fewest, whole, place)
 

@@ -13,6 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.tiers import thinned
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -75,7 +77,7 @@ def test_a_lock_leaves_the_torch_build_to_the_machine(lock: str) -> None:
     assert [name for name in pins(lock) if NOT_PINNED.fullmatch(name)] == []
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", thinned(LOCKS, ["requirements.lock"]))
 def test_a_lock_has_what_pyproject_asks_for_all_that_needs_and_nothing_else(project: dict[str, Any], lock: str) -> None:
     """Whoever changes pyproject.toml, or a lock by hand, has to run `make lock`."""
     pinned = pins(lock)

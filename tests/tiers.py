@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from atoll.methods.named_methods import METHODS
 from tests.cli.pages import ROOT
@@ -28,9 +29,16 @@ FIXTURES = {"a page in a browser": "browser", "the room __main__": "process"}  #
 def thinned(values: Iterable[Any], first: int | Collection[Any] = 2) -> list[Any]:
     """Mark a test's parameters as `more`, but for so many at the beginning, or for those that are named."""
     return [
-        value if (i < first if isinstance(first, int) else value in first) else as_more(value)
+        value
+        if hasattr(value, "marks") or (i < first if isinstance(first, int) else value in first)
+        else as_more(value)
         for i, value in enumerate(values)
     ]
+
+
+def part_of(examples: int) -> int:
+    """Return how many examples a law draws that has a number of its own: a quarter of them in `make test`."""
+    return max(4, examples * settings().max_examples // 100)
 
 
 def as_more(value: Any) -> Any:

@@ -74,6 +74,7 @@ def test_learned_clusters_are_compared_client_by_client(agreement: ModuleType) -
         assert 1 < len(np.unique(last, axis=0)) < 10
 
 
+@pytest.mark.more
 def test_a_library_that_cannot_be_had_is_a_reason(agreement: ModuleType, tmp_path: Path) -> None:
     chosen = agreement.comparisons()[:1]
     (found,) = agreement.compare(agreement.LIBRARIES["FedLab"], chosen, tmp_path, "pip install x failed")

@@ -33,6 +33,7 @@ from atoll.bench.work import make_pool, samples_of
 from atoll.local.models import Model
 from atoll.local.weights import read_model
 from atoll.support.errors import RunError
+from tests.tiers import thinned
 
 TINY = Case("mlp", clients=3, steps=2, batch_size=4, cohorts=2, clusters=2, lr=0.1)
 PARAMETERS = 784 * 200 + 200 + 200 * 10 + 10
@@ -106,7 +107,7 @@ def step_by_hand(model: Model, images: Tensor, labels: Tensor, lr: float) -> Mod
     return {name: (w[name] - lr * own).detach() for name, own in zip(w, gradients, strict=True)}
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", thinned([1, 2], 1))
 def test_executors_do_the_same_work(steps: int) -> None:
     case = replace(TINY, steps=steps)
     start = read_model(make_module(case))
@@ -174,6 +175,7 @@ def paced(
     return Contender(name, (sys.executable, "-c", PACED, *words))
 
 
+@pytest.mark.more
 def test_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(racing, "PATIENCE_SECONDS", 20.0)
     there = descendants(os.getpid())  # other tests may have left some, such as multiprocessing's resource tracker

@@ -34,6 +34,7 @@ def test_what_time_is_not_left_for_is_listed(tmp_path: Path) -> None:
     assert {each["failure"] for each in found["results"]} == {"no time was left"}
 
 
+@pytest.mark.more
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a card")
 def test_without_a_card(tmp_path: Path) -> None:
     done = call("--out", str(tmp_path / "gpu.json"))

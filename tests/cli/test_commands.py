@@ -260,6 +260,7 @@ def test_a_run_takes_a_written_partition(atoll: Command, folder: Path) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.more
 def test_what_clients_hold_is_shown_of_each_run(atoll: Command, folder: Path) -> None:
     runs = "".join(f'[[runs]]\nlabel = "{label}"\ndata.samples = {n}\n' for label, n in (("a", 8), ("b", 8), ("c", 9)))
     (folder / "several.toml").write_text(TINY + runs)

@@ -206,6 +206,7 @@ def test_a_notebook_is_kept_without_what_it_gave(path: Path) -> None:
     assert [cell for cell in cells if cell["outputs"] or cell["execution_count"] is not None] == []
 
 
+@pytest.mark.more
 def test_a_failing_cell_stops_the_build(tmp_path: Path) -> None:
     cell: dict[str, Any] = {
         "cell_type": "code",

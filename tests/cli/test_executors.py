@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.conftest import Command
 from tests.made_runs import timeless
+from tests.tiers import thinned
 
 
 def rows_of(folder: Path) -> list[dict[str, object]]:
@@ -14,7 +15,7 @@ def rows_of(folder: Path) -> list[dict[str, object]]:
     return [timeless(line) for line in lines]
 
 
-@pytest.mark.parametrize("method", ["fedcluster", "cfl-mgd", "fedbcd"])
+@pytest.mark.parametrize("method", thinned(["fedcluster", "cfl-mgd", "fedbcd"], 1))
 def test_cores_give_the_rows_of_serial(atoll: Command, folder: Path, method: str) -> None:
     settings = ["--set", f"method.name={method}", "--set", "local.optimizer=sgd"]
     for name, words in {

@@ -9,6 +9,7 @@ import pytest
 
 from atoll import Experiment, make_runs, read_experiment, run_events
 from tests.cli.conftest import Command
+from tests.tiers import thinned
 
 SERIAL = ("--set", "run.executor=serial", "--set", "method.fraction=1.0")
 
@@ -137,9 +138,9 @@ METHODS = [
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("rule", [("median",), ("norm-clipping", "method.clip_norm=1.0")])
+@pytest.mark.parametrize("rule", thinned([["median"], ["norm-clipping", "method.clip_norm=1.0"]], 1))
 def test_every_method_goes_on_where_most_clients_fail(
-    method: tuple[str, ...], rule: tuple[str, ...], atoll: Command, folder: Path
+    method: tuple[str, ...], rule: list[str], atoll: Command, folder: Path
 ) -> None:
     combine, *more = rule
     words = changed(
@@ -230,7 +231,7 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", thinned(RULES, 2))
 @pytest.mark.parametrize("executor", ["cores", "stacked"])
 def test_rules_that_compare_models_are_the_same_on_every_executor(
     rule: list[str], executor: str, atoll: Command, folder: Path

@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.conftest import Command
 from tests.made_runs import make_rows, write_run
+from tests.tiers import thinned
 
 NETWORK = """
 name = "net"
@@ -44,7 +45,7 @@ def test_a_gantt_is_the_file_that_it_is_called(tmp_path: Path, atoll: Command) -
     ]
 
 
-@pytest.mark.parametrize(("width", "wide"), [("column", 3.5), ("text", 7.16), ("5.25", 5.25)])
+@pytest.mark.parametrize(("width", "wide"), thinned([("column", 3.5), ("text", 7.16), ("5.25", 5.25)], 1))
 def test_a_figure_is_as_wide_as_asked(tmp_path: Path, atoll: Command, width: str, wide: float) -> None:
     for words in (("schedule",), ("data", "inspect")):
         atoll(*words, "quickstart", "--only", "FedAvg", "--plot", "a.svg", "--width", width).succeeded()

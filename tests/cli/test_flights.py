@@ -5,6 +5,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -63,13 +64,21 @@ def write_package(folder: Path) -> None:
         archive.writestr("flights.csv", "\n".join(",".join(map(str, row)) for row in (COLUMNS, *rows)))
 
 
-@pytest.fixture
-def flights(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder in which the example has made the files of flights."""
+    folder = tmp_path_factory.mktemp("flights")
     write_package(folder / "packages")
     command = [sys.executable, str(ROOT / "examples" / "make_flights.py"), "flights", "--fewest", "20"]
     environment = {**os.environ, "PYTHONPATH": str(folder / "packages")}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
     assert done.stdout == "160 flights of 237, 4 clients in flights\n", done.stderr
+    return folder
+
+
+@pytest.fixture
+def flights(folder: Path, made: Path) -> Path:
+    shutil.copytree(made, folder, dirs_exist_ok=True)
     return folder / "flights"
 
 
@@ -108,6 +117,7 @@ def test_what_is_known_of_a_flight_is_known_before_it_is_due(flights: Path) -> N
     assert (row["delays"], row["temp"], row["late"]) == (35, 51, True)  # of 5 and 6 o'clock, 60 minutes at most; of 7
 
 
+@pytest.mark.more
 def test_the_groups_are_compared_with_shuffled_ones(
     flights: Path, atoll: Command, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

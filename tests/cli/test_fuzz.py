@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from atoll.cli import main
 from atoll.settings.validation import Settings
 from tests.experiment.test_file import another_value, leaves
+from tests.tiers import part_of
 
 SMALL = {
     "rounds": 1,
@@ -123,13 +124,13 @@ def check(fuzz: Fuzz, table: dict[str, Any]) -> None:
 COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}
 
 
-@settings(max_examples=80, **COMMON)  # type: ignore[arg-type]
+@settings(max_examples=part_of(80), **COMMON)  # type: ignore[arg-type]
 @given(changes=CHANGES)
 def test_random_settings(fuzz: Fuzz, changes: list[tuple[str, Any]]) -> None:
     check(fuzz, changed(changes))
 
 
-@settings(max_examples=80, **COMMON)  # type: ignore[arg-type]
+@settings(max_examples=part_of(80), **COMMON)  # type: ignore[arg-type]
 @given(keys=st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True), data=st.data())
 def test_settings_of_the_right_type(fuzz: Fuzz, keys: list[str], data: st.DataObject) -> None:
     """Values that each setting alone allows, or the numbers just beside them; together they may make no sense."""
@@ -142,7 +143,7 @@ def test_settings_of_the_right_type(fuzz: Fuzz, keys: list[str], data: st.DataOb
     check(fuzz, changed(changes))
 
 
-@settings(max_examples=40, **COMMON)  # type: ignore[arg-type]
+@settings(max_examples=part_of(40), **COMMON)  # type: ignore[arg-type]
 @given(content=st.one_of(st.binary(max_size=40), st.text(string.printable, max_size=60).map(str.encode)))
 def test_content_that_is_hardly_toml(fuzz: Fuzz, content: bytes) -> None:
     fuzz(tomli_w.dumps(SMALL).encode().replace(b"[data]", content + b"\n[data]"))

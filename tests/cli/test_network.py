@@ -90,7 +90,7 @@ def experiment_of(*changes: str) -> Experiment:
 
 
 @pytest.mark.parametrize("method", ["comaw", "dataw", "feduc", "random"])
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", thinned(PATTERNS, 2))
 def test_the_bound_and_each_of_its_terms_can_be_read(atoll: Command, pattern: str, method: str) -> None:
     changes = (f"method.pattern={pattern}", f"clustering.method={method}")
     made, experiment = planned(atoll, *changes), experiment_of(*changes)
@@ -172,7 +172,7 @@ def test_refining_never_makes_the_bound_worse(atoll: Command, pattern: str) -> N
     assert all(cluster["completion_seconds"] <= 0.8 for cluster in refined["clusters"])
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", thinned(PATTERNS, 1))
 def test_the_objective_time_is_best_at_its_time(atoll: Command, pattern: str) -> None:
     words = (f"method.pattern={pattern}", "clustering.mu=0.05", "clustering.seconds=60")
     timed = replace(experiment_of(*words).plan.problem, seconds=60.0)
@@ -202,6 +202,7 @@ def test_the_table(atoll: Command) -> None:
     assert f"bound {made['bound']:.4g}" in printed
 
 
+@pytest.mark.more
 def test_figures_of_one_run(atoll: Command, folder: Path) -> None:
     done = atoll("cluster", "small.toml", "--plot", "one.png")
     done.succeeded()
@@ -228,6 +229,7 @@ def test_figures_of_several_runs(atoll: Command, folder: Path) -> None:
     assert len(runs) == 8
 
 
+@pytest.mark.more
 def test_a_network_of_links_has_no_map(atoll: Command, folder: Path) -> None:
     write_direct(folder / "links.csv", np.linspace(0.05, 0.1, 12), 4)
     changes = sets("network.file=links.csv", "clustering.time_limit=")
@@ -253,7 +255,7 @@ def test_a_gantt_chart(atoll: Command, folder: Path) -> None:
     assert (folder / "gantt.png").is_file()
 
 
-@pytest.mark.parametrize("pattern", thinned(PATTERNS))
+@pytest.mark.parametrize("pattern", thinned(PATTERNS, 1))
 def test_runs(atoll: Command, folder: Path, pattern: str) -> None:
     done = atoll("run", "small.toml", *sets(f"method.pattern={pattern}", "run.evaluate_every=5"))
     done.succeeded()

@@ -127,6 +127,7 @@ def test_the_page_draws_its_curves_and_is_used_by_mouse_and_keyboard(browser: An
         assert line.is_visible()
 
 
+@pytest.mark.more
 def test_the_page_fits_a_phone_and_follows_the_theme(browser: Any, page_file: Path) -> None:
     with opened(browser, page_file, viewport={"width": 390, "height": 740}, color_scheme="dark") as page:
         height = page.evaluate("document.body.scrollHeight")
@@ -151,6 +152,7 @@ def test_the_page_fits_a_phone_and_follows_the_theme(browser: Any, page_file: Pa
         assert page.evaluate(background) == "rgb(255, 255, 255)"  # the reader's choice is remembered
 
 
+@pytest.mark.more
 def test_a_screen_reader_finds_its_way(browser: Any, page_file: Path) -> None:
     with opened(browser, page_file) as page:
         for role in ("banner", "main", "contentinfo", "navigation"):

@@ -60,6 +60,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.more
 def test_the_chosen_file_runs(site: Path, atoll: Command, folder: Path) -> None:
     chosen = tomllib.loads((site / "plan/experiment.toml").read_text())
     told = json.loads((site / "plan/plan.json").read_text())

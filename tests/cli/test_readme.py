@@ -12,6 +12,7 @@ from atoll.data.dealing.partition import PARTITIONS
 from atoll.methods.named_methods import METHODS
 from atoll.settings.experiment_file import make_runs, read_experiment
 from tests.cli.pages import ROOT, blocks, commands, run_together, write_files
+from tests.tiers import thinned
 
 README = ROOT / "README.md"
 
@@ -45,7 +46,7 @@ def test_the_figure_compares_at_equal_cost_and_fedcluster_ends_lower(toured: Pat
 SNIPPETS = [block.text for block in blocks(README, "python") if not block.title]
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=["run", "parts"])
+@pytest.mark.parametrize("snippet", thinned(SNIPPETS, 1), ids=["run", "parts"])
 def test_the_python_prints_the_same_numbers_each_time(snippet: str, capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for _ in range(2):  # in one process, in which the first has drawn random numbers

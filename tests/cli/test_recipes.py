@@ -32,7 +32,7 @@ def scales_of(table: dict[str, Any]) -> list[str]:
 
 CHEAP = {"initial_gap": 2.3, "xi": "shares", "refine": False}  # no schedule needs better
 CASES = [(name, scale) for name in recipe_names() for scale in scales_of(read_experiment(name))]
-FIRST = [case for case in CASES if case[1] == "tiny" and case[0] not in ("feduc-table-6", "baselines", "codecs")]
+FIRST = [case for case in CASES if case[1] == "tiny" and case[0] not in ("feduc-table-6", "baselines", "codecs")][::3]
 
 
 @pytest.mark.parametrize(("name", "scale"), thinned(CASES, FIRST))
@@ -221,7 +221,9 @@ COMBINATIONS = [
 
 
 @pytest.mark.usefixtures("found")
-@pytest.mark.parametrize(("file", "changes"), COMBINATIONS, ids=[" ".join(changes) for _, changes in COMBINATIONS])
+@pytest.mark.parametrize(
+    ("file", "changes"), thinned(COMBINATIONS, 5), ids=[" ".join(changes) for _, changes in COMBINATIONS]
+)
 def test_combinations_run(atoll: Command, folder: Path, file: str, changes: list[str]) -> None:
     words = [word for change in changes for word in ("--set", change)]
     atoll("run", file, *words, "--out", "out").succeeded()

@@ -43,6 +43,7 @@ def test_without_noise_epsilon_is_not_finite(atoll: Command) -> None:
     assert "inf" in atoll("schedule", "tiny.toml", "--privacy", *free).succeeded()
 
 
+@pytest.mark.more
 def test_the_command_on_the_page_on_privacy_runs_and_its_json_is_documented(atoll: Command, folder: Path) -> None:
     (line,) = (line for line in commands(ROOT / "docs/privacy.md") if line.startswith("atoll schedule"))
     words = line.split()[1:]

@@ -183,6 +183,7 @@ def test_the_job_array_of_the_page_makes_the_whole_sweep(folder: Path) -> None:
     assert not list((folder / "sweeps/array").glob(".*"))
 
 
+@pytest.mark.more
 def test_a_part_leaves_the_rest_and_says_so(atoll: Command, folder: Path) -> None:
     words = (*GRID, "--over", "seed=0..1", "--out", "s")
     printed = atoll(*words, "--part", "2/2").succeeded()

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from atoll.clustering.feduc.bound import evaluate
 from atoll.clustering.feduc.problem import PATTERNS, Pattern
 from tests.clustering.test_bound import random_problem
+from tests.tiers import part_of
 
 SEEDS = st.integers(0, 10_000)
-SOME = settings(max_examples=40, deadline=None)
+SOME = settings(max_examples=part_of(40), deadline=None)
 
 
 @given(seed=SEEDS, aggregations=st.integers(1, 7))

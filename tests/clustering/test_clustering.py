@@ -15,6 +15,7 @@ from atoll.data import datasets
 from atoll.data.dataset import Dataset
 from atoll.data.dealing.partition import major_class as major_class_partition
 from atoll.data.population import Population, slot_table
+from tests.tiers import part_of
 
 DIGITS = datasets.load("digits")
 seeds = st.integers(0, 2**32)
@@ -56,7 +57,7 @@ def test_timezone_reads_longitudes_as_fifteen_degrees_an_hour() -> None:
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=6))
-@settings(max_examples=200)
+@settings(max_examples=part_of(200))
 def test_even_slots_is_the_evenest_of_all_choices(table: list[list[bool]]) -> None:
     slots = np.array(table)
     labels = even_slots(slots)
@@ -115,7 +116,7 @@ def test_major_class_clusters_have_the_exact_share(rho: float, clusters: int) ->
 
 
 @given(clients=st.integers(1, 80), clusters=st.integers(1, 15), rho=st.floats(0.1, 1), seed=seeds)
-@settings(max_examples=30)
+@settings(max_examples=part_of(30))
 def test_major_class_puts_every_client_into_exactly_one_cluster(
     clients: int, clusters: int, rho: float, seed: int
 ) -> None:

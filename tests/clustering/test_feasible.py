@@ -118,6 +118,7 @@ def whole_assignment(problem: Problem, search_seconds: float = 60.0) -> Ids | No
     return assignment(problem, clients, np.full(len(clients), -1, np.int64), search_seconds)
 
 
+@pytest.mark.more
 def test_a_whole_assignment_is_found_exactly_where_there_is_one() -> None:
     found = 0
     for seed in range(60):

@@ -14,6 +14,7 @@ from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
 from atoll.network.network import Network
 from atoll.network.topology import TOPOLOGIES, neighbours_of
 from atoll.support.arrays import Ids
+from tests.tiers import thinned
 
 
 def slow_feduc(problem: Problem) -> Ids | None:
@@ -96,7 +97,7 @@ def some_problem(pattern: Pattern, seed: int) -> Problem:
     )
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", thinned(range(50), 12))
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_fast_clustering_is_the_printed_one(pattern: Pattern, seed: int) -> None:
     problem = some_problem(pattern, seed)
@@ -108,7 +109,7 @@ def test_the_fast_clustering_is_the_printed_one(pattern: Pattern, seed: int) -> 
     assert feduc_labels(problem).tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", thinned(range(50), 12))
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_running_bounds_are_the_whole_ones(pattern: Pattern, seed: int) -> None:
     """Placed at random, so that the states are those that no greedy pass would reach, too."""

@@ -17,6 +17,7 @@ from atoll.network.completion import completion_of
 from atoll.support.arrays import Ids
 from tests.clustering.test_feasible import small_problem
 from tests.clustering.test_greedy import slow_candidates, some_problem
+from tests.tiers import thinned
 
 OPENINGS: tuple[Opening, ...] = ("first", "nearest", "refine")
 patterns = pytest.mark.parametrize("pattern", PATTERNS)
@@ -53,7 +54,7 @@ def slow_opening(problem: Problem) -> Ids:
     return labels
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", thinned(range(12), 4))
 @patterns
 def test_the_first_clients_each_open_another_aggregator(pattern: Pattern, seed: int) -> None:
     problem = loose(pattern, seed)
@@ -105,7 +106,7 @@ def test_empty_aggregators_get_the_client_whose_move_costs_the_bound_least(patte
     assert fill_empty(problem, labels).tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", thinned(range(60), 15))
 @openings
 def test_tight_limits_leave_no_aggregator_empty_or_prove_that_one_must_be(opening: Opening, seed: int) -> None:
     """Against every assignment; what the opening itself forbids, an opener without a place, may be refused besides."""
@@ -174,7 +175,7 @@ def slow_pass(problem: Problem, labels: Ids, may_empty: bool) -> Ids:
 
 
 @pytest.mark.parametrize("may_empty", [True, False])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", thinned(range(4), 2))
 @patterns
 def test_a_pass_places_every_client_again(pattern: Pattern, seed: int, may_empty: bool) -> None:
     problem = loose(pattern, seed)

@@ -18,7 +18,7 @@ from atoll.network.completion import completion_of
 from atoll.network.network import Network
 from atoll.support.arrays import Ids
 from tests.clustering.test_feasible import default_network, small_problem
-from tests.tiers import thinned
+from tests.tiers import part_of, thinned
 
 patterns = pytest.mark.parametrize("pattern", PATTERNS)
 
@@ -38,7 +38,7 @@ def neighbours(labels: Ids, aggregators: int) -> list[Ids]:
     return made
 
 
-@settings(max_examples=40)
+@settings(max_examples=part_of(40))
 @given(st.integers(0, 10**6), st.sampled_from(PATTERNS), st.integers(2, 9), st.floats(0.5, 2), st.booleans())
 def test_refining_is_never_worse_and_keeps_the_limits(
     seed: int, pattern: Pattern, clients: int, tightness: float, timed: bool
@@ -114,7 +114,7 @@ def nearest(problem: Problem) -> Ids:
     return problem.network.upload_seconds.argmin(axis=1)
 
 
-@patterns
+@pytest.mark.parametrize("pattern", thinned(PATTERNS, 1))
 @pytest.mark.parametrize("refined", thinned([False, True], 1))
 def test_the_search_for_a_time_is_never_worse_than_the_greedy_pass_and_the_nearest(
     pattern: Pattern, refined: bool
@@ -164,6 +164,7 @@ def test_a_time_objective_keeps_aggregators_linked() -> None:
     assert set(kept.tolist()) == {0, 1, 2}
 
 
+@pytest.mark.more
 def test_less_time_asks_for_shorter_completion_in_synchronous_training() -> None:
     problem = replace(default_network(np.inf, megabytes=2.56), pattern="censyn", mu=0.5)
     limits = [feduc_for_time(problem, seconds, refine=False)[1] for seconds in (300.0, 30_000.0)]

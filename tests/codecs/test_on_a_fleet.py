@@ -18,6 +18,7 @@ from tests.fleet.test_fleet import one_cohort
 from tests.fleets import agreement_of, join, open_sites, replying, sending, small
 from tests.memory_fleet import MemoryFleet
 from tests.memory_store import MemoryStore
+from tests.tiers import thinned
 
 ONE_TENSOR = {"model": {"name": "linear", "bias": False}}
 
@@ -28,7 +29,7 @@ ONE_TENSOR = {"model": {"name": "linear", "bias": False}}
     ids=lambda travel: travel.get("codec", "none"),
 )
 @pytest.mark.parametrize(
-    "method", [{"name": "fedcluster"}, {"name": "cfl-mgd", "clusters": 2}], ids=lambda m: m["name"]
+    "method", thinned([{"name": "fedcluster"}, {"name": "cfl-mgd", "clusters": 2}], 1), ids=lambda m: m["name"]
 )
 def test_planned_bytes_are_those_of_the_payloads_within_one_percent(
     travel: dict[str, Any], method: dict[str, Any], tmp_path: Path
@@ -81,7 +82,7 @@ LIES: dict[str, tuple[dict[str, Any], Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", LIES)
+@pytest.mark.parametrize("name", thinned(LIES, 6))
 def test_a_lying_payload_is_refused_and_told(name: str, tmp_path: Path) -> None:
     travel, fault, reason = LIES[name]
     experiment = small(travel=travel, **ONE_TENSOR)

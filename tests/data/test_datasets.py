@@ -18,6 +18,7 @@ from atoll.data.datasets import available, find, load
 from atoll.data.files.readers import read_cifar, read_idx
 from atoll.data.files.sources import SOURCES
 from atoll.support.errors import InputError
+from tests.tiers import thinned
 
 REAL_ROOT = os.environ.get("ATOLL_DATA")
 MNIST_SHAPES = ((60_000, 28, 28), (60_000,), (10_000, 28, 28), (10_000,))
@@ -100,7 +101,7 @@ def test_digits_needs_no_root(tmp_path: Path) -> None:
     assert find("digits") is None
 
 
-@pytest.mark.parametrize("folder", ["mnist", "."])
+@pytest.mark.parametrize("folder", thinned(["mnist", "."], 1))
 @pytest.mark.parametrize("zipped", [False, True])
 def test_mnist_is_read_from_either_place_gzipped_or_plain(tmp_path: Path, folder: str, zipped: bool) -> None:
     write_mnist(tmp_path / folder)
@@ -118,7 +119,7 @@ def test_mnist_is_read_from_either_place_gzipped_or_plain(tmp_path: Path, folder
     assert mnist.scale == 1 / 255
 
 
-@pytest.mark.parametrize("folder", ["cifar-10-batches-bin", "."])
+@pytest.mark.parametrize("folder", thinned(["cifar-10-batches-bin", "."], 1))
 def test_cifar10_is_read_from_either_place(tmp_path: Path, folder: str) -> None:
     write_cifar10(tmp_path / folder)
     cifar10 = load("cifar10", tmp_path, fetch=False)
@@ -385,6 +386,7 @@ def test_a_data_set_compares_without_comparing_arrays() -> None:
     assert digits != load("digits")
 
 
+@pytest.mark.more
 def test_fashion_mnist_emnist_and_cifar100_are_read_in_their_publishers_form(tmp_path: Path) -> None:
     def write_idx(name: str, train: int, test: int, last: int) -> None:
         (tmp_path / SOURCES[name].folder).mkdir()

@@ -21,6 +21,7 @@ from atoll.data.files.readers import read_cifar, read_idx
 from atoll.data.population import read_clients
 from atoll.network.network_files import read_matrix, read_network_clients
 from atoll.support.errors import InputError
+from tests.tiers import thinned
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits this process's memory")
 
@@ -130,7 +131,7 @@ def contents() -> dict[str, bytes]:
     return {name: make() for name, (_, make) in FOLDERS.items()}
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("name", thinned(FOLDERS, 15))
 def test_a_client_of_a_folder(name: str, contents: dict[str, bytes], tmp_path: Path) -> None:
     file = tmp_path / FOLDERS[name][0]
     file.parent.mkdir(exist_ok=True)

@@ -18,6 +18,7 @@ from tests.fleets import join, open_sites
 from tests.memory_fleet import MemoryFleet
 from tests.methods.running import equal
 from tests.methods.test_every_method import experiment
+from tests.tiers import thinned
 
 pytest.importorskip("dp_accounting")
 
@@ -112,7 +113,7 @@ FEW = ("fedavg", "ifca", "scaffold")
 """Methods of different kinds: plain, with clusters that clients find, with a trainer and a state of its own."""
 
 
-@pytest.mark.parametrize("method", FEW)
+@pytest.mark.parametrize("method", thinned(FEW, 1))
 def test_pairs_with_a_codec_run_or_are_refused_with_both_names(method: str) -> None:
     assert compare(method, FIRST) == []
 

@@ -127,6 +127,7 @@ def whole_run(clients: int, folder: Path) -> Generator[object]:
     return run_events(Experiment(make_runs(table)[0]), folder)
 
 
+@pytest.mark.more
 def test_a_run_does_no_work_for_clients_outside_the_cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = ModuleType("own_pool")
     own.pool = pool  # type: ignore[attr-defined]

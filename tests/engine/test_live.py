@@ -178,7 +178,7 @@ def shared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k not in gone and not k.startswith("refused_")} for row in rows]
 
 
-@pytest.mark.parametrize("method", thinned(METHODS))
+@pytest.mark.parametrize("method", thinned(METHODS, 1))
 def test_a_run_on_nodes_that_fail_is_replayed_to_the_same_bits(make: Make, tmp_path: Path, method: str) -> None:
     experiment, fleet = make(method)
     fleet.faults = {"node-0": failing(0.5), "node-3": failing(0.3)}
@@ -196,7 +196,7 @@ def test_a_run_on_nodes_that_fail_is_replayed_to_the_same_bits(make: Make, tmp_p
     assert last_models(tmp_path / "twice") == last_models(tmp_path / "live")
 
 
-@pytest.mark.parametrize("method", ["fedcluster", "censyn", "decsyn", "cfl-mgd"])
+@pytest.mark.parametrize("method", thinned(["fedcluster", "censyn", "decsyn", "cfl-mgd"], 2))
 def test_on_nodes_that_all_answer_a_plan_has_the_bits_of_simulation(make: Make, tmp_path: Path, method: str) -> None:
     experiment, fleet = make(method)
     rows = carry(experiment, tmp_path / "live", fleet=fleet)
@@ -208,7 +208,7 @@ def test_on_nodes_that_all_answer_a_plan_has_the_bits_of_simulation(make: Make, 
     assert last_models(tmp_path / "live") == last_models(tmp_path / "simulated")
 
 
-@pytest.mark.parametrize("method", thinned(METHODS))
+@pytest.mark.parametrize("method", thinned(METHODS, 1))
 @pytest.mark.parametrize("stop", thinned([1, 3], 1))
 def test_a_run_on_nodes_is_stopped_and_goes_on(make: Make, tmp_path: Path, method: str, stop: int) -> None:
     experiment, fleet = make(method)
@@ -232,7 +232,7 @@ def test_a_run_on_nodes_is_stopped_and_goes_on(make: Make, tmp_path: Path, metho
         assert last_models(tmp_path / "live") == last_models(tmp_path / "simulated")
 
 
-@pytest.mark.parametrize("method", ["fedcluster", "censyn", "cenasy"])
+@pytest.mark.parametrize("method", thinned(["fedcluster", "censyn", "cenasy"], 1))
 def test_while_nobody_is_there_nothing_happens(make: Make, tmp_path: Path, method: str) -> None:
     """All nodes are cut off before the third event, and back a little later."""
     experiment, fleet = make(method)
@@ -259,7 +259,7 @@ def test_while_nobody_is_there_nothing_happens(make: Make, tmp_path: Path, metho
     assert last_models(tmp_path / "replay") == last_models(tmp_path / "live")
 
 
-@pytest.mark.parametrize("method", ["fedcluster", "cenasy"])
+@pytest.mark.parametrize("method", thinned(["fedcluster", "cenasy"], 1))
 def test_a_run_ends_if_everybody_stays_away(make: Make, tmp_path: Path, method: str) -> None:
     experiment, fleet = make(method, "fleet.wait_seconds=1.0")
     began = time.monotonic()

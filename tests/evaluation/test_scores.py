@@ -16,6 +16,7 @@ from atoll.clustering.clustering import Clustering, one_cluster
 from atoll.clustering.fedcluster_clusterings import random
 from atoll.evaluation.scores import ClusterEvaluator
 from tests.problems import classification, linear_module, network, quadratics
+from tests.tiers import part_of
 
 
 def overlapping() -> object:
@@ -63,7 +64,7 @@ def test_a_sample_of_the_union_is_fixed_by_the_seed() -> None:
 
 
 @given(clients=st.integers(1, 8), clusters=st.integers(1, 8), seed=st.integers(0, 100))
-@settings(max_examples=40)
+@settings(max_examples=part_of(40))
 def test_clusters_are_never_more_different_than_clients(clients: int, clusters: int, seed: int) -> None:
     population, module = classification(clients=clients, seed=seed), network(seed=seed)
     clustering = random(population, min(clusters, clients), generator(seed, "clustering"))

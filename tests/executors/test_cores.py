@@ -127,14 +127,14 @@ def test_gradients_shared_layers_and_resampling() -> None:
 
 
 @WORKERS
-@pytest.mark.parametrize("mode", ["parallel", "sequential"])
+@pytest.mark.parametrize("mode", thinned(["parallel", "sequential"], 1))
 def test_parties_that_send_a_block_of_the_model(mode: Mode, workers: int) -> None:
     parties = share_samples(POPULATION, 3)
     compare(fedbcd(parties, RULE, 2, mode), linear_parties(), parties, workers, make=PartyTrainer)
 
 
 @WORKERS
-@pytest.mark.parametrize("pattern", ["censyn", "cenasy", "decasy"])
+@pytest.mark.parametrize("pattern", thinned(["censyn", "cenasy", "decasy"], 1))
 def test_events_that_train_together(pattern: Any, workers: int) -> None:
     rng = generator(0, "network")
     links = Network(
@@ -201,7 +201,7 @@ def test_whole_cohorts_in_one_weighted_pass(workers: int) -> None:
             assert_same(ours.model, theirs.model)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", thinned([1, 2], 1))
 def test_the_last_clients_are_trained_by_falling_cost_to_the_same_bits(workers: int) -> None:
     sizes = np.random.default_rng(0).permutation(np.arange(1, 24))
     samples = np.split(np.arange(sizes.sum()) % len(POPULATION.data), np.cumsum(sizes)[:-1])
@@ -342,7 +342,7 @@ def test_a_client_that_kills_every_worker_ends_the_run(tmp_path: Path) -> None:
     assert notes.stat().st_size == 1 + RETRIES
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", thinned([1, 3], 1))
 def test_errors_are_those_of_serial_and_name_the_first_client_that_fails(workers: int) -> None:
     def slowly() -> None:
         time.sleep(0.2)
@@ -425,7 +425,9 @@ def test_more_workers_than_clients_and_nothing_is_left() -> None:
     assert shared_bytes() == before
 
 
-@pytest.mark.parametrize(("error", "told"), [(KeyboardInterrupt, KeyboardInterrupt), (ValueError, RunError)])
+@pytest.mark.parametrize(
+    ("error", "told"), thinned([(KeyboardInterrupt, KeyboardInterrupt), (ValueError, RunError)], 1)
+)
 def test_the_workers_are_gone_when_training_is_interrupted(
     error: type[BaseException], told: type[BaseException]
 ) -> None:
@@ -464,7 +466,7 @@ def train_for_long(pipe: Connection) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("way", thinned([signal.SIGKILL, signal.SIGINT], 1))
 def test_the_workers_end_with_the_process_that_forked_them(way: signal.Signals) -> None:
     fork = multiprocessing.get_context("fork")
     ours, theirs = fork.Pipe()

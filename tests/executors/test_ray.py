@@ -212,6 +212,7 @@ def test_addresses_that_are_none(address: str) -> None:
         connect(address, None)
 
 
+@pytest.mark.more
 @needs_ray
 def test_an_address_where_nothing_listens_is_refused_before_there_is_a_folder(tmp_path: Path) -> None:
     with socket.socket() as unused:

@@ -28,7 +28,7 @@ from atoll.local.task import ClientTask
 from atoll.methods.papers.cfl_mgd import cfl_mgd
 from atoll.methods.papers.ifca import Option
 from tests.problems import as_vector, classification, linear_module, network, quadratics
-from tests.tiers import thinned
+from tests.tiers import part_of, thinned
 
 POPULATION = classification(clients=7, samples=9)
 SGD = LocalRule(sgd, lr=0.3, steps=3, batch_size=4)
@@ -78,7 +78,7 @@ def images(shape: tuple[int, ...]) -> Population:
 
 
 @pytest.mark.parametrize("batch_size", [3, "full"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", thinned([torch.float32, torch.float64], 1))
 @pytest.mark.parametrize("name", thinned(sorted(MODELS.keys() - {"lstm", "transformer"}), MODELS.keys() - {"resnet"}))
 def test_every_model_agrees(name: str, dtype: torch.dtype, batch_size: int) -> None:
     shape = (3, 28, 28) if name == "alexnet" else (1, 16, 16)
@@ -110,7 +110,9 @@ def test_adam_agrees_in_single_precision() -> None:
     np.testing.assert_allclose(as_vector(one), as_vector(many), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("combine", [average_models, average_gradients, lambda *given: average_gradients(*given)])
+@pytest.mark.parametrize(
+    "combine", thinned([average_models, average_gradients, lambda *given: average_gradients(*given)], 1)
+)
 @pytest.mark.parametrize("optimizer", [momentum, adam])
 def test_moments_that_are_carried_agree(optimizer: MakeOptimizer, combine: Combine) -> None:
     rule = LocalRule(optimizer, lr=0.1, steps=2, batch_size=4, carry_moments=True)
@@ -193,7 +195,7 @@ def test_stacks_hold_what_the_limit_allows(monkeypatch: pytest.MonkeyPatch) -> N
         assert watched.clients == clients
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=part_of(20), deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 30), min_size=1, max_size=6),
     room=st.floats(0.1, 5),

@@ -95,6 +95,7 @@ def test_every_setting_is_described() -> None:
     assert not [path for path, field in leaves().items() if not field.description]
 
 
+@pytest.mark.more
 def test_all_recipes_are_valid_at_every_scale() -> None:
     for name in recipe_names():
         table = read_experiment(name)

@@ -24,12 +24,14 @@ def test_a_schedule_that_has_no_room_is_refused(rounds: int, method: dict[str, o
     assert not tracemalloc.is_tracing()
 
 
+@pytest.mark.more
 def test_one_that_takes_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foresight, "PATIENCE_SECONDS", 0.0)
     with pytest.warns(SettingWarning, match=r"rounds = 20001: making its schedule of about 20,001 events takes about"):
         experiment(20_001, name="fedavg").method  # noqa: B018
 
 
+@pytest.mark.more
 @pytest.mark.filterwarnings("error")
 def test_few_rounds_and_ready_schedules_are_made_in_silence() -> None:
     assert len(experiment(20_001, name="fedavg").method.schedule) == 20_001

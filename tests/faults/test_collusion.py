@@ -19,6 +19,7 @@ from atoll.support.arrays import Floats
 from tests.attackers import attacked_by
 from tests.faults.test_attacks import ATTACKERS, cohort, same, trainer
 from tests.problems import as_vector
+from tests.tiers import thinned
 
 
 def colluding(attack: str, strength: float | None = None) -> Colluding:
@@ -81,7 +82,7 @@ def test_where_nobody_or_everybody_attacks_all_send_what_they_trained(attackers:
     assert same(found.model, expected.model)
 
 
-@pytest.mark.parametrize("rule", [average_models, median()])
+@pytest.mark.parametrize("rule", thinned([average_models, median()], 1))
 @pytest.mark.parametrize("attack", COLLUSIONS)
 def test_workers_give_the_bits_of_one_client_after_the_other(attack: str, rule: Combine) -> None:
     cohorts = [cohort(), replace(cohort(), event=3, cluster=1)]

@@ -41,6 +41,7 @@ from atoll.local.rule import sgd
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.methods.papers.ifca import all_together
 from tests.problems import as_vector, linear_module, quadratics
+from tests.tiers import thinned
 
 CLIENTS = 8
 POPULATION = quadratics(clients=CLIENTS)
@@ -210,7 +211,7 @@ def bits(states: Sequence[State]) -> list[list[bytes]]:
     return [[as_vector(model).tobytes() for model in (*state.starts, *state.published)] for state in states]
 
 
-@pytest.mark.parametrize("cores", [False, True])
+@pytest.mark.parametrize("cores", thinned([False, True], 1))
 @pytest.mark.parametrize(
     ("how", "reason"),
     [

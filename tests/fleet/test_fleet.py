@@ -117,7 +117,7 @@ def run_events(experiment: Experiment, executor: FleetExecutor) -> list[Step]:
     return list(train(experiment.method, executor, first(experiment, executor)))
 
 
-@pytest.mark.parametrize("changes", thinned(METHODS.values(), 10), ids=METHODS)
+@pytest.mark.parametrize("changes", thinned(METHODS.values(), 5), ids=METHODS)
 def test_with_all_nodes_there_the_bits_are_those_of_simulation(changes: dict[str, Any], tmp_path: Path) -> None:
     experiment = small(**changes)
     executor = join(experiment, fleet := MemoryFleet(open_sites(experiment, tmp_path)))
@@ -220,7 +220,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
 }
 
 
-@pytest.mark.parametrize(("fault", "reason"), FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize(("fault", "reason"), thinned(FAULTS.values(), 12), ids=FAULTS)
 def test_a_reply_that_is_not_good_is_refused_and_the_run_goes_on(fault: Fault, reason: str, tmp_path: Path) -> None:
     experiment = small(rounds=1, faults={"max_update_norm": 100.0})
     fleet = MemoryFleet(open_sites(experiment, tmp_path), {"node-0": fault})

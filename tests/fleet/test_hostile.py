@@ -32,6 +32,7 @@ from atoll.fleet.server.soundness import Soundness
 from atoll.local.models import Model
 from tests.fleets import open_sites, replying, small
 from tests.memory_fleet import Fault, MemoryFleet
+from tests.tiers import thinned
 
 FIRST = "1.weight"
 RULES: dict[str, dict[str, Any]] = {
@@ -91,7 +92,7 @@ def filled(value: float, *names: str) -> Fault:
     return replying(change)
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("rule", thinned(RULES.values(), 2), ids=RULES)
 def test_an_absurd_loss_is_refused_and_a_lying_one_moves_no_median(rule: dict[str, Any], tmp_path: Path) -> None:
     experiment = hostile(method={"name": "fedcluster", "fraction": 1.0, **rule})
     honest, _ = carry(experiment, MemoryFleet(open_sites(experiment, tmp_path / "data")), tmp_path / "honest")
@@ -135,7 +136,7 @@ def deep(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
     )
 
 
-@pytest.mark.parametrize(("fault", "changes", "reason"), WEIGHTS.values(), ids=WEIGHTS)
+@pytest.mark.parametrize(("fault", "changes", "reason"), thinned(WEIGHTS.values(), 2), ids=WEIGHTS)
 def test_weights_that_overflow_refuse_their_sender_or_else_the_event(
     fault: Fault, changes: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
@@ -219,7 +220,7 @@ DESCRIPTIONS: dict[str, tuple[tuple[ClientReport, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize(("clients", "why"), DESCRIPTIONS.values(), ids=DESCRIPTIONS)
+@pytest.mark.parametrize(("clients", "why"), thinned(DESCRIPTIONS.values(), 3), ids=DESCRIPTIONS)
 def test_a_description_that_cannot_be_refuses_the_node(
     clients: tuple[ClientReport, ...], why: str, tmp_path: Path
 ) -> None:
@@ -233,10 +234,11 @@ def test_a_description_that_cannot_be_refuses_the_node(
     assert any(sentence.endswith(f"missing: 1; node 'node-1' {why}") for sentence in told)
 
 
-@pytest.mark.parametrize("clients", [case[0] for case in DESCRIPTIONS.values()], ids=DESCRIPTIONS)
+@pytest.mark.parametrize("case", thinned(DESCRIPTIONS))
 def test_a_description_that_cannot_be_keeps_the_last_report_when_clusters_are_made_anew(
-    clients: tuple[ClientReport, ...], tmp_path: Path
+    case: str, tmp_path: Path
 ) -> None:
+    clients, _ = DESCRIPTIONS[case]
     experiment = small(
         rounds=4,
         clustering={"clusters": 1, "method": "dataw"},
@@ -253,7 +255,7 @@ def test_a_description_that_cannot_be_keeps_the_last_report_when_clusters_are_ma
     assert any(sentence.startswith("node 'node-1' keeps its last report: ") for sentence in told)
 
 
-@pytest.mark.parametrize("loss", [1.7e308, -1.7e308, None, 1e14])
+@pytest.mark.parametrize("loss", thinned([1.7e308, -1.7e308, None, 1e14], 2))
 @pytest.mark.parametrize("name", ["ifca", "cfl-mgd"])
 def test_losses_by_which_clusters_are_chosen_concern_their_sender_only(
     name: str, loss: float | None, tmp_path: Path
@@ -301,7 +303,7 @@ def backwards(fault: Fault, strength: float = 10.0) -> Fault:
 
 
 @pytest.mark.parametrize(
-    "rule", [RULES[name] for name in ("median", "trimmed", "clipped")], ids=["median", "trimmed", "clipped"]
+    "rule", thinned([RULES[name] for name in ("median", "trimmed", "clipped")], 1), ids=["median", "trimmed", "clipped"]
 )
 def test_a_lying_count_changes_nothing_under_a_robust_rule(rule: dict[str, Any], tmp_path: Path) -> None:
     """One node in three that sends its updates backwards: whatever it says that it holds, to the same bits."""

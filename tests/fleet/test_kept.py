@@ -22,6 +22,7 @@ from tests.fleets import agreement_of, open_sites, sending, small
 from tests.memory_fleet import MemoryFleet
 from tests.memory_store import MemoryStore
 from tests.runs.test_resume import rows
+from tests.tiers import thinned
 
 METHODS: dict[str, dict[str, Any]] = {
     "scaffold": {"method": {"name": "scaffold", "server_lr": 0.7}},
@@ -66,7 +67,7 @@ def carry_out(experiment: Experiment, run: Path, fleet: MemoryFleet, **options: 
         pass
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", thinned(METHODS, 2))
 def test_a_killed_server_and_restarted_nodes_give_the_same_bits(name: str, tmp_path: Path) -> None:
     """The nodes are ahead of the checkpoint that the server goes on from, and are started anew."""
     experiment = made(name)
@@ -89,7 +90,7 @@ def test_a_killed_server_and_restarted_nodes_give_the_same_bits(name: str, tmp_p
     assert not any(value for key, value in last.items() if key.startswith("refused_"))
 
 
-@pytest.mark.parametrize("name", ["scaffold", "ditto", "fedper", "int8"])
+@pytest.mark.parametrize("name", thinned(["scaffold", "ditto", "fedper", "int8"], 1))
 def test_a_replay_in_simulation_gives_the_same_bits_where_replies_were_lost(name: str, tmp_path: Path) -> None:
     """A client whose result was not combined goes on from what it kept before, although its node kept more."""
     experiment = made(name, method={"fraction": 1.0}, fleet={"deadline_seconds": 30.0})

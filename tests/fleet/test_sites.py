@@ -34,6 +34,7 @@ from tests.fleet.test_hostile import carry
 from tests.fleets import agreement_of, small
 from tests.memory_fleet import MemoryFleet
 from tests.memory_store import MemoryStore
+from tests.tiers import part_of
 
 ALL = ("seed", "rounds", "clustering.clusters", "model.*", "travel.*", "local.*", "method.*")
 OWN = small()
@@ -237,7 +238,7 @@ ODD = st.recursive(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=part_of(20), deadline=None)
 @given(st.dictionaries(st.sampled_from([*announce(OWN.settings), "local.odd", "data.root", "odd"]), ODD, max_size=6))
 def test_whatever_a_server_tells_a_node_answers(sites: Sites, told: dict[str, Any]) -> None:
     request = DescribeRequest(settings_digest="0", nonce="ab", settings={**announce(OWN.settings), **told})

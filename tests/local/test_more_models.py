@@ -9,6 +9,7 @@ import torch
 import atoll
 from atoll.local.models import lstm, resnet, tabular, transformer
 from atoll.support.errors import InputError
+from tests.tiers import thinned
 
 
 def count(module: torch.nn.Module) -> int:
@@ -22,7 +23,7 @@ def test_sizes_are_those_of_the_papers() -> None:
     assert count(tabular((20,), 3, [8])) == 20 * 8 + 8 + 2 * 8 + 8 * 3 + 3
 
 
-@pytest.mark.parametrize("name", ["lstm", "transformer"])
+@pytest.mark.parametrize("name", thinned(["lstm", "transformer"], 1))
 @pytest.mark.parametrize("shape", [(6,), pytest.param((6, 3), marks=pytest.mark.more)])
 def test_sequences_are_learned(name: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)

@@ -23,6 +23,7 @@ from atoll.settings.experiment_file import make_runs
 from atoll.support.seeds import layers_drawing_from
 from tests.executors.test_stacked import images
 from tests.problems import as_vector, classification
+from tests.tiers import thinned
 
 
 def rounded(tensor: Tensor) -> Tensor:
@@ -129,7 +130,7 @@ def trained(executor: Callable[[Trainer], Executor], trainer: Trainer, start: An
     return as_vector(average.model)
 
 
-@pytest.mark.parametrize("name", ["cnn", "alexnet"])
+@pytest.mark.parametrize("name", thinned(["cnn", "alexnet"], 1))
 def test_executors_agree_in_bfloat16_and_it_is_near_float32(name: str) -> None:
     torch.manual_seed(0)
     shape = (3, 28, 28) if name == "alexnet" else (1, 16, 16)

@@ -11,6 +11,7 @@ from atoll.support.arrays import Floats, Ids
 from tests.by_hand import FIRST, POPULATION, mean_of, run, starts, trained
 from tests.methods.running import SEED
 from tests.methods.twins import RULE
+from tests.tiers import thinned
 
 
 def across(units: Floats, second: Ids) -> float:
@@ -34,7 +35,7 @@ def test_no_bipartition_is_better(seed: int) -> None:
     assert similarity == pytest.approx(least, abs=1e-12)
 
 
-@pytest.mark.parametrize(("clusters", "gamma"), [(2, 0.0), (4, 0.0), (4, 0.3)])
+@pytest.mark.parametrize(("clusters", "gamma"), thinned([(2, 0.0), (4, 0.0), (4, 0.3)], 1))
 def test_it_is_the_loop_by_hand(clusters: int, gamma: float) -> None:
     eps1, eps2 = 0.35, 0.5
     method = cfl(POPULATION, RULE, 12, clusters, eps1, eps2, gamma)

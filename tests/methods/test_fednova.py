@@ -12,6 +12,7 @@ from atoll.local.rule import adam, momentum, sgd
 from atoll.methods.papers.fednova import length_of
 from atoll.support.arrays import Floats
 from tests.methods.twins import LR, POPULATION, RULE, START, gradients, run, server, sizes
+from tests.tiers import thinned
 
 EPOCHS = 1.5
 NOVA = replace(RULE, epochs=EPOCHS)
@@ -35,7 +36,7 @@ def by_hand(method: Method, x: Floats, rho: float) -> Iterator[Floats]:
         yield x
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.5])
+@pytest.mark.parametrize("rho", thinned([0.0, 0.5], 2))
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
 def test_it_is_the_loop_by_hand(fraction: float, rho: float) -> None:
     method = fednova(POPULATION, replace(NOVA, optimizer=momentum if rho else sgd), 10, fraction)

@@ -8,9 +8,10 @@ import pytest
 from atoll import fesem
 from tests.by_hand import FIRST, POPULATION, best_means, groups_of, run, starts, trained
 from tests.methods.twins import RULE
+from tests.tiers import thinned
 
 
-@pytest.mark.parametrize("clusters", [1, 2, 3])
+@pytest.mark.parametrize("clusters", thinned([1, 2, 3], 1))
 def test_it_is_the_loop_by_hand(clusters: int) -> None:
     method = fesem(POPULATION, RULE, 8, clusters, seed=1)  # from whose starts k-means finds the best of all groupings
     labels, centres, found = np.zeros(8, np.int64), [FIRST] * clusters, run(method)

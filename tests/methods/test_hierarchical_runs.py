@@ -140,7 +140,7 @@ def clock_by_hand(work: dict[int, float], pattern: str) -> Iterator[tuple[float,
             finish[j] += work[j]
 
 
-@pytest.mark.parametrize("clustering", CLUSTERINGS)
+@pytest.mark.parametrize("clustering", thinned(CLUSTERINGS, 1))
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_time_bytes_and_updates_are_as_counted_by_hand(pattern: str, clustering: str) -> None:
     experiment = made(f"method.pattern={pattern}", f"clustering.method={clustering}")
@@ -177,7 +177,7 @@ COMMON |= {"bytes_up", "bytes_down"}
 OF_AGGREGATORS = {"cluster_accuracy", "mean_cluster_accuracy", "worst_cluster_accuracy"}
 
 
-@pytest.mark.parametrize("clustering", CLUSTERINGS)
+@pytest.mark.parametrize("clustering", thinned(CLUSTERINGS, 2))
 @pytest.mark.parametrize("pattern", ["censyn", "cenasy"])
 def test_with_a_server_its_model_is_measured(pattern: str, clustering: str) -> None:
     experiment = made(f"method.pattern={pattern}", f"clustering.method={clustering}")
@@ -187,7 +187,7 @@ def test_with_a_server_its_model_is_measured(pattern: str, clustering: str) -> N
         assert measured_by_hand(experiment, state.server).fits(row["test_loss"], row["test_accuracy"])
 
 
-@pytest.mark.parametrize("clustering", [*CLUSTERINGS, "placing:some"])
+@pytest.mark.parametrize("clustering", thinned([*CLUSTERINGS, "placing:some"], 2))
 @pytest.mark.parametrize("pattern", ["decsyn", "decasy"])
 def test_without_a_server_the_mean_model_and_each_aggregators_are_measured(pattern: str, clustering: str) -> None:
     experiment = made(f"method.pattern={pattern}", f"clustering.method={clustering}")
@@ -265,7 +265,7 @@ def test_aggregators_without_clients(pattern: str) -> None:
             assert last.starts[j] is first
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", thinned(PATTERNS, 1))
 def test_more_aggregators_than_clients(pattern: str) -> None:
     experiment = made(f"method.pattern={pattern}", "clustering.clusters=16", "network.grid=[2, 8]", "rounds=40")
     rows = carried_out(experiment)
@@ -286,9 +286,10 @@ TRACE = "round,client,x,y\n" + "".join(
 MOVING = ("network.trace_file=trace.csv", "network.recluster_every=6")
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize("killed", thinned([False, True], 1), ids=["stopped", "killed"])
 @pytest.mark.parametrize(
-    ("pattern", "changes"), [("cenasy", ()), ("decasy", ()), ("decsyn", ()), ("decasy", MOVING), ("cenasy", MOVING)]
+    ("pattern", "changes"),
+    thinned([("cenasy", ()), ("decasy", MOVING), ("decasy", ()), ("decsyn", ()), ("cenasy", MOVING)]),
 )
 def test_a_run_stopped_between_events_that_train_together(pattern: str, changes: tuple[str, ...], killed: bool) -> None:
     Path("trace.csv").write_text(TRACE)
@@ -319,7 +320,7 @@ def test_a_run_stopped_between_events_that_train_together(pattern: str, changes:
 # Executors
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", thinned(PATTERNS, 2))
 def test_the_weighted_pass_gives_what_clients_one_by_one_give(pattern: str) -> None:
     words = (f"method.pattern={pattern}", "model.name=mlp")
     serial, auto = made(*words, "run.executor=serial"), made(*words)
@@ -402,7 +403,7 @@ def test_rounds_of_fedcluster_are_no_local_steps_and_need_be_no_multiple() -> No
     assert experiment.plan.problem.steps == 3 * 5 * 7
 
 
-@pytest.mark.parametrize("pattern", thinned(PATTERNS))
+@pytest.mark.parametrize("pattern", thinned(PATTERNS, 2))
 @pytest.mark.parametrize(
     ("changes", "plain"),
     [

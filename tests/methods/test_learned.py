@@ -37,7 +37,7 @@ def experiment(name: str, *changes: str) -> Experiment:
     return Experiment(make_runs({**EASY, "method": {"name": name, **METHODS[name]}}, changes=list(changes))[0])
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", thinned(METHODS, 2))
 def test_planted_groups_are_found(tmp_path: Path, name: str) -> None:
     """And reported as IFCA's are: ARI, confusion and clusters' accuracies in each row."""
     each = experiment(name)
@@ -57,7 +57,7 @@ def test_planted_groups_are_found(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
-@pytest.mark.parametrize("name", thinned(METHODS))
+@pytest.mark.parametrize("name", thinned(METHODS, 1))
 def test_stopped_after_each_event_and_on_cores_it_has_the_same_bits(tmp_path: Path, name: str) -> None:
     changes = "data.samples=20", "local.steps=2", "method.clusters=2"
     carry_to_end(experiment(name, *changes), tmp_path / "whole")
@@ -86,7 +86,7 @@ def same_bits(ours: list[State], theirs: list[State]) -> None:
         assert all(a[name].equal(b[name]) for a, b in pairs for name in a)
 
 
-@pytest.mark.parametrize("name", thinned(METHODS))
+@pytest.mark.parametrize("name", thinned(METHODS, 1))
 def test_workers_give_the_same_bits(name: str) -> None:
     method = by_name(name)
     same_bits(run(method, Cores(make_trainer(method), 2, 1000)), run(method))

@@ -12,6 +12,7 @@ from atoll.support.arrays import Floats
 from tests.by_hand import FIRST, POPULATION, agglomerated, groups_of, rounds_by_hand, run, starts
 from tests.methods.twins import RULE
 from tests.problems import classification, linear_module, network
+from tests.tiers import thinned
 
 PLANTED = classification(clients=7, samples=9, width=6)
 
@@ -45,7 +46,7 @@ def test_angles_are_those_of_scipy(angle: Angle, count: int) -> None:
             assert found[i, j] == pytest.approx(angle_by_hand(angle, one, other, count), abs=2e-5)
 
 
-@pytest.mark.parametrize("linkage", ["complete", "average", "single"])
+@pytest.mark.parametrize("linkage", thinned(["complete", "average", "single"], 1))
 @pytest.mark.parametrize("threshold", [None, 60.0, 1e9])
 def test_it_is_the_loop_by_hand(linkage: Linkage, threshold: float | None) -> None:
     module = linear_module()

@@ -31,6 +31,7 @@ from atoll.methods.papers.hierarchical import hierarchical
 from atoll.network.network import Network
 from atoll.support.arrays import Floats
 from tests.problems import as_vector, linear_module, quadratics
+from tests.tiers import thinned
 
 POPULATION = quadratics(clients=9)
 RING = ((1, 3), (0, 2), (1, 3), (0, 2))
@@ -245,7 +246,7 @@ def server_of(state: State) -> Floats:
 
 
 @pytest.mark.parametrize(
-    ("labels", "neighbours"), list(zip(LABELS.values(), (RING, RING, STAR), strict=True)), ids=LABELS
+    ("labels", "neighbours"), thinned(list(zip(LABELS.values(), (RING, RING, STAR), strict=True)), 1), ids=LABELS
 )
 @pytest.mark.parametrize(("rule", "beta"), [(SGD, 0.0), (HEAVY_BALL, BETA)], ids=["sgd", "momentum, decaying, T''=2"])
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -296,7 +297,7 @@ def test_with_one_aggregator_every_pattern_is_the_same_run_to_the_bit() -> None:
             assert as_vector(state.published[0]).tobytes() == server_of(reference).tobytes(), pattern
 
 
-@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+@pytest.mark.parametrize("labels", thinned(LABELS.values(), 1), ids=LABELS)
 def test_decsyn_on_a_complete_graph_is_censyn(labels: list[int]) -> None:
     network = random_network(tuple(tuple(k for k in range(4) if k != j) for j in range(4)), seed=3)
     central, decentral = (
@@ -332,7 +333,7 @@ def test_staleness_worked_by_hand(pattern: Pattern) -> None:
     ]
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", thinned(PATTERNS, 1))
 def test_a_run_goes_on_from_any_state_to_the_same_bits(pattern: Pattern) -> None:
     method = make_method(pattern, LABELS["all in use"], random_network(RING, 5), BATCHES)
     whole = train_to_end(method)

@@ -18,6 +18,7 @@ from atoll.network.network import Network
 from atoll.schedules.events import FROM_SERVER
 from atoll.schedules.packed import BLOCK
 from tests.problems import quadratics
+from tests.tiers import thinned
 
 CLIENTS = 8
 POPULATION = quadratics(clients=CLIENTS)
@@ -276,7 +277,7 @@ def test_empty_aggregators_that_cut_the_others_are_told() -> None:
     assert not cut_by_empty(star.network, Clustering(np.array([2, 2, 2]), 3))
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", thinned(PATTERNS, 1))
 def test_events_of_long_schedules_share_their_cohorts_and_merges(pattern: Pattern) -> None:
     """Else 10,000 events of 1000 clusters would not fit into memory."""
     clusters = 1000 if pattern in ASYNCHRONOUS else 20

@@ -36,6 +36,7 @@ from atoll.local.weights import count_bytes
 from tests.killing import carry_to_end, count_steps, kill_at
 from tests.methods.running import SEED, equal, same_bits, states_of, trainer_of
 from tests.problems import classification, network
+from tests.tiers import thinned
 
 POPULATION, LR, STEPS, ROUNDS = classification(clients=6), 0.1, 4, 6
 RULE = LocalRule(sgd, LR, STEPS, batch_size=4, lr_decay=0.9)
@@ -189,7 +190,7 @@ def states(each: Experiment) -> list[State]:
 ADAPTED = f"model.name={__name__}:adapted"
 
 
-@pytest.mark.parametrize("executor", ["serial", "cores", "stacked"])
+@pytest.mark.parametrize("executor", thinned(["serial", "cores", "stacked"], 1))
 def test_of_an_adapted_model_only_the_adapters_travel(executor: str) -> None:
     """To the same end as whole models that are sent, whose frozen parameters are averaged to themselves."""
     thin = experiment(ADAPTED, "model.travels=trainable", f"run.executor={executor}")
@@ -238,6 +239,7 @@ def test_frozen_parameters_go_with_a_method_that_keeps_a_head() -> None:
     assert all("frozen" not in name for kept in last.clients.values() for name in kept)
 
 
+@pytest.mark.more
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
 def test_killed_and_resumed_an_adapted_model_has_the_same_bits(tmp_path: Path) -> None:
     each = experiment(ADAPTED, "model.travels=trainable")

@@ -47,6 +47,7 @@ def _directions(seed: int) -> np.ndarray:
     return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
 
 
+@pytest.mark.more
 def test_the_error_falls_by_a_constant_factor_until_its_floor() -> None:
     for seed in range(3):
         found = errors(400, 0.0, seed, lr=0.2)

@@ -28,6 +28,7 @@ from atoll.network.topology import (
 )
 from atoll.network.wireless import Radio, rate
 from atoll.support.arrays import Floats
+from tests.tiers import part_of
 
 seeds = st.integers(0, 2**32)
 seconds = st.floats(0, 1e3, allow_subnormal=False)
@@ -55,14 +56,14 @@ def best_of_all_orders(compute: Floats, upload: Floats) -> float:
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=7))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=part_of(150), deadline=None)
 def test_theorem_5_no_order_beats_increasing_compute_time(times: list[tuple[int, int]]) -> None:
     compute, upload = np.array(times, float).reshape(-1, 2).T  # whole seconds: sums are exact, equal times are common
     assert completion_seconds(compute, upload) == best_of_all_orders(compute, upload)
 
 
 @given(st.lists(st.tuples(seconds, seconds), max_size=7))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part_of(100), deadline=None)
 def test_theorem_5_with_any_times(times: list[tuple[float, float]]) -> None:
     compute, upload = np.array(times, float).reshape(-1, 2).T
     assert completion_seconds(compute, upload) == pytest.approx(best_of_all_orders(compute, upload), rel=1e-12)

@@ -17,6 +17,7 @@ from atoll.network.completion import (
 from atoll.network.network import Network
 from atoll.network.sharing import Sharing, fair_rates, finish_seconds
 from atoll.network.transfers import pattern_transfer_seconds
+from tests.tiers import part_of
 
 INF = float("inf")
 
@@ -94,7 +95,7 @@ def slow_ends(
     return ends
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=part_of(60), deadline=None)
 @given(st.data())
 def test_the_slow_twin_agrees(data: st.DataObject) -> None:
     count, links = data.draw(st.integers(1, 6)), data.draw(st.integers(0, 3))

@@ -176,7 +176,7 @@ def by_names(flat: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in flat.items() if not (needless and key == "privacy.count_noise")}
 
 
-@pytest.mark.parametrize("name", thinned(SCHEDULES, ("fedcluster", "cenasy", "decasy", "ifca gradients")))
+@pytest.mark.parametrize("name", thinned(SCHEDULES, ("fedcluster", "cenasy")))
 def test_each_schedule_costs_what_its_events_do(name: str) -> None:
     """Written by hand: every average that a client's model enters is a Gaussian mechanism, whatever its cluster."""
     flat = by_names(SCHEDULES[name])

@@ -12,6 +12,7 @@ from atoll.codecs.coding import Coding
 from atoll.local.models import Model, form_of
 from atoll.local.task import ClientTask
 from atoll.privacy.clipping import SumOfUpdates, length_of
+from tests.tiers import thinned
 
 pytest.importorskip("dp_accounting")
 
@@ -62,7 +63,7 @@ def test_epsilon_is_what_it_is_without(codec: str) -> None:
     assert coded.plan.of_clusters().tolist() == plain.plan.of_clusters().tolist()
 
 
-@pytest.mark.parametrize("trust", ["client", "server"])
+@pytest.mark.parametrize("trust", thinned(["client", "server"], 1))
 def test_executors_have_the_same_bits(trust: str, tmp_path: Path) -> None:
     """With noise; on a fleet, whose noise is the system's, without it (`test_private_fleet`); on Ray in `test_ray`."""
     travel = CODECS["int8"] | {"feedback": trust == "client"}

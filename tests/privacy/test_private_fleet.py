@@ -36,6 +36,7 @@ from tests.fleets import agreement_of, open_sites, sending, small
 from tests.memory_fleet import MemoryFleet
 from tests.memory_store import MemoryStore
 from tests.privacy.test_ledger import Killed, Killer, lines_of, shorten, summary_of, whole
+from tests.tiers import thinned
 
 pytest.importorskip("dp_accounting")
 
@@ -81,7 +82,7 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", thinned(METHODS, 2))
 def test_without_noise_the_bits_are_those_of_simulation(name: str, tmp_path: Path) -> None:
     wanted, changes = METHODS[name]
     made = private(wanted | {"noise": 0.0}, **changes)
@@ -138,6 +139,7 @@ def test_plan_and_ledgers_of_an_undisturbed_run_are_one(wanted: dict[str, Any], 
     assert at_nodes == (pytest.approx(planned) if wanted is CLIENT else [0, 0, 0, 0])
 
 
+@pytest.mark.more
 def test_a_choice_is_charged_with_the_training(tmp_path: Path) -> None:
     stores = {f"node-{client}": MemoryStore() for client in range(4)}
     made = private(CLIENT | {"identity_epsilon": 1.5}, **CHOOSING)
@@ -148,6 +150,7 @@ def test_a_choice_is_charged_with_the_training(tmp_path: Path) -> None:
     assert at_nodes == pytest.approx(planned, abs=1e-6)
 
 
+@pytest.mark.more
 def test_a_server_learns_of_losses_one_cluster_and_no_training_loss(tmp_path: Path) -> None:
     made = private(CLIENT | {"identity_epsilon": 1.0}, **CHOOSING)
     heard = list[tuple[str, bytes]]()

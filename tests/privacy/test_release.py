@@ -38,6 +38,7 @@ from tests.methods.running import SEED, states_of, trainer_of
 from tests.methods.twins import LR, POPULATION, RULE, START, gradients
 from tests.privacy.private import AGGREGATOR, CLIENT, SERVER, private, run, shape
 from tests.problems import as_vector, linear_module, quadratics
+from tests.tiers import thinned
 
 THREE = Clustering(np.array([0, 1, 2, 0, 1, 2, 0, 1]), 3)
 
@@ -239,7 +240,7 @@ def _ifca(rule: LocalRule) -> Method:
     return ifca(POPULATION, rule, rounds=2, clusters=3, fraction=0.6, seed=2)
 
 
-@pytest.mark.parametrize("make", [_fedcluster, _ifca])
+@pytest.mark.parametrize("make", thinned([_fedcluster, _ifca], 2))
 @pytest.mark.parametrize("mechanism", [SERVER, CLIENT], ids=["server", "client"])
 def test_executors_agree_to_the_bit(make: Callable[[LocalRule], Method], mechanism: object) -> None:
     extra = {"count_noise": 0.5} if mechanism is SERVER else {"identity_epsilon": 1.0}

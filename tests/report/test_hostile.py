@@ -146,7 +146,7 @@ SHOWN: dict[str, Spoil] = {
 }
 
 
-@pytest.mark.parametrize("spoil", thinned(SHOWN.values()), ids=SHOWN)
+@pytest.mark.parametrize("spoil", thinned(SHOWN.values(), 1), ids=SHOWN)
 def test_whatever_a_run_says_reports_are_made(spoil: Spoil, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Terminal, tables, figures and page; and nothing is written elsewhere."""
     write_run(tmp_path / "runs/good", make_rows(5))

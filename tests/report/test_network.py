@@ -21,6 +21,7 @@ from atoll.report.figures.sizes import plot_size_against, rank_correlation
 from atoll.report.figures.style import BLUE, PALE_BLUE, PALETTE
 from atoll.support.errors import InputError
 from tests.report.test_report import legend_texts, render
+from tests.tiers import part_of
 
 CLIENTS = [[1.0, 1.0], [9.0, 1.0], [2.0, 8.0], [5.0, 5.0]]
 AGGREGATORS = [[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]]
@@ -124,7 +125,7 @@ class TestMap:
         colors, _ = cluster_styles(xy)
         assert all(colors[j] != colors[k] for j, others in enumerate(near) for k in others)
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=part_of(50), deadline=None)
     @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=49))
     def test_no_two_clusters_look_alike(self, points: list[tuple[int, int]]) -> None:
         colors, markers = cluster_styles(np.array(points, dtype=np.float64))
@@ -362,7 +363,7 @@ class TestSizeAgainst:
     def test_one_aggregator(self) -> None:
         assert render(plot_size_against([1.0], [7], "Frequency"))
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=part_of(60), deadline=None)
     @given(st.lists(st.tuples(st.integers(1, 7), st.integers(0, 6)), min_size=3, max_size=16))
     def test_rank_correlation_is_that_of_average_ranks(self, pairs: list[tuple[int, int]]) -> None:
         x, y = ([float(pair[i]) for pair in pairs] for i in (0, 1))

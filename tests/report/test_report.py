@@ -27,6 +27,7 @@ from atoll.report.tables.run_tables import rounds_compare, rounds_to_target
 from atoll.report.tables.spread import spread_over_seeds, tables_as_rich
 from atoll.report.tables.writing import as_csv, as_dicts, as_latex, as_markdown, as_rich
 from atoll.support.errors import InputError
+from tests.tiers import thinned
 
 
 def make_row(index: int, *, loss: float | None, accuracy: float | None, **more: Any) -> dict[str, Any]:
@@ -565,7 +566,7 @@ class TestPictures:
 
 
 class TestWidth:
-    @pytest.mark.parametrize("inches", [3.5, 7.16])
+    @pytest.mark.parametrize("inches", thinned([3.5, 7.16], 1))
     def test_figures_are_as_wide_as_asked(self, tmp_path: Path, inches: float) -> None:
         runs = [*write_pair(tmp_path, "left"), *write_pair(tmp_path, "right")]
         with figure_width(inches):

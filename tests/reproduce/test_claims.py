@@ -4,11 +4,12 @@ import re
 
 import pytest
 
-from atoll.reproduce.claims import OF_CLUSTERS, PAPERS, Claim, needs_training, read_paper
+from atoll.reproduce.claims import OF_CLUSTERS, PAPERS, needs_training, read_paper
 from atoll.reproduce.judging import is_of, without_seed
 from atoll.reproduce.recipe_runs import settings_of
 from atoll.settings.experiment_file import make_runs, read_experiment, recipe_names
 from atoll.settings.validation import Settings
+from tests.tiers import thinned
 
 CLAIMS = [claim for name in PAPERS for claim in read_paper(name).claims]
 
@@ -27,16 +28,17 @@ def test_runs_and_panels_of_claims_exist(recipe: str) -> None:
                 assert found, (claim.source, claim.says, claim.panel, selector)
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.recipe}-{claim.measure}-{claim.check}")
-def test_a_claim_has_what_its_check_and_measure_need(claim: Claim) -> None:
-    wanted = {"ratio": 1, "lead": 1, "close": len(claim.runs), "within": len(claim.runs)}.get(claim.check)
-    assert len(claim.stated) in ({0, len(claim.runs)} if wanted is None else {wanted})
-    assert (claim.bound is not None) == (claim.check == "at-least")
-    assert (claim.target is not None) == (claim.measure in ("reach", "stable"))
-    assert len(claim.runs) >= {"first": 2, "order": 2, "alike": 2, "ratio": 2, "lead": 2}.get(claim.check, 1)
-    assert set(claim.not_at) <= {"tiny", "small"}
-    assert "{}" not in claim.says
-    assert not re.search(r"[\\$]", claim.says + claim.quote + claim.why)  # no TeX
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_claim_has_what_its_check_and_measure_need(name: str) -> None:
+    for claim in read_paper(name).claims:
+        wanted = {"ratio": 1, "lead": 1, "close": len(claim.runs), "within": len(claim.runs)}.get(claim.check)
+        assert len(claim.stated) in ({0, len(claim.runs)} if wanted is None else {wanted}), claim
+        assert (claim.bound is not None) == (claim.check == "at-least"), claim
+        assert (claim.target is not None) == (claim.measure in ("reach", "stable")), claim
+        assert len(claim.runs) >= {"first": 2, "order": 2, "alike": 2, "ratio": 2, "lead": 2}.get(claim.check, 1), claim
+        assert set(claim.not_at) <= {"tiny", "small"}, claim
+        assert "{}" not in claim.says, claim
+        assert not re.search(r"[\\$]", claim.says + claim.quote + claim.why), claim  # no TeX
 
 
 def test_every_figure_and_table_of_a_paper_has_a_claim() -> None:
@@ -71,7 +73,7 @@ def test_panels_and_words_stand_for_claims_of_their_own() -> None:
     assert stated["DecAsy"] == (3.52,)
 
 
-@pytest.mark.parametrize("recipe", recipe_names())
+@pytest.mark.parametrize("recipe", thinned(recipe_names(), 12))
 def test_tiny_runs_are_the_papers_runs(recipe: str) -> None:
     """The tiny scale changes how much is trained, not which runs there are, nor what tells them apart."""
     tiny, paper = settings_of(recipe, "tiny"), settings_of(recipe, "paper")

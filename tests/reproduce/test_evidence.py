@@ -9,6 +9,7 @@ import pytest
 from atoll.reproduce.claims import Claim
 from atoll.reproduce.evidence import ClaimNeed, Value, Values, needs_of, settle, summarise
 from atoll.support.seeds import generator
+from tests.tiers import thinned
 
 T2 = 4.302652729749  # of Student's t with 2 degrees of freedom, 97.5 %
 
@@ -126,7 +127,7 @@ def test_chance_alone_settles_a_claim_in_one_of_twenty_cases(seeds_: int, rivals
     assert found.count("fails") / 3000 < 0.035
 
 
-@pytest.mark.parametrize(("lead", "least"), [(1.0, 0.12), (2.0, 0.4), (4.0, 0.85)])
+@pytest.mark.parametrize(("lead", "least"), thinned([(1.0, 0.12), (2.0, 0.4), (4.0, 0.85)], 1))
 def test_power_with_three_seeds(lead: float, least: float) -> None:
     """Leads of so many standard deviations of the difference are found at least so often with three seeds."""
     rng = generator(11, "evidence")
@@ -135,6 +136,7 @@ def test_power_with_three_seeds(lead: float, least: float) -> None:
     assert found.count("fails") <= 3
 
 
+@pytest.mark.more
 def test_chance_alone_seldom_has_one_run_meet_a_target_in_all_seeds_and_another_in_none() -> None:
     """Each meets it in half of its runs: that is at most one case of 64 for each verdict with three seeds."""
     claim = make_claim(measure="reach", target=0.6)

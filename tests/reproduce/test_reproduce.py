@@ -298,6 +298,7 @@ def test_words() -> None:
     assert value_in_words(ratio, 1.794) == "1.79 \N{MULTIPLICATION SIGN}"
 
 
+@pytest.mark.more
 def test_the_page_holds_everything_and_escapes_it() -> None:
     claim = make_claim(
         says="A < B",

@@ -13,6 +13,7 @@ from atoll.runs.checkpoint import FORMAT, KEPT, drop_others, load_checkpoint, sa
 from atoll.runs.fingerprint import Fingerprint
 from atoll.support.environment import package_versions
 from atoll.support.errors import InputError
+from tests.tiers import thinned
 
 ORIGIN = Fingerprint(seed=0, settings="abc", executor="serial")
 
@@ -117,7 +118,7 @@ def test_a_checkpoint_of_other_clusters_is_refused(tmp_path: Path) -> None:
         load_checkpoint(tmp_path, two, ORIGIN)
 
 
-@pytest.mark.parametrize("suffix", ["json", "safetensors"])
+@pytest.mark.parametrize("suffix", thinned(["json", "safetensors"], 1))
 def test_a_checkpoint_cut_at_any_byte_is_passed_over(tmp_path: Path, suffix: str) -> None:
     for event in (1, 2):
         save_checkpoint(tmp_path, state(event), ORIGIN)
@@ -137,7 +138,7 @@ def test_a_checkpoint_cut_at_any_byte_is_passed_over(tmp_path: Path, suffix: str
             assert warnings[0].endswith("); an earlier one is used")
 
 
-@pytest.mark.parametrize("suffix", ["json", "safetensors"])
+@pytest.mark.parametrize("suffix", thinned(["json", "safetensors"], 1))
 def test_a_checkpoint_with_any_byte_changed_is_passed_over(tmp_path: Path, suffix: str) -> None:
     for event in (1, 2):
         save_checkpoint(tmp_path, state(event), ORIGIN)

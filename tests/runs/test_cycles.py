@@ -15,6 +15,7 @@ from atoll import Evaluator, Experiment, InputError, State, init, load_model, ma
 from atoll.runs.probes import check_probes
 from tests.killing import carry_to_end, count_steps, kill_at
 from tests.made_runs import timeless
+from tests.tiers import thinned
 
 BASE: dict[str, Any] = {
     "rounds": 4,
@@ -86,7 +87,7 @@ def test_measuring_it_changes_no_bits(tmp_path: Path) -> None:
     assert plain == rows_of(tmp_path / "without")
 
 
-@pytest.mark.parametrize("stop", range(1, 13))
+@pytest.mark.parametrize("stop", thinned(range(1, 13), 3))
 def test_a_run_that_was_stopped_within_a_round_has_the_same_rows(stop: int, tmp_path: Path) -> None:
     made = experiment("run.checkpoint_every=", "run.checkpoint_minutes=1e-9")
     carry_to_end(made, tmp_path / "whole")
@@ -99,6 +100,7 @@ def test_a_run_that_was_stopped_within_a_round_has_the_same_rows(stop: int, tmp_
     assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
 
 
+@pytest.mark.more
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
 def test_a_run_that_was_killed_has_the_same_rows(tmp_path: Path) -> None:
     made = experiment("run.checkpoint_minutes=1e-9")

@@ -107,6 +107,7 @@ def images(root: str | None = None) -> Dataset:
     return Dataset("pictures", pixels, labels, pixels, labels, classes=10, scale=1 / 255)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("model", thinned(["mlp", "lr", "cnn", "alexnet"], 1))
 def test_onnx_computes_the_same(tmp_path: Path, model: str) -> None:
     pytest.importorskip("onnxscript")

@@ -150,9 +150,7 @@ def kill_often(whole: Whole, folder: Path, times: int, rng: np.random.Generator,
     return killed
 
 
-@pytest.mark.parametrize(
-    "method", thinned(METHODS, ("faults", "every minute", "cenasy", "stacked", "cfl-mgd models", "fedrep", "scaffold"))
-)
+@pytest.mark.parametrize("method", thinned(METHODS, ("faults", "cenasy")))
 def test_a_run_that_was_killed_where_it_writes(whole: Callable[[str], Whole], tmp_path: Path, method: str) -> None:
     """One kill somewhere, drawn for each method; the next tests kill everywhere."""
     rng = np.random.default_rng(list(METHODS).index(method))
@@ -186,7 +184,7 @@ def test_a_run_that_was_killed_at_each_step_on_a_file(
         assert_same(folder, each.folder)
 
 
-@pytest.mark.parametrize("method", ["cenasy", "stacked", "fedbcd sequential", "moving"])
+@pytest.mark.parametrize("method", thinned(["cenasy", "stacked", "fedbcd sequential", "moving"], 1))
 def test_a_run_that_was_stopped_after_each_event(whole: Callable[[str], Whole], tmp_path: Path, method: str) -> None:
     """Also where other events that were trained together with it are still to be merged."""
     each = whole(method)

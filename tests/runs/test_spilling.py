@@ -54,7 +54,7 @@ def assert_equal(found: Mapping[int, Model], wanted: Mapping[int, Model]) -> Non
             assert torch.equal(found[client][name], tensor)
 
 
-@pytest.mark.parametrize("most_bytes", [1, 5 * BYTES, 1000 * BYTES])
+@pytest.mark.parametrize("most_bytes", thinned([1, 5 * BYTES, 1000 * BYTES], 1))
 def test_states_in_files_are_those_of_a_dict(tmp_path: Path, most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also all older versions, as long as no checkpoint has let their files go."""
     monkeypatch.setattr(spilling, "FILE_BYTES", 3 * BYTES)
@@ -194,7 +194,7 @@ def assert_same(folder: Path, whole: Path) -> None:
     assert_equal(dict(enumerate(found.starts)), dict(enumerate(wanted.starts)))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", thinned(METHODS, 2))
 @pytest.mark.parametrize("change", thinned(["run.state_bytes=1", SOME], 1))
 def test_a_run_with_files_has_the_bits_of_one_without(tmp_path: Path, method: str, change: str) -> None:
     carry_to_end(run_of(method), tmp_path / "memory")
@@ -216,6 +216,7 @@ def test_a_run_may_go_on_with_another_number_of_bytes(tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "run" / "checkpoint").iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.more
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork, and /proc to name a descriptor's file")
 @pytest.mark.parametrize("method", thinned(["scaffold", "fedper"], 1))
 @pytest.mark.parametrize("change", thinned(["run.state_bytes=1", SOME], 1))

@@ -27,7 +27,7 @@ from tests.secure.fleet import carry_out as run
 from tests.secure.fleet import fleet_of, summed
 from tests.secure.nodes import identities
 from tests.secure.test_secure_fleet import ONE_CLUSTER, Wire
-from tests.tiers import as_more
+from tests.tiers import as_more, thinned
 
 MADE = summed(**ONE_CLUSTER, rounds=1)
 TASKS = [step.task for step in STEPS]
@@ -107,7 +107,7 @@ OFTEN = [fewest, as_more(few), pytest.param(many, marks=[pytest.mark.slow, pytes
 
 
 @pytest.mark.parametrize("often", OFTEN, ids=["a little", "some", "much"])
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", thinned(TASKS))
 def test_a_node_answers_whatever_it_is_sent(task: str, often: Any, tmp_path: Path) -> None:
     wire, request = stopped_at(task, tmp_path)
     read = a_node(wire, task)
@@ -116,7 +116,7 @@ def test_a_node_answers_whatever_it_is_sent(task: str, often: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("often", OFTEN, ids=["a little", "some", "much"])
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", thinned(TASKS))
 def test_a_server_takes_a_reply_or_leaves_it(task: str, often: Any, tmp_path: Path) -> None:
     wire = Wire(fleet_of(MADE, tmp_path / "data"))
     run(MADE, tmp_path / "run", wire)

@@ -15,6 +15,7 @@ from atoll.secure.field import PRIME, join, split
 from atoll.secure.participant import Participant, Revealed, own_mask_key, pair_mask
 from atoll.secure.roster import Keys, NotSummed, Roster, threshold_of
 from tests.secure.nodes import STEPS, Meeting, drawn, identities, instance, names_of, plain
+from tests.tiers import part_of
 
 
 @given(secret=st.binary(min_size=32, max_size=32), count=st.integers(1, 12), data=st.data())
@@ -44,7 +45,7 @@ def test_a_false_share_gives_another_secret_or_none() -> None:
         split(b"short", 1, 1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=part_of(40))
 @given(data=st.data(), count=st.integers(2, 7), size=st.integers(1, 40), share=st.floats(0.5, 1.0))
 def test_the_sum_is_that_of_the_numbers_that_came(data: st.DataObject, count: int, size: int, share: float) -> None:
     """Whoever is lost, as long as as many are left as must be; to the bit, also where sums wrap around."""

@@ -42,7 +42,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", thinned(METHODS, 3))
+@pytest.mark.parametrize("name", thinned(METHODS, 1))
 def test_the_bits_are_those_of_simulation(name: str, tmp_path: Path) -> None:
     """Of nodes with one client or two, which they sum themselves."""
     made = summed(**METHODS[name])
@@ -52,7 +52,7 @@ def test_the_bits_are_those_of_simulation(name: str, tmp_path: Path) -> None:
     assert last_row(tmp_path / "fleet")["client_updates"] == last_row(tmp_path / "simulated")["client_updates"] > 0
 
 
-@pytest.mark.parametrize("pattern", ["cenasy", "decasy"])
+@pytest.mark.parametrize("pattern", thinned(["cenasy", "decasy"], 1))
 def test_asynchronous_patterns_have_the_bits_of_their_replay(pattern: str, tmp_path: Path) -> None:
     """Their events come as clusters are done, so another run has others; simulation of these has the same bits."""
     made = summed(**feduc(pattern))
@@ -76,7 +76,7 @@ def lost_at(task: str) -> Fault:
 ONE_CLUSTER: dict[str, Any] = {"method": {"name": "fedavg", "fraction": 1.0}}
 
 
-@pytest.mark.parametrize("task", thinned(TASKS))
+@pytest.mark.parametrize("task", thinned(TASKS, 1))
 def test_as_many_as_may_be_lost_at_each_step(task: str, tmp_path: Path) -> None:
     """Two of six: the sum is that of those whose masked numbers came, as the replay has it, to the bit."""
     made = summed(**ONE_CLUSTER)
@@ -118,6 +118,7 @@ def sentences(made: Experiment, folder: Path, fleet: MemoryFleet) -> list[str]:
     return told
 
 
+@pytest.mark.more
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     """Its events are summed anew, with new keys."""
     made = summed(rounds=3)
@@ -240,7 +241,7 @@ CHEATS: dict[str, tuple[Callable[[str, str, bytes], bytes], str, int]] = {
 }
 
 
-@pytest.mark.parametrize("what", CHEATS)
+@pytest.mark.parametrize("what", thinned(CHEATS, 2))
 def test_a_server_that_cheats_gets_no_shares(what: str, tmp_path: Path) -> None:
     change, reason, count = CHEATS[what]
     made = summed(**ONE_CLUSTER, rounds=1, secure=SUMS | {"least_nodes": 3})
@@ -316,7 +317,7 @@ JUNK: dict[str, tuple[Callable[[MaskedReply, torch.Tensor], tuple[MaskedReply, t
 }
 
 
-@pytest.mark.parametrize("what", JUNK)
+@pytest.mark.parametrize("what", thinned(JUNK, 2))
 def test_masked_numbers_that_cannot_be_are_left_out(what: str, tmp_path: Path) -> None:
     made = summed(**ONE_CLUSTER, rounds=1)
     change, reason = JUNK[what]

@@ -22,11 +22,12 @@ from atoll.trackers.mlflow import require_mlflow
 from atoll.trackers.tensorboard import require_tensorboard
 from atoll.trackers.tracking import TRACKERS
 from atoll.trackers.wandb import require_wandb
+from tests.tiers import thinned
 
 Series = dict[str, list[tuple[int, float]]]
 
 NAMES = ["tensorboard", "mlflow", "wandb"]
-EACH = pytest.mark.parametrize("name", NAMES)
+EACH = pytest.mark.parametrize("name", thinned(NAMES, 1))
 
 
 @pytest.fixture(autouse=True)
@@ -234,6 +235,7 @@ def test_mlflow_logs_where_the_environment_says(tmp_path: Path, monkeypatch: pyt
     assert {client.get_experiment(run.info.experiment_id).name for run in mlflow_runs(client)} == {"ours"}
 
 
+@pytest.mark.more
 def test_wandb_has_settings_and_summary(tmp_path: Path) -> None:
     of = experiment("wandb")
     list(steps(of, tmp_path))
