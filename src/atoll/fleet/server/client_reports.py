@@ -108,10 +108,7 @@ def write_tables(table: ReportedTable, folder: Path, clusters: int) -> dict[str,
     data = {"utc_offset": _cells(table.utc_offset)}
     if all(slots is not None for slots in table.slots):
         data["slots"] = [" ".join(map(str, slots or ())) for slots in table.slots]
-    network = {
-        "samples": _cells(table.samples, whole=True),
-        "seconds_per_sample": _cells(table.seconds_per_sample),
-    }
+    network = {"samples": _cells(table.samples, whole=True), "seconds_per_sample": _cells(table.seconds_per_sample)}
     written = {
         "data.clients_file": _write(folder / "clients.csv", data),
         "network.clients_file": _write(folder / "speeds.csv", network),
