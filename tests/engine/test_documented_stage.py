@@ -3,10 +3,12 @@
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from zlib import crc32
 
 import pytest
 
-from atoll import Experiment, InputError, make_runs, read_experiment
+from atoll import Experiment, InputError, Stage, make_runs, read_experiment
 from atoll.fleet.agreed.messages import TrainReply, decode
 from atoll.fleet.agreed.transport import Failure
 from atoll.local.weights import count_bytes
@@ -63,19 +65,59 @@ def test_a_fleet_gives_the_bits_of_simulation_in_the_bytes_planned(page: Path, t
     ("code", "told"),
     [
         ("send=lambda task, update: update.model", "its client half must return ClientUpdate, not 'dict'"),
-        ("send=lambda task, update: 1 / 0", "its client half failed (ZeroDivisionError: division by zero)"),
+        ("send=lambda task, update: 1 / 0", "its client half failed (ZeroDivisionError: division by zero, failing_"),
+        (
+            "send=lambda task, update: atoll.ClientUpdate({'a': 1.0}, 0.0)",
+            "its client half must give tensors, not 'float' as 'a'",
+        ),
+        ("receive=lambda sent, start, form: None", "its server half must return a dict, not 'NoneType'"),
+        ("receive=lambda sent, start, form: sent['no']", "its server half failed (KeyError: 'no', failing_"),
+        ("receive=lambda sent, start, form: {'a': 1}", "its server half must give tensors, not 'int' as 'a'"),
+        ("form=lambda form: None", "its form must return a dict of (torch.Size, torch.dtype) by name"),
+        (
+            "form=lambda form: dict.fromkeys(form, ((3,), 1))",
+            "its form must return a dict of (torch.Size, torch.dtype)",
+        ),
         ("form=lambda form: form.nothing", "its form failed (AttributeError"),
         ("begin=lambda task: task.nothing", "its client half failed (AttributeError"),
     ],
 )
 def test_a_half_that_fails_is_told_before_anything_is_written(page: Path, code: str, told: str) -> None:
-    name = f"failing_{code[:4].strip('=')}_{len(code)}"
+    name = f"failing_{crc32(code.encode())}"
     (page / f"{name}.py").write_text(
         f'import atoll\n\ndef own(factor: float):\n    return atoll.Stage(name="own", {code})\n'
     )
     with pytest.raises(InputError) as refused:
         documented(page, f'travel.stages=["{name}:own"]').check()
     assert f"travel.stages = '{name}:own': {told}" in str(refused.value)
+
+
+def test_a_state_of_another_form_is_told_with_the_stage_before_anything_is_written(page: Path) -> None:
+    (page / "growing.py").write_text(GROWING)
+    with pytest.raises(InputError) as refused:
+        documented(page, 'travel.stages=["growing:own"]').check()
+    told = "returned a state of another form than it was given: 'x' was torch.float32 [1], is now torch.float32 [2]"
+    assert str(refused.value) == f"travel.stages = 'growing:own': its client half {told}"
+
+
+GROWING = """
+import torch
+
+import atoll
+
+
+def own(factor: float):
+    def send(task, update):
+        return atoll.ClientUpdate(update.model, update.loss, {"x": torch.zeros(1 if task.state is None else 2)})
+
+    return atoll.Stage(name="growing", send=send, keeps_state=True)
+"""
+
+
+@pytest.mark.parametrize("field", [{"name": 3}, {"name": "a", "needs": "server"}, {"name": "a", "lacks": ["b"]}])
+def test_a_stage_with_fields_of_a_wrong_type_is_refused(field: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="Stage: name must be a text, and needs and lacks dicts"):
+        Stage(**field)
 
 
 def test_a_server_half_that_fails_on_a_message_refuses_it(page: Path, tmp_path: Path) -> None:

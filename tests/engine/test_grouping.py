@@ -82,7 +82,7 @@ def misplaced(event: Event, state: State) -> Any:
         (lambda event, state: np.full(8, -2), r"event 1: .* labels from -2 to -2"),
         (lambda event, state: Grouping(LABELS, {4: MODEL}), r"event 1: .* gave a model to cluster 4, .* are 0 to 3"),
         (lambda event, state: Grouping(LABELS, {0: {}}), r"event 1: .* gave cluster 0 a model with other names"),
-        (misplaced, r"event 1: Method\.regroup failed \(ValueError: no idea\)"),
+        (misplaced, r"event 1: Method\.regroup failed \(ValueError: no idea, test_grouping.py line"),
         (None, r"event 1: regroups, but the method has no Method\.regroup"),
     ],
 )

@@ -397,8 +397,14 @@ def test_a_server_rule_that_takes_the_merged_model_changes_no_bit() -> None:
             lambda before, merged, state: (merged, {"a": torch.zeros(2 if state else 1)}),
             "returned a state with other .*'a'",
         ),
-        (lambda before, merged, state: merged["nothing"], r"the server rule failed \(KeyError: 'nothing'\)"),
-        (lambda before, merged, state: None, r"the server rule failed \(TypeError"),
+        (
+            lambda before, merged, state: merged["nothing"],
+            r"the server rule failed \(KeyError: 'nothing', test_state.py line",
+        ),
+        (lambda before, merged, state: None, "must return a pair of dicts of tensors, .*; it returned nothing"),
+        (lambda before, merged, state: merged, "must return a pair of dicts of tensors, .*; it returned 'dict'"),
+        (lambda before, merged, state: (merged, torch.ones(3)), "must return a pair of dicts of tensors"),
+        (lambda before, merged, state: (merged, {"n": 1}), "must return a pair of dicts of tensors"),
     ],
 )
 def test_a_server_rule_that_fails_names_the_event(rule: Any, message: str) -> None:

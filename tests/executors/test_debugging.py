@@ -201,6 +201,6 @@ def test_a_combine_rule_that_fails_is_named(debug: bool) -> None:
     def combine(models: Any, start: Model, cohort_weight: float) -> Model:
         raise KeyError("median")
 
-    message = r"event 3, cluster 1: combining the clients' models failed \(KeyError: 'median'\)"
+    message = r"event 3, cluster 1: combining the clients' models failed \(KeyError: 'median'"
     with pytest.raises(RunError, match=message):
         Serial(Trainer(network(), POPULATION, RULE, 0), debug).train([cohort_of(network())], combine)

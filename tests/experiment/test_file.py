@@ -170,3 +170,30 @@ def test_clusters_that_the_method_counts_itself_are_told() -> None:
         warnings.simplefilter("error")
         make_runs({"method": {"name": "ifca", "clusters": 3}, "clustering": {"clusters": 3}})
         make_runs({"method": {"name": "fedcluster"}, "clustering": {"clusters": 3}})
+
+
+OWN_STAGE = """
+import atoll
+
+
+def own(gain: float = 1.0) -> atoll.Stage:
+    return atoll.Stage(name="own")
+"""
+
+
+def test_runs_without_a_function_of_ones_own_do_without_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `method.beta` of a built-in method: shared by the file, taken by one run, left out of the other."""
+    (tmp_path / "gained.py").write_text(OWN_STAGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    travel = {"stages": ["gained:own"], "gain": 0.5}
+    plain, own = make_runs({"travel": travel, "runs": [{"label": "plain", "travel": {"stages": []}}, {"label": "own"}]})
+    assert own.travel.get("gain") == 0.5
+    assert plain.travel.get("gain") is None
+    with pytest.warns(SettingWarning, match=r"travel\.gain: no run uses it; it is taken by your own function"):
+        make_runs({"travel": travel}, changes=["travel.stages=[]"])
+    with pytest.raises(InputError, match=r"travel\.gain: unknown"):
+        make_runs({}, changes=["travel.gain=0.5"])
+    with pytest.raises(InputError, match=r"travel\.gian: unknown"):
+        make_runs({"travel": {"stages": ["gained:own"], "gian": 0.5}})

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
+from atoll.experiment.checks import read_labels
 from atoll.settings.plugins import bind, call, resolve
 from atoll.settings.validation import validate
 from atoll.support.errors import InputError
@@ -90,3 +92,10 @@ def test_what_a_rule_raises_is_told_with_its_line() -> None:
 
     with pytest.raises(InputError, match=r"^as it is$"):
         call("x.rule", refuses, {})
+
+
+def test_labels_that_are_not_a_number_are_refused_without_numpys_warning() -> None:
+    with pytest.raises(
+        InputError, match=r"clustering\.method = 'own:labels': must return .* one whole number a client"
+    ):
+        read_labels(np.array([0, np.nan]), 2, "own:labels")

@@ -11,7 +11,7 @@ import torch
 from atoll.codecs.codec import Codec
 from atoll.codecs.number_codecs import raw, read_raw
 from atoll.local.models import Form, Model, form_of
-from atoll.support.errors import AtollError, InputError
+from atoll.support.errors import AtollError, InputError, failure_of
 
 SENT = "coded"
 """The byte tensor that replaces the tensors of an encoded model in a message."""
@@ -101,7 +101,7 @@ class Coding:
         except AtollError:
             raise
         except Exception as error:  # raised by a user's codec
-            raise InputError(f"{self.told}: encode failed ({type(error).__name__}: {error})") from error
+            raise InputError(f"{self.told}: encode failed ({failure_of(error)})") from error
 
 
 def as_sent(payload: bytes) -> Model:

@@ -4,16 +4,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
+from atoll.data.array_inputs import kind_of
 from atoll.data.population import Population
 from atoll.engine.cohorts import ClientTrainer, Rows
 from atoll.engine.engine import Method
 from atoll.engine.stages import Stage, Train, sent_form
 from atoll.local.models import Form, Model, form_of
+from atoll.local.state import why_wrong_state
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.support.arrays import Floats, Ids
-from atoll.support.errors import AtollError, InputError
+from atoll.support.errors import AtollError, InputError, failure_of
 
 T = TypeVar("T")
 
@@ -45,13 +47,13 @@ class Chain:
         """Return the update as the server reconstructs it.
 
         Raises:
-            InputError: a stage's server half rejects what its client half sent.
+            InputError: a stage's half fails.
         """
         update, forms = self.pass_through(task, self.stages, self._trains or self.trainer.train)
         model = update.model
         for stage, form in zip(reversed(self.stages), reversed(forms), strict=True):
             if stage.receive is not None:
-                model = _received(stage, model, task.start, form)
+                model = _half(stage, dict, stage.receive, model, task.start, form)
         return replace(update, model=model)
 
     def send(self, task: ClientTask) -> ClientUpdate:
@@ -74,6 +76,8 @@ class Chain:
         if stage.send is None:
             return update, forms
         sent = _half(stage, ClientUpdate, stage.send, own, replace(update, state=None))
+        if fault := why_wrong_state(own.state, sent.state, stage.keeps_state):
+            raise InputError(f"{stage.told}: its client half {fault}")
         return replace(sent, state=_joined(update.state, self._named(sent.state, stage))), forms
 
     def _kept(self, state: Model | None, stage: Stage | None) -> Model | None:
@@ -136,35 +140,30 @@ def require_halves(chain: Chain, task: ClientTask) -> None:
         given, found = forms[-1], form_of(sent.model)
         if found != (wanted := sent_form([stage], given)):
             raise InputError(f"{stage.told}: its client half sends {_told(found)}, but its form says {_told(wanted)}")
-        kept = any(name.startswith(f"{stage.name}@") for name in sent.state or ())
-        if kept != stage.keeps_state and not stage.keeps_model:
-            says = "keeps" if kept else "keeps no"
-            raise InputError(f"{stage.told}: keeps_state = {stage.keeps_state}, but its client half {says} state")
-        made = form_of(sent.model if stage.receive is None else _received(stage, sent.model, task.start, given))
+        got = sent.model
+        made = form_of(_half(stage, dict, stage.receive, got, task.start, given) if stage.receive else got)
         if made != given and not stage.keeps_model:
             told = f"returns {_told(made)}, but its client half was given {_told(given)}"
             raise InputError(f"{stage.told}: its server half {told}")
 
 
 def _half(stage: Stage, kind: type[T], half: Callable[..., T], *given: Any) -> T:
-    """Return the result of a client half, which may be a user's code."""
+    """Return what a half at the client, or one at the server for a `dict`, makes; it may be a user's own code."""
+    told = f"{stage.told}: its {'server' if kind is dict else 'client'} half"
     try:
         made = half(*given)
     except AtollError:
         raise
     except Exception as error:
-        raise InputError(f"{stage.told}: its client half failed ({type(error).__name__}: {error})") from error
+        raise InputError(f"{told} failed ({failure_of(error)})") from error
     if not isinstance(made, kind):
-        raise InputError(f"{stage.told}: its client half must return {kind.__name__}, not {type(made).__name__!r}")
+        raise InputError(
+            f"{told} must return {'a dict' if kind is dict else kind.__name__}, not {type(made).__name__!r}"
+        )
+    tensors = made if isinstance(made, dict) else getattr(made, "model", {})
+    if odd := next((name for name, each in tensors.items() if not isinstance(each, Tensor)), None):
+        raise InputError(f"{told} must give tensors, not {kind_of(tensors[odd])} as {odd!r}")
     return made
-
-
-def _received(stage: Stage, sent: Model, start: Model, form: Form) -> Model:
-    assert stage.receive is not None
-    try:
-        return stage.receive(sent, start, form)
-    except ValueError as error:
-        raise InputError(f"{stage.told}: its server half rejects what its client half sent: {error}") from error
 
 
 def _joined(one: Model | None, other: Model | None) -> Model | None:

@@ -16,7 +16,7 @@ from atoll.aggregation.screening import Screening
 from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.support.arrays import Floats, Ids, Mask
-from atoll.support.errors import AtollError, RunError
+from atoll.support.errors import AtollError, RunError, failure_of
 
 if TYPE_CHECKING:
     from atoll.local.precision import Precision
@@ -209,7 +209,7 @@ def _combine(
         raise
     except Exception as error:  # raised by a user's combine rule
         where = f"event {cohort.event}, cluster {cohort.cluster}"
-        raise RunError(f"{where}: combining the clients' models failed ({type(error).__name__}: {error})") from error
+        raise RunError(f"{where}: combining the clients' models failed ({failure_of(error)})") from error
     arrived = math.fsum(results.weights) / float(cohort.weights.sum()) if results.refused else 1.0
     average = weighted_median if takes_median_of_losses(combine) else weighted_mean
     loss = average(results.losses, results.weights)

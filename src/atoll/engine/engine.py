@@ -25,7 +25,7 @@ from atoll.local.rule import LocalRule
 from atoll.schedules.events import Event, Schedule
 from atoll.schedules.timeline import Arrivals
 from atoll.support.arrays import Ids
-from atoll.support.errors import AtollError, InputError, RunError
+from atoll.support.errors import AtollError, InputError, RunError, failure_of
 from atoll.support.requiring import require, require_has
 
 if TYPE_CHECKING:
@@ -327,7 +327,7 @@ def _regroup(method: Method, event: Event, state: State) -> State:
     except AtollError:
         raise
     except Exception as error:  # raised by a user's rule
-        raise RunError(f"event {event.index}: Method.regroup failed ({type(error).__name__}: {error})") from error
+        raise RunError(f"event {event.index}: Method.regroup failed ({failure_of(error)})") from error
     found = read_grouping(made, len(state.labels), state.starts, f"event {event.index}: Method.regroup")
     starts, published = (
         tuple(found.models.get(cluster, model) for cluster, model in enumerate(models))

@@ -1,9 +1,12 @@
 """Server rules: how the server updates its model with an event's merged model, such as an optimiser step."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
+from torch import Tensor
+
+from atoll.data.array_inputs import kind_of
 from atoll.local.models import Model, form_of
-from atoll.support.errors import AtollError, RunError
+from atoll.support.errors import AtollError, RunError, failure_of
 
 
 class ServerRule(Protocol):
@@ -27,18 +30,25 @@ def apply_rule(
         RunError: the rule fails, or returns a model or a state of another form; names the event.
     """
     try:
-        model, kept = rule(before, merged, state)
-        wanted = {name: tensor for name, tensor in merged.items() if "@" not in name or name in model}
-        fault = _why_wrong(wanted, model, "model", "the merged one") or (
-            _why_wrong(state, kept, "state", "the one before") if state is not None else ""
-        )
+        made = rule(before, merged, state)
     except AtollError:
         raise
     except Exception as error:  # raised by a user's rule
-        raise RunError(f"event {event}: the server rule failed ({type(error).__name__}: {error})") from error
-    if fault:
+        raise RunError(f"event {event}: the server rule failed ({failure_of(error)})") from error
+    if not (isinstance(made, tuple) and len(made) == 2 and _is_model(*made)):
+        told = "must return a pair of dicts of tensors, the new model and what it keeps, or None for nothing kept"
+        raise RunError(f"event {event}: the server rule {told}; it returned {kind_of(made)}")
+    model, kept = made
+    wanted = {name: tensor for name, tensor in merged.items() if "@" not in name or name in model}
+    fault = _why_wrong(wanted, model, "model", "the merged one")
+    if fault := fault or (_why_wrong(state, kept, "state", "the one before") if state is not None else ""):
         raise RunError(f"event {event}: the server rule {fault}")
     return model, kept
+
+
+def _is_model(made: Any, kept: Any) -> bool:
+    held = [made, {} if kept is None else kept]
+    return all(isinstance(each, dict) and all(isinstance(one, Tensor) for one in each.values()) for each in held)
 
 
 def _why_wrong(expected: Model, returned: Model | None, what: str, like: str) -> str:

@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from torch import Size, dtype
+
 from atoll.aggregation.mean import Combine
 from atoll.engine.assignment import Assignment
 from atoll.engine.release import Release
 from atoll.local.models import Form, Model, form_of
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.support.errors import AtollError, InputError
+from atoll.support.errors import AtollError, InputError, failure_of
 
 if TYPE_CHECKING:
     from atoll.aggregation.fixed_point import FixedPoint
@@ -94,7 +96,9 @@ class Stage:
     lacks: Mapping[Need, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Name the stage in errors if no setting does."""
+        """Name the stage in errors if no setting does; refuse a name, needs or lacks of a wrong type."""
+        if not (isinstance(self.name, str) and isinstance(self.needs, Mapping) and isinstance(self.lacks, Mapping)):
+            raise InputError("Stage: name must be a text, and needs and lacks dicts of a text for each atoll.Need")
         object.__setattr__(self, "told", self.told or f"stage {self.name!r}")
 
     @property
@@ -134,7 +138,7 @@ def sent_form(stages: Iterable[Stage], form: Form) -> Form:
     """Return the form of what leaves a client, given the form of its update.
 
     Raises:
-        InputError: if a stage's `form` fails.
+        InputError: a stage's `form` fails, or returns no form.
     """
     for stage in stages:
         try:
@@ -142,7 +146,9 @@ def sent_form(stages: Iterable[Stage], form: Form) -> Form:
         except AtollError:
             raise
         except Exception as error:  # raised by a user's function
-            raise InputError(f"{stage.told}: its form failed ({type(error).__name__}: {error})") from error
+            raise InputError(f"{stage.told}: its form failed ({failure_of(error)})") from error
+        if not (isinstance(form, dict) and all(list(map(type, each)) == [Size, dtype] for each in form.values())):
+            raise InputError(f"{stage.told}: its form must return a dict of (torch.Size, torch.dtype) by name")
     return form
 
 

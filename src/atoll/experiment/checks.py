@@ -65,7 +65,8 @@ def read_labels(made: Any, clusters: int, name: str) -> Clustering:
     wanted = "must return a Clustering, or a flat array with one whole number per client"
     try:
         array = np.asarray(made)
-        whole = array.astype(np.int64)
+        with np.errstate(invalid="ignore"):
+            whole = array.astype(np.int64)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"clustering.method = {name!r}: {wanted}; it returned {kind_of(made)}") from error
     if array.ndim != 1 or not np.array_equal(whole, array):

@@ -70,7 +70,7 @@ def sending_stages(settings: Settings) -> Iterator[Stage]:
     """
     names = settings.travel.stages
     if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
-        raise InputError(f"travel.stages = {list(names)}: names {twice!r} twice")
+        raise InputError(f"travel.stages = {list(names)}: names {twice!r} twice; each may come once")
     for name in names:
         yield _make_stage(settings, name)
     if settings.travel.codec != "none":

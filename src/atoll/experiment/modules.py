@@ -20,7 +20,7 @@ from atoll.schedules.events import Event
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import bind, call, resolve
 from atoll.settings.validation import Settings
-from atoll.support.errors import InputError, RunError
+from atoll.support.errors import InputError, RunError, failure_of
 from atoll.support.seeds import layers_drawing_from
 from atoll.support.wording import show
 
@@ -42,7 +42,7 @@ def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: in
         except InputError:
             raise
         except Exception as error:  # raised by PyTorch or the factory
-            raise InputError(f"model.name = {name!r}: cannot be made ({type(error).__name__}: {error})") from error
+            raise InputError(f"model.name = {name!r}: cannot be made ({failure_of(error)})") from error
     if not isinstance(module, nn.Module):
         raise InputError(f"model.name = {name!r}: must return a torch.nn.Module, it returned {type(module).__name__!r}")
     return module
@@ -114,7 +114,7 @@ def make_chain(
     except InputError:
         raise
     except Exception as error:  # raised by a user's trainer
-        raise InputError(f"{told}: making its trainer failed ({type(error).__name__}: {error})") from error
+        raise InputError(f"{told}: making its trainer failed ({failure_of(error)})") from error
     trainer = chain.trainer
     if trainer.keeps_state != method.trained_by.keeps_state:
         raise InputError(
@@ -142,7 +142,7 @@ def rehearse(settings: Settings, trainer: Chain, event: Event, start: Model) -> 
     except InputError:
         raise
     except Exception as error:
-        told = " ".join(f"{type(error).__name__}: {error}".split())
+        told = failure_of(error)
         raise InputError(
             f"model.name = {settings.model.name!r}: a step of training with local.optimizer = "
             f"{settings.local.optimizer!r} and local.batch_size = {settings.local.batch_size!r} failed ({told})"

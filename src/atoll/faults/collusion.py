@@ -37,10 +37,7 @@ def manipulate_inner_product(start: Model, honest: Sequence[Model], strength: fl
     return go_back(start, mean((1.0, model) for model in honest), strength)
 
 
-COLLUSIONS: dict[str, Collusion] = {
-    "little-is-enough": little_is_enough,
-    "inner-product": manipulate_inner_product,
-}
+COLLUSIONS: dict[str, Collusion] = {"little-is-enough": little_is_enough, "inner-product": manipulate_inner_product}
 
 
 @dataclass(frozen=True)

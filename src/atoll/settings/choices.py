@@ -172,9 +172,9 @@ def takers(section: str) -> dict[str, tuple[str, ...]]:
 
 
 def choices_that_take(section: str, key: str) -> list[NamedChoice]:
-    """Return the choices among whose built-in functions some take this setting."""
-    named = {who.partition(" = ")[0] for who in takers(section)[key]}
-    return [choice for choice in CHOICES if choice.setting in named]
+    """Return the choices among whose built-in functions take this setting; all of the section if none do."""
+    named = {who.partition(" = ")[0] for who in takers(section).get(key, ())}
+    return [choice for choice in CHOICES if (choice.setting in named if named else choice.section == section)]
 
 
 def _load(place: str) -> Any:

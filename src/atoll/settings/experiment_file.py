@@ -6,7 +6,8 @@ run of every panel, as a figure is every curve in every panel. `scales` holds na
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from functools import reduce
 from importlib import resources
@@ -17,7 +18,7 @@ from warnings import warn
 
 from pydantic import BaseModel
 
-from atoll.settings.choices import CHOICES, choices_that_take, method_kind
+from atoll.settings.choices import CHOICES, choices_that_take, chosen, method_kind, taken
 from atoll.settings.signatures import asks_for
 from atoll.settings.validation import LISTS, Settings, full_model, unused, validate, who_takes, with_repository
 from atoll.support.errors import InputError, SettingWarning
@@ -26,6 +27,7 @@ from atoll.support.untrusted import parse_toml, read_toml
 from atoll.support.wording import natural, nearest, show, unknown
 
 Table = dict[str, Any]
+Key = tuple[str, str]
 
 _OWN = 2  # the run's own layer, among file, panel, run and changes
 
@@ -88,9 +90,10 @@ def make_runs(
     base = scaled(table, LISTS)
     last = dict(changes) if isinstance(changes, Mapping) else parse_changes(changes)
     made, left_out = list[Settings](), Counter[tuple[str, str]]()
-    for panel, run in product(panels, runs):
-        layers = (base, scaled(panel, ("scales",)), scaled(run, ("scales",)), last)
-        settings, inherited = compose(layers, several=len(panels) * len(runs) > 1)
+    stacks = [(base, *(scaled(layer, ("scales",)) for layer in pair), last) for pair in product(panels, runs)]
+    own = {setting for layers in stacks for setting in _taken(layers)}
+    for layers in stacks:
+        settings, inherited = compose(layers, own, several=len(stacks) > 1)
         left_out.update(inherited)
         made.append(settings)
     for section, key in (setting for setting, runs_without in left_out.items() if runs_without == len(made)):
@@ -110,17 +113,25 @@ def _counts_its_own_clusters(settings: Settings) -> bool:
     return own is not None and given not in (own, default) and not asks_for(method_kind(settings).make, "clustering")
 
 
-def compose(layers: Sequence[Table], several: bool = False) -> tuple[Settings, list[tuple[str, str]]]:
+def _taken(layers: Sequence[Table]) -> Iterator[Key]:
+    """Yield the settings that the layers' functions take, with and without the last; none where one is unknown."""
+    for some in (layers, layers[:-1]):
+        with suppress(InputError):
+            found = taken(chosen(with_repository(reduce(overlay, some))))
+            yield from ((section, key) for section in found for key in found[section])
+
+
+def compose(layers: Sequence[Table], own: Iterable[Key] = (), several: bool = False) -> tuple[Settings, list[Key]]:
     """Merge layers of tables; return the settings, and which inherited ones were left out as unused.
 
     A setting is inherited if its layer lies below the one that names the function which does not take it; with
-    `several` runs, also if it comes from any layer but the run's own.
+    `several` runs, also if it comes from any layer but the run's own. `own` are those that users' functions take.
 
     Raises:
         InputError: if a setting is unknown or unused where it stands, or a value has the wrong type or is out of range.
     """
     whole: Table = dict(with_repository(reduce(overlay, layers)))
-    idle = unused(whole)
+    idle = unused(whole, own)
     unset = [(section, key) for section, key in idle if whole[section][key] is None]
     inherited = [each for each in idle if each not in unset and _is_inherited(*each, layers, several)]
     return validate(_without(whole, unset + inherited)), inherited

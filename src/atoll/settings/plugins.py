@@ -7,8 +7,6 @@ the experiment file. A new rule is therefore one function in one file.
 import importlib
 import re
 import sys
-import sysconfig
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from pathlib import Path
@@ -17,11 +15,8 @@ from typing import Any
 
 from atoll.methods.parts.kind import MethodKind
 from atoll.settings.signatures import REQUIRED, parameters_of, takes_any
-from atoll.support.errors import AtollError, InputError
+from atoll.support.errors import AtollError, InputError, failure_of
 from atoll.support.wording import unknown
-
-# Code that is not the user's: Atoll, Python, installed packages, and what has no file.
-_NOT_OWN = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<")
 
 _GIVEN: dict[str, Any] = {}  # objects that this process passed directly, by the names that stand for them
 
@@ -61,7 +56,7 @@ def _import(setting: str, name: str, module_name: str) -> Any:
         if isinstance(error, ModuleNotFoundError) and error.name == module_name:
             places = "beside the experiment file, in the working folder and among the installed packages"
             raise InputError(f"{setting} = {name!r}: there is no module {module_name!r}; looked {places}") from error
-        raise _raised(setting, name, "importing it", error) from error
+        raise InputError(f"{setting} = {name!r}: importing it failed ({failure_of(error)})") from error
 
 
 def _attribute(module: Any, path: str) -> Any:
@@ -158,17 +153,9 @@ def bind(
         except AtollError:
             raise
         except Exception as error:
-            raise _raised(setting, _name(rule), "calling it", error) from error
+            raise InputError(f"{setting} = {_name(rule)!r}: calling it failed ({failure_of(error)})") from error
 
     return bound
-
-
-def _raised(setting: str, name: str, doing: str, error: BaseException) -> InputError:
-    """Return an error that says where a user's code failed."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_OWN)]
-    where = f", {Path(own[-1].filename).name} line {own[-1].lineno}" if own else ""
-    told = " ".join(f"{type(error).__name__}: {error}".split())
-    return InputError(f"{setting} = {name!r}: {doing} failed ({told}{where})")
 
 
 def _is_ours(rule: Callable[..., Any]) -> bool:

@@ -11,10 +11,7 @@ from atoll.support.wording import allowed, show
 
 
 def explain(
-    error: ValidationError,
-    table: Mapping[str, Any],
-    model: type[BaseModel],
-    why: Callable[[Sequence[str], str], str],
+    error: ValidationError, table: Mapping[str, Any], model: type[BaseModel], why: Callable[[Sequence[str], str], str]
 ) -> str:
     """Return a sentence on the first fault in a table of settings, and the number of further faults.
 

@@ -145,15 +145,16 @@ def _why(
     return f" is not set, but {_named(table, (next(needing),))} needs it"
 
 
-def unused(table: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return a table's settings, as (section, key), that only functions take which it does not name."""
+def unused(table: Mapping[str, Any], own: Iterable[tuple[str, str]] = ()) -> list[tuple[str, str]]:
+    """Return a table's settings, (section, key), that only functions take which it does not name; `own`: users'."""
     model = settings_model(tuple(chosen(table).items()))
     found = []
     for section in CHOOSING:
         fields = _fields(model, section)
         held = table.get(section, {})
         if isinstance(held, Mapping):
-            found += [(section, key) for key in held if key not in fields and key in takers(section)]
+            known = {*takers(section), *(key for place, key in own if place == section)}
+            found += [(section, key) for key in held if key not in fields and key in known]
     return found
 
 
@@ -204,9 +205,9 @@ def _named(table: Mapping[str, Any], choices: Iterable[NamedChoice]) -> str:
 def who_takes(section: str, key: str) -> str:
     """Return which built-in functions take a setting, as ``method.name = 'ifca' or 'cfl-mgd'``, shortened if many."""
     names: dict[str, list[str]] = {}
-    for setting, _, name in (who.partition(" = ") for who in takers(section)[key]):
+    for setting, _, name in (who.partition(" = ") for who in takers(section).get(key, ())):
         names.setdefault(setting, []).append(name)
-    return " and ".join(f"{setting} = {_some(each)}" for setting, each in names.items())
+    return " and ".join(f"{setting} = {_some(each)}" for setting, each in names.items()) or "your own function"
 
 
 def _some(names: list[str]) -> str:

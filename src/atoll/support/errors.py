@@ -1,8 +1,14 @@
 """The errors that a user sees: bad input, and runs that fail."""
 
 import errno
+import sysconfig
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+# Code that is not the user's: Atoll, Python, installed packages, and what has no file.
+_NOT_OWN = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<")
 
 
 class AtollError(Exception):
@@ -38,6 +44,13 @@ def reading(setting: str) -> Iterator[None]:
 
 class RunError(AtollError):
     """A run that failed although its input was valid (exit code 1)."""
+
+
+def failure_of(error: BaseException) -> str:
+    """Return what a user's code raised, on one line, with the file and line of that code."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_OWN)]
+    where = f", {Path(own[-1].filename).name} line {own[-1].lineno}" if own else ""
+    return " ".join(f"{type(error).__name__}: {error}{where}".split())
 
 
 def reason_of(error: BaseException) -> str:

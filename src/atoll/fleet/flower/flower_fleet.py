@@ -13,13 +13,7 @@ from atoll.fleet.flower.calls import begin_task, forget, is_task_lost, list_node
 from atoll.fleet.flower.guard import OVERHEAD
 from atoll.fleet.flower.receiving import PendingCall, PendingTask, receive
 from atoll.fleet.flower.superlink import Superlink
-from atoll.fleet.flower.wire import (
-    beating,
-    insist,
-    is_transient,
-    make_task,
-    pack,
-)
+from atoll.fleet.flower.wire import beating, insist, is_transient, make_task, pack
 from atoll.fleet.folder.configuration import FleetConfiguration, RegisteredNode, read_fleet
 from atoll.support.errors import RunError
 

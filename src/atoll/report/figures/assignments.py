@@ -14,15 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
-from atoll.report.figures.style import (
-    PALETTE,
-    STYLE,
-    WIDTH_INCHES,
-    add_legend,
-    new_figure,
-    strip_frame,
-    use_log_scale,
-)
+from atoll.report.figures.style import PALETTE, STYLE, WIDTH_INCHES, add_legend, new_figure, strip_frame, use_log_scale
 from atoll.report.reading.records import is_number
 from atoll.report.reading.runs import Run
 from atoll.report.reading.units import format_count

@@ -53,10 +53,7 @@ class Row:
 
 
 def rounds_to_target(
-    runs: Sequence[Run],
-    targets: Sequence[float] | None = None,
-    metric: str = "test_accuracy",
-    stable: bool = False,
+    runs: Sequence[Run], targets: Sequence[float] | None = None, metric: str = "test_accuracy", stable: bool = False
 ) -> list[Row]:
     """Return the cost at which each run first meets each target, without interpolation, and its final results.
 
