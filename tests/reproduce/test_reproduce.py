@@ -1,6 +1,7 @@
 """Judging claims against values worked out by hand, costs, and the page."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -116,6 +117,25 @@ def test_runs_below_twice_chance_decide_nothing() -> None:
         known = [replace(run, config=run.config | {"data": {"dataset": "mnist"}}) for run in runs]
         assert judge(claim, known, [], "paper").status == status
         assert judge(claim, runs, [], "paper").status == "holds"  # nobody knows their number of classes
+
+
+def test_a_gain_is_compared_between_panels_seed_by_seed() -> None:
+    """Losses 0.4 and 0.8 in one panel, a factor of 2; 0.5 and 0.6 in the other, 1.2; the second seed the other way."""
+    claim = make_claim(column="train_loss", check="gain", panel="hard", against="easy")
+
+    def losses(label: str, panel: str, *last: float) -> list[Run]:
+        return make_seeds(label, [1 - value for value in last], panel=panel)
+
+    hard = losses("A", "hard", 0.4, 0.41, 0.39) + losses("B", "hard", 0.8, 0.82, 0.8)
+    easy = losses("A", "easy", 0.5, 0.5, 0.5) + losses("B", "easy", 0.6, 0.61, 0.6)
+    verdict = judge(claim, hard + easy, [], "paper")
+    assert verdict.status == "holds"
+    assert verdict.needs[0].numbers == pytest.approx(
+        [math.log(2 / 1.2), math.log(0.82 / 0.41 / 1.22), math.log(0.8 / 0.39 / 1.2)]
+    )
+    other = judge(claim.model_copy(update={"panel": "easy", "against": "hard"}), hard + easy, [], "paper")
+    assert other.status == "fails"
+    assert judge(claim, hard, [], "paper").status == "not run"
 
 
 def test_faster_and_comparable_exclude_each_other() -> None:

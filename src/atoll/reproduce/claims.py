@@ -18,7 +18,7 @@ Measure = Literal[
     "emd", "emd-weighted", "emd-norm", "emd-norm-weighted",
     "longest", "size-frequency", "size-links", "size-at-2-links", "size-at-3-links", "size-at-4-links",
 ]  # fmt: skip
-Check = Literal["first", "order", "alike", "close", "within", "ratio", "lead", "at-least"]
+Check = Literal["first", "order", "alike", "close", "within", "ratio", "lead", "gain", "at-least"]
 
 FIRST_PANEL = "no activations"
 """The panel of the first reading in recipes that have no panels besides."""
@@ -43,7 +43,8 @@ class Claim(BaseModel):
     best; ``order``: the values are in order, best first; ``alike``: no two differ by more than `tolerance` of the
     largest; ``close``: each is within `tolerance` of `stated`; ``within``: each is within a factor of 1 + `tolerance`;
     ``ratio``: so is the second run's value over the first's; ``lead``: the first run's value less the second's is
-    within `tolerance` of `stated`; ``at-least``: each is at least `bound`. ``first`` and ``order`` hold only for runs
+    within `tolerance` of `stated`; ``gain``: the first run is ahead of the second by a larger factor than in the panel
+    `against`; ``at-least``: each is at least `bound`. ``first`` and ``order`` hold only for runs
     that are ahead by more than the share `margin`; they fail only if one is behind by more than the share `tolerance`.
 
     Attributes:
@@ -62,6 +63,7 @@ class Claim(BaseModel):
         bound: for ``at-least``.
         tolerance: see above.
         margin: see above.
+        against: see above.
         not_at: scales at which the claim cannot be judged, with the reason.
         why: why it fails here, as far as is known.
         reading: the recipe's reading of the paper, if that is ambiguous and the claim depends on it.
@@ -85,6 +87,7 @@ class Claim(BaseModel):
     bound: float | None = None
     tolerance: float = 0.0
     margin: float = 0.0
+    against: str = ""
     not_at: dict[str, str] = Field(default_factory=dict)
     why: str = ""
     reading: str = ""
@@ -147,12 +150,13 @@ def _expand(entry: dict[str, object]) -> list[dict[str, object]]:
     """Return a claim for each of its `panels` and each of the words in `each`, which replace ``{}``."""
     shared = {key: value for key, value in entry.items() if key not in ("panels", "each")}
     panels, words, stated = _texts(entry, "panels"), _texts(entry, "each"), entry.get("stated", ())
-    exploratory = entry.get("exploratory", False)
+    exploratory, against = entry.get("exploratory", False), entry.get("against", "")
     return [
         {
             **shared,
             "panel": panel,
             "exploratory": panel in exploratory if isinstance(exploratory, list) else exploratory,
+            "against": against[panel] if isinstance(against, dict) else against,
             "stated": stated[panel] if isinstance(stated, dict) else stated,
             "says": str(entry["says"]).replace("{}", word),
             "runs": [label.replace("{}", word) for label in _texts(entry, "runs")],

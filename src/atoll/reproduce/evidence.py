@@ -29,6 +29,7 @@ from atoll.support.estimates import Estimate, estimate
 LEAST_SEEDS = 3
 """Fewer seeds settle nothing: two may agree by chance."""
 
+_COMPARING = ("first", "order", "alike", "ratio", "lead", "gain")
 _ROUNDING = 1e-9
 _SURE = 0.95
 
@@ -117,14 +118,16 @@ def summarise(values: Values) -> Estimate:
 
 def needs_of(claim: Claim, values: Sequence[Values]) -> list[ClaimNeed]:
     """Return a claim's conditions, given the values of each of its runs; none if two runs share no seed."""
-    needs = list(
-        _compare(claim, values) if claim.check in ("first", "order", "alike", "ratio", "lead") else _hold(claim, values)
-    )
+    needs = list(_compare(claim, values) if claim.check in _COMPARING else _hold(claim, values))
     return needs if all(need.numbers for need in needs) else []
 
 
 def _compare(claim: Claim, values: Sequence[Values]) -> Iterator[ClaimNeed]:
     """Yield the differences between runs that a claim is about, seed by seed."""
+    if claim.check == "gain":
+        here, there = (_factors(claim, values[low : low + 2]) for low in (0, 2))
+        yield _difference("gain", here, there, (_ROUNDING, math.inf))
+        return
     pairs = {
         "first": [(0, other) for other in range(1, len(values))],
         "order": list(pairwise(range(len(values)))),
@@ -152,6 +155,13 @@ def _compare(claim: Claim, values: Sequence[Values]) -> Iterator[ClaimNeed]:
             need = _difference(name, values[ahead], values[behind], (claim.margin * of + _ROUNDING, math.inf))
             slack = claim.tolerance * of + _ROUNDING
             yield replace(need, fails=(-slack, math.inf))
+
+
+def _factors(claim: Claim, values: Sequence[Values]) -> Values:
+    """Return by seed the logarithm of the factor by which the first run is ahead of the second."""
+    ahead, behind = values[::-1] if claim.lower_is_better else values
+    pairs = {seed: (ahead[seed].number, behind[seed].number) for seed in ahead if seed in behind}
+    return {seed: Value(math.log(a / b)) for seed, (a, b) in pairs.items() if a > 0 and b > 0}
 
 
 def _difference(name: str, of: Values, less: Values, wanted: Range, is_log: bool = False) -> ClaimNeed:

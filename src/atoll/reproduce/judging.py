@@ -71,6 +71,10 @@ def judge(claim: Claim, runs: Sequence[Run], plans: Plans, scale: str, missing: 
 
 def _judge(claim: Claim, runs: Sequence[Run], plans: Plans, scale: str, missing: str) -> Verdict:
     measured = [_measured(claim, label, runs, plans) for label in claim.runs]
+    if claim.against:
+        measured += [
+            _measured(claim.model_copy(update={"panel": claim.against}), own, runs, plans) for own in claim.runs
+        ]
     values = [{seed: value for seed, value in each if value is not None} for each in measured]
     found = tuple(summarise(each) if each else None for each in values)
     if not all(measured):
