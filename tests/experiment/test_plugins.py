@@ -96,6 +96,6 @@ def test_what_a_rule_raises_is_told_with_its_line() -> None:
 
 def test_labels_that_are_not_a_number_are_refused_without_numpys_warning() -> None:
     with pytest.raises(
-        InputError, match=r"clustering\.method = 'own:labels': must return .* one whole number a client"
+        InputError, match=r"clustering\.method = 'own:labels': must return .* one whole number per client"
     ):
         read_labels(np.array([0, np.nan]), 2, "own:labels")
