@@ -66,10 +66,12 @@ class PartyTrainer(Trainer):
         """Move the module, which is scratch space, and the pool to the device.
 
         Raises:
-            InputError: the module is not a `Parties` with as many parties as the population.
+            InputError: the module is not a `Parties` with as many parties as the population, or the rule augments.
         """
         if not isinstance(module, Parties) or len(module.parties) != len(population):
             raise InputError(f"the model must be Parties of {len(population)} parties, as the population is")
+        if rule.augment is not None:
+            raise InputError("data.augment: does not go with parties, each of which has a part of every image")
         super().__init__(module, population, rule, seed, device, precision, by_hand=False, tolerant=tolerant)
         self.parties = module
 
