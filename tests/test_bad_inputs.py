@@ -284,6 +284,21 @@ data.skew=noise data.skew_levels=7
 data.skew=noise data.variance=-1
 data.skew=rotation data.angle=round
 data.skew=colour data.strength=2
+data.augment=crop
+data.augment=5
+data.augment=crop-flip
+data.augment=crop-flip data.shift=-1
+data.augment=crop-flip data.shift=1.5
+data.augment=crop-flip data.shift=1 data.flip=2
+data.augment=crop-flip data.shift=1 data.batchwise=1
+data.augment=cifar
+data.augment=cifar data.brightness=2
+data.augment=cifar data.contrast=-1
+data.shift=1
+data.augment=json:loads
+model.name=alexnet model.crop=0
+model.name=alexnet model.crop=wide
+model.name=alexnet model.edges=1
 data.variance=0.1
 data.dataset=regression data.width=0
 data.dataset=regression data.noise=-0.1

@@ -27,6 +27,7 @@ CHOICES = (
     "atoll.settings.experiment_file",
     "atoll.settings.plugins",
     "atoll.settings.sections",
+    "atoll.local.augment",
     "atoll.local.models",
     "atoll.local.rule",
     "atoll.methods.named_methods",

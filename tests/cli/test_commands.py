@@ -31,6 +31,7 @@ OPTIONS = {
         "--scale",
         "--seeds",
         "--out",
+        "--evidence",
         "--run",
         "--jobs",
         "--device",

@@ -124,7 +124,9 @@ def test_a_failed_run_is_told_and_the_others_go_on(atoll: Command, monkeypatch: 
 
 def test_bad_input(atoll: Command) -> None:
     assert "did you mean 'fedcluster'" in atoll("reproduce", "fedclustr").refused()
-    assert atoll("reproduce", "all", "--scale", "huge").refused() == "--scale huge: must be tiny, small, paper"
+    assert atoll("reproduce", "all", "--scale", "huge").refused() == (
+        "--scale huge: must be tiny, small, paper, or with --no-run largest"
+    )
     assert atoll("reproduce", "all", "--jobs", "0").refused() == "--jobs 0: must be at least 1"
     assert atoll("reproduce", "all", "--device", "toaster").refused().startswith("run.device = 'toaster': is not")
     assert atoll("reproduce", "all", "--seeds", "0").refused() == "--seeds 0: must be at least 1"

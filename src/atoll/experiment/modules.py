@@ -10,6 +10,7 @@ from atoll.data.dataset import Dataset
 from atoll.data.population import Population
 from atoll.engine.chain import Chain, chain_of, require_halves
 from atoll.engine.engine import Method
+from atoll.local.augment import AUGMENTS
 from atoll.local.models import MODELS, Model
 from atoll.local.rule import OPTIMIZERS, LocalRule, MakeOptimizer
 from atoll.local.state import why_wrong_state
@@ -52,7 +53,7 @@ def make_rule(settings: Settings) -> LocalRule:
     """Return the local rule, before the method changes it.
 
     Raises:
-        InputError: the optimiser is unknown, fails, or cannot be used with the method.
+        InputError: the optimiser or the augmentation is unknown, fails, or cannot be used with the method.
     """
     wanted = settings.local
     make = resolve("local.optimizer", wanted.optimizer, OPTIMIZERS)
@@ -60,6 +61,9 @@ def make_rule(settings: Settings) -> LocalRule:
     optimizer = bind("local.optimizer", make, fixed, wanted.model_extra, later=("parameters", "params", "lr"))
     if wanted.optimizer not in OPTIMIZERS:
         _try_optimizer(settings, optimizer)
+    data = settings.data
+    change = resolve("data.augment", data.augment, AUGMENTS)
+    augment = bind("data.augment", change, {**dict(data), "inputs": None}, data.model_extra, later=("inputs",))
     return LocalRule(
         optimizer=optimizer,
         lr=wanted.lr * wanted.lr_factor,
@@ -68,6 +72,7 @@ def make_rule(settings: Settings) -> LocalRule:
         proximal=wanted.proximal,
         lr_decay=wanted.lr_decay,
         epochs=wanted.epochs,
+        augment=None if data.augment == "none" else augment,
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:  # imported only when an optimiser is made, so that reading settings stays fast
     from torch import nn, optim
 
+from atoll.local.augment import Augment
 from atoll.support.errors import InputError
 from atoll.support.limits import BelowOne, Count, NotNegative, Positive, PositiveFloat, Share
 from atoll.support.requiring import require_fields
@@ -36,6 +37,7 @@ class LocalRule:
             starts afresh in every event.
         epochs: instead of `steps`, train for this many epochs of the client's own samples; None: use `steps`. Batches
             are still drawn with replacement, so an epoch is a number of samples.
+        augment: changes the inputs of each step's batch; None: they stay as they are.
 
     Raises:
         InputError: if a number is out of range, or the optimiser is not a function.
@@ -50,6 +52,7 @@ class LocalRule:
     resample_parts: Count = 0
     carry_moments: bool = False
     epochs: PositiveFloat | None = None
+    augment: Augment | None = None
 
     def steps_of(self, samples: int) -> int:
         """Return the local steps of a client with this many samples.

@@ -56,6 +56,7 @@ class Data(Section):
     skew_levels: Positive | None = Field(
         None, description="number of different skews, which are the planted groups; unset: one per client"
     )
+    augment: str = Field("none", description="random changes of training batches; or module:function returning them")
     standardise: Literal["none", "unit", "pool", "image", "given"] = Field(
         "unit",
         description="none: inputs as stored; unit: scaled to a unit range; the others then bring them to mean 0 and "

@@ -19,7 +19,7 @@ ALLOWABLE = r"^(seed|rounds|clustering\.clusters|(model|travel|local|method)\.(\
 """What an owner may allow: a setting or a whole section, but nothing that names a file, a device or a machine."""
 
 _SECTIONS = ("model", "travel", "local", "method", "privacy", "secure")
-_OTHERS = ("clustering.clusters", "data.dataset", "data.standardise", "run.precision", "run.debug")
+_OTHERS = ("clustering.clusters", "data.dataset", "data.augment", "data.standardise", "run.precision", "run.debug")
 # Without a colon no function can be named, without dots and slashes no file.
 _WORD = re.compile(r"[A-Za-z0-9_+-]{1,40}")
 _MOST_ITEMS = 1000
