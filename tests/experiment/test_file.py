@@ -23,6 +23,7 @@ TEXTS = {
     "data.skew": "noise",
     "model.name": "cnn",
     "local.optimizer": "adam",
+    "local.schedule": "CosineAnnealingLR",
     "clustering.method": "timezone",
     "network.topology": "ring",
     "method.select": "size",

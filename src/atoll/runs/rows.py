@@ -117,6 +117,7 @@ class Recorder:
             **self.score(state),
             **self._probe(state),
             "local_loss": local_loss,
+            **self._rate(done),
             "client_updates": self.sums["client_updates"][done],
             "bytes_up": self.experiment.traffic.bytes_up(
                 self.sums["models_up"][done], self.sums["client_updates"][done]
@@ -128,6 +129,13 @@ class Recorder:
         if broken := [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]:
             raise RunError(f"{self._where(done)}: {broken[0]} is not finite; the rows before it are kept")
         return row
+
+    def _rate(self, done: int) -> Row:
+        """Return the learning rate of the last event's round; nothing if it never changes."""
+        rule = self.experiment.method.rule
+        if rule.is_constant:
+            return {}
+        return {"learning_rate": rule.lr_at(self.events[done - 1].round) if done else None}
 
     def _probe(self, state: State) -> Row:
         try:

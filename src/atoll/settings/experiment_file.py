@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from atoll.settings.choices import CHOICES, choices_that_take, method_kind
 from atoll.settings.signatures import asks_for
-from atoll.settings.validation import LISTS, Settings, full_model, unused, validate, who_takes, with_repository
+from atoll.settings.validation import LISTS, Settings, full_model, unused, validate, who_takes, with_plain_names
 from atoll.support.errors import InputError, SettingWarning
 from atoll.support.requiring import require_path
 from atoll.support.untrusted import parse_toml, read_toml
@@ -119,7 +119,7 @@ def compose(layers: Sequence[Table], several: bool = False) -> tuple[Settings, l
     Raises:
         InputError: if a setting is unknown or unused where it stands, or a value has the wrong type or is out of range.
     """
-    whole: Table = dict(with_repository(reduce(overlay, layers)))
+    whole: Table = dict(with_plain_names(reduce(overlay, layers)))
     idle = unused(whole)
     unset = [(section, key) for section, key in idle if whole[section][key] is None]
     inherited = [each for each in idle if each not in unset and _is_inherited(*each, layers, several)]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from atoll.settings.choices import CHOICES
+from atoll.settings.choices import CHOICES, NamedChoice
 from atoll.settings.validation import Settings, full_model
 
 DRAFT = "http://json-schema.org/draft-07/schema#"  # the draft that TOML editors read
@@ -43,18 +43,28 @@ def experiment_schema() -> dict[str, Any]:
 def _open_for_own(section: dict[str, Any]) -> dict[str, Any]:
     """Return a section that may hold any setting if it names a user's function."""
     names = {choice.section: Settings.model_fields[choice.section].annotation.__name__ for choice in CHOICES}  # type: ignore[union-attr]
-    keys = {choice.key: choice.default is None for choice in CHOICES if names[choice.section] == section["title"]}
-    if not keys:
+    choices = [choice for choice in CHOICES if names[choice.section] == section["title"]]
+    if not choices:
         return section
+    patterns = {choice.key: {"pattern": _pattern(choice)} for choice in choices}
     own = [
-        {"properties": {key: {"contains": {"pattern": ":"}} if is_list else {"pattern": ":"}}, "required": [key]}
-        for key, is_list in keys.items()
+        {
+            "properties": {each.key: patterns[each.key] if each.default else {"contains": patterns[each.key]}},
+            "required": [each.key],
+        }
+        for each in choices
     ]
     closed = {"propertyNames": {"enum": list(section["properties"])}}
     return {key: value for key, value in section.items() if key != "additionalProperties"} | {
         "if": {"anyOf": own},
         "else": closed,
     }
+
+
+def _pattern(choice: NamedChoice) -> str:
+    """Return what matches names of functions whose parameters are not known here: a user's own, and PyTorch's."""
+    lazy = sorted(choice.functions.keys() - choice.known_functions.keys())
+    return "|".join([":", r"^torch\.", *(f"^{name}$" for name in lazy)]) if lazy else ":"
 
 
 def _table(description: str, properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,7 +97,11 @@ class TravelSettings(Section):
 class Local(Section):
     """How a client trains."""
 
-    optimizer: str = Field("sgd", description="the optimiser; or module:function returning a torch Optimizer")
+    optimizer: str = Field(
+        "sgd",
+        description="the optimiser, any of PyTorch's by its name, such as adamw or torch.optim.AdamW, with its own "
+        "parameters as settings; or module:function returning a torch Optimizer",
+    )
     lr: PositiveFloat = Field(0.05, description="learning rate")
     steps: Positive = Field(20, description="local steps in each local training")
     epochs: PositiveFloat | None = Field(
@@ -107,6 +111,13 @@ class Local(Section):
     proximal: NotNegative = Field(0.0, description="FedProx's mu")
     lr_factor: PositiveFloat = Field(1.0, description="multiplies lr, so that runs can share lr and differ in this")
     lr_decay: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="multiplies the learning rate every round")
+    schedule: str = Field(
+        "constant",
+        description="the learning rate of each round: any of PyTorch's schedulers, such as CosineAnnealingLR, or "
+        "cosine, with its own parameters as settings; list: local.rates; or module:function of round and lr returning "
+        "the rate, or of optimizer returning a scheduler",
+    )
+    warmup_rounds: Count = Field(0, description="rounds in which the rate rises evenly to lr; the schedule follows")
 
 
 class ClusteringSettings(Section):
