@@ -18,6 +18,8 @@ from atoll.support.errors import InputError, SettingWarning
 TEXTS = {
     "name": "another name",
     "run.device": "cpu",
+    "model.start": "before.safetensors",
+    "run.stop_at": "test_loss patience 5",
     "data.dataset": "regression",
     "data.partition": "shards",
     "data.skew": "noise",

@@ -70,6 +70,11 @@ class ModelSettings(Section):
     """What is trained."""
 
     name: str = Field("mlp", description="the network; or module:factory returning an nn.Module")
+    start: str | None = Field(
+        None,
+        description="the model to start from: a .safetensors file, a state dict (.pt), or another run's folder; unset: "
+        "drawn from the seed",
+    )
     travels: Literal["all", "trainable"] | list[str] = Field(
         "all",
         description="what is communicated: all; trainable: all but frozen parameters; or patterns of names, the rest "
@@ -307,6 +312,11 @@ class RunSettings(Section):
     )
     virtual_seconds: PositiveFloat | None = Field(
         None, description="end the run after this much virtual time, or after `rounds` if that comes first"
+    )
+    stop_at: Annotated[str | None, MAY_DIFFER] = Field(
+        None,
+        description="end the run early: 'test_accuracy >= 0.9', 'test_loss <= 0.1', 'test_loss patience 5' (rounds "
+        "without a better value), or several with 'or'; any metric of the rows",
     )
     evaluate_every: Positive = Field(1, description="rounds between evaluations")
     evaluate_samples: Positive | None = Field(
