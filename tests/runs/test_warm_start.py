@@ -91,7 +91,7 @@ def test_predictions_take_stored_inputs(how: str) -> None:
 
 def test_regression_predicts_numbers() -> None:
     result = atoll.run(
-        TINY, data={"dataset": "regression", "partition": "groups"}, method={"name": "fedavg"}, model="linear"
+        TINY, data={"dataset": "regression", "partition": "iid"}, method={"name": "fedavg"}, model="linear"
     )
     data = atoll.Experiment(result.settings).population.data
     errors = (result.predict(data.test_inputs) - data.test_targets) ** 2 / 2
