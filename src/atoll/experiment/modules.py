@@ -12,7 +12,7 @@ from atoll.data.population import Population
 from atoll.engine.chain import Chain, chain_of, require_halves
 from atoll.engine.engine import Method
 from atoll.local.models import MODELS, Model
-from atoll.local.rates import SCHEDULES, fill, require_rates, scheduled_rates, warmed_up
+from atoll.local.rates import SCHEDULES, fill, scheduled_rates, warmed_up
 from atoll.local.rule import OPTIMIZERS, LocalRule, MakeOptimizer
 from atoll.local.state import why_wrong_state
 from atoll.local.task import ClientTask, ClientUpdate
@@ -76,11 +76,7 @@ def make_rule(settings: Settings) -> LocalRule:
 
 
 def _make_rates(settings: Settings) -> tuple[float, ...]:
-    """Return the learning rate of each round; nothing if it is constant, but for `local.lr_decay`.
-
-    Raises:
-        InputError: the schedule fails, ends before the run, or gives something else than rates.
-    """
+    """Return the learning rate of each round; nothing if it is constant, but for `local.lr_decay`."""
     wanted, lr = settings.local, settings.local.lr * settings.local.lr_factor
     warmup = min(wanted.warmup_rounds, settings.rounds)
     if wanted.schedule == "constant" and not warmup:
@@ -93,7 +89,7 @@ def _make_rates(settings: Settings) -> tuple[float, ...]:
         rates = scheduled_rates(lambda optimizer: own(given | {"optimizer": optimizer}), lr, rounds)
     else:
         rates = [own(given | {"round": round_}) for round_ in range(rounds)]
-    return require_rates(wanted.schedule, warmed_up(rates, lr, warmup))
+    return warmed_up(wanted.schedule, rates, lr, warmup)
 
 
 def let_stay(settings: Settings, method: Method, module: nn.Module) -> Method:

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -54,21 +54,16 @@ def spelled(setting: str, name: str) -> str:
     if setting == "local.optimizer":
         known = {each.lower() for each in OPTIMIZER_CLASSES}
         return "torch.optim.SGD" if found and own == "SGD" else own.lower() if found or own.lower() in known else name
-    known_schedules = {each.lower(): each for each in SCHEDULE_CLASSES} | _SHORT
-    return known_schedules.get(own.lower(), own)
+    return ({each.lower(): each for each in SCHEDULE_CLASSES} | _SHORT).get(own.lower(), own)
 
 
 @dataclass(frozen=True)
 class TorchClass:
-    """A class of PyTorch as a function; its parameters, unset unless given, are settings.
-
-    Not even its signature is read before it is used, since that takes importing PyTorch.
-    """
+    """A class of PyTorch as a function whose parameters, unset unless given, are settings; read only when used."""
 
     setting: str
     module: str
     class_name: str
-    given: tuple[str, ...]
     left_out: tuple[str, ...]
     fixed: tuple[tuple[str, Any], ...] = ()
     is_lazy = True
@@ -77,8 +72,7 @@ class TorchClass:
         return self.class_name
 
     @cached_property
-    def made(self) -> Callable[..., Any]:
-        """The class."""
+    def _made(self) -> Callable[..., Any]:
         found = getattr(import_module(self.module), self.class_name, None)
         if found is None:
             raise InputError(f"{self.setting} = {self.class_name!r}: this version of PyTorch has none")
@@ -86,15 +80,12 @@ class TorchClass:
 
     @property
     def __signature__(self) -> inspect.Signature:
+        own = [each for each in inspect.signature(self._made).parameters.values() if each.name not in self.left_out]
+        unset = {each.name: None for each in own if each.default is not each.empty or each.name in _FILLED}
         kind = inspect.Parameter.KEYWORD_ONLY
-        given = [inspect.Parameter(name, kind) for name in self.given]
-        return inspect.Signature([*given, *self._settings(kind)])
-
-    def _settings(self, kind: Any) -> Iterator[inspect.Parameter]:
-        for name, each in list(inspect.signature(self.made).parameters.items()):
-            if name not in self.given and name not in self.left_out:
-                unset = inspect.Parameter.empty if each.default is each.empty and name not in _FILLED else None
-                yield inspect.Parameter(name, kind, default=unset, annotation=_type_of(each))
+        return inspect.Signature(
+            [each.replace(kind=kind, default=unset.get(each.name, each.empty), annotation=_type_of(each)) for each in own]
+        )
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
         """Make an object; lists become tuples.
@@ -102,53 +93,43 @@ class TorchClass:
         Raises:
             InputError: PyTorch rejects the settings.
         """
+        given = {key: tuple(each) if isinstance(each, list) else each for key, each in settings.items()}
         try:
-            given = {key: tuple(each) if isinstance(each, list) else each for key, each in settings.items()}
-            return self.made(*args, **given, **dict(self.fixed))
+            return self._made(*args, **given, **dict(self.fixed))
         except (ValueError, TypeError, RuntimeError) as error:
             told = " ".join(str(error).split())
             raise InputError(f"{self.setting} = {self.class_name!r}: PyTorch rejects its settings ({told})") from error
 
 
-_MOMENTUM = ("cycle_momentum", "base_momentum", "max_momentum")
 _FILLED = ("T_max", "base_lr", "total_steps")  # left unset, they follow from the run
+_MOMENTUM = ("cycle_momentum", "base_momentum", "max_momentum")
+_NO_SETTINGS = ("last_epoch", "verbose", "scale_fn", "scale_mode", "epochs", "steps_per_epoch", *_MOMENTUM)
 
 
 def _type_of(parameter: inspect.Parameter) -> Any:
     """Return a parameter's type as TOML can hold it, from its default and else from its annotation."""
     default, said = parameter.default, str(parameter.annotation)
-    if isinstance(default, bool):
-        return bool
     if isinstance(default, tuple):
         return Annotated[list[Number], Field(min_length=len(default), max_length=len(default))]
-    if isinstance(default, str) or "Literal" in said:
-        return str
-    if "Iterable" in said or "Sequence" in said:
+    if "Iterable" in said:
         return list[int]
-    if "bool" in said:
-        return bool
-    if default in (None, inspect.Parameter.empty) and "str" in said:
+    if isinstance(default, str) or "Literal" in said or "str" in said:
         return str
+    if isinstance(default, bool) or "bool" in said:
+        return bool
     return int if "int" in said and "float" not in said else Number
 
 
 def torch_optimizers() -> dict[str, TorchClass]:
     """Return PyTorch's optimisers by name. `Adagrad.lr_decay` is left out: it would hide `local.lr_decay`."""
     names = {name.lower(): name for name in OPTIMIZER_CLASSES} | {"torch.optim.SGD": "SGD"}
-    return {
-        key: TorchClass("local.optimizer", "torch.optim", name, (), ("params", "lr", "lr_decay"))
-        for key, name in names.items()
-    }
+    return {key: TorchClass("local.optimizer", "torch.optim", name, ("lr_decay",)) for key, name in names.items()}
 
 
 def torch_schedules() -> dict[str, TorchClass]:
     """Return PyTorch's schedules by name; what they do with momentum is left out."""
-    left_out = ("last_epoch", "verbose", "scale_fn", "scale_mode", "epochs", "steps_per_epoch", *_MOMENTUM)
-    no_momentum = (("cycle_momentum", False),)
+    still = dict.fromkeys(("CyclicLR", "OneCycleLR"), (("cycle_momentum", False),))
+    place = "torch.optim.lr_scheduler"
     return {
-        name: TorchClass(
-            *("local.schedule", "torch.optim.lr_scheduler", name, ("optimizer",), left_out),
-            no_momentum if name in ("CyclicLR", "OneCycleLR") else (),
-        )
-        for name in SCHEDULE_CLASSES
+        name: TorchClass("local.schedule", place, name, _NO_SETTINGS, still.get(name, ())) for name in SCHEDULE_CLASSES
     }

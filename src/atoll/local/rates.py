@@ -49,44 +49,31 @@ def scheduled_rates(make: "Callable[[Optimizer], LRScheduler]", lr: float, round
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
     scheduler = make(optimizer)
     if not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
-        raise InputError(
-            f"local.schedule: must return a torch.optim.lr_scheduler.LRScheduler, "
-            f"it returned {type(scheduler).__name__!r}"
-        )
-    rates = list[float]()
-    for round_ in range(rounds):
-        rates.append(float(optimizer.param_groups[0]["lr"]))
+        raise InputError(f"local.schedule: must return an LRScheduler, it returned {type(scheduler).__name__!r}")
+    rates = [float(optimizer.param_groups[0]["lr"])][:rounds]
+    while len(rates) < rounds:
         optimizer.step()
         try:
-            if round_ < rounds - 1:
-                scheduler.step()
+            scheduler.step()
         except ValueError as error:
-            told = " ".join(str(error).split())
-            raise InputError(
-                f"local.schedule: its rates end after {round_ + 1} rounds, but rounds = {rounds} ({told})"
-            ) from error
+            ends = f"its rates end after {len(rates)} rounds, but rounds = {rounds}"
+            raise InputError(f"local.schedule: {ends} ({' '.join(str(error).split())})") from error
+        rates.append(float(optimizer.param_groups[0]["lr"]))
     return rates
 
 
-def warmed_up(rates: list[float], lr: float, warmup_rounds: int) -> list[float]:
-    """Return the rates after others that rise evenly towards `lr`: ``lr * (r + 1) / (warmup_rounds + 1)`` in round r.
+def warmed_up(name: str, rates: list[Any], lr: float, warmup_rounds: int) -> tuple[float, ...]:
+    """Return rates after others that rise evenly towards `lr`: ``lr * (r + 1) / (warmup_rounds + 1)`` in round r.
 
-    >>> warmed_up([0.4, 0.2], 0.4, 3)
-    [0.1, 0.2, 0.3, 0.4, 0.2]
-    """
-    return [lr * (round_ + 1) / (warmup_rounds + 1) for round_ in range(warmup_rounds)] + rates
-
-
-def require_rates(name: str, rates: list[Any]) -> tuple[float, ...]:
-    """Return rates as floats.
+    >>> warmed_up("list", [0.4, 0.2], 0.4, 3)
+    (0.1, 0.2, 0.3, 0.4, 0.2)
 
     Raises:
-        InputError: one is not a finite number of at least 0; names its round.
+        InputError: a rate is not a finite number of at least 0; names its round.
     """
-    for round_, rate in enumerate(rates):
+    whole = [lr * (round_ + 1) / (warmup_rounds + 1) for round_ in range(warmup_rounds)] + rates
+    for round_, rate in enumerate(whole):
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < math.inf:
-            raise InputError(
-                f"local.schedule = {name!r}: the rate of round {round_} is {rate!r}; must be a finite number of "
-                "at least 0"
-            )
-    return tuple(map(float, rates))
+            wrong = f"the rate of round {round_} is {rate!r}"
+            raise InputError(f"local.schedule = {name!r}: {wrong}; must be a finite number of at least 0")
+    return tuple(map(float, whole))

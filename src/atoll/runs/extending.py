@@ -1,7 +1,7 @@
 """Lets a run go on for longer than it was begun for, if the longer run begins as this one did."""
 
 import json
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +45,7 @@ def extend(folder: RunFolder, recorder: Recorder) -> None:
         stopping = Stopping(recorder.rules)
         stopping.resume(folder.rows())
         if not stopping.why:
-            folder.reopen()
+            folder.lengthen(settings, recorder.schedule)
 
 
 def _why_not(folder: RunFolder, first: Experiment, longer: Experiment) -> str:
@@ -85,19 +85,13 @@ def with_starts(state: State, schedule: Schedule) -> State:
     return replace(state, starts=tuple(starts))
 
 
-def _parts(method: Method) -> Mapping[str, Any]:
+def _parts(method: Method) -> list[Any]:
     """Return what training depends on besides the schedule and its rates, as far as it can be compared."""
-    held = {
-        "rule": replace(method.rule, rates=()),
-        "trainer": method.trained_by,
-        "stages": [(stage.name, stage.digest) for stage in method.stages],
-        **{name: getattr(method, name) for name in ("assign", "combine", "server_rule", "regroup", "shared", "starts")},
-    }
-    return {name: _plain(value) for name, value in held.items()}
-
-
-def _plain(value: Any) -> Any:
-    try:
-        return plain(value, "the method")
-    except InputError:
-        return None
+    stages = [(stage.name, stage.digest) for stage in method.stages]
+    found: list[Any] = [replace(method.rule, rates=()), method.trained_by, stages]
+    found += [method.assign, method.combine, method.server_rule, method.regroup, method.shared, method.starts]
+    made: list[Any] = []
+    for each in found:
+        with suppress(InputError):
+            made.append(plain(each, "the method"))
+    return made

@@ -196,17 +196,13 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise InputError(f"--resume: {self.path / 'config.toml'} cannot be read ({error})") from error
 
-    def reopen(self) -> None:
-        """Make a finished run an unfinished one; its rows and checkpoints stay."""
-        (self.path / "summary.json").unlink(missing_ok=True)
-
     def lengthen(self, settings: Settings, schedule: Schedule) -> None:
-        """Give the run a longer schedule; killed at any point, it can be lengthened again.
+        """Give the run another schedule, and make it unfinished; killed at any point, it can be lengthened again.
 
         Raises:
             RunError: it cannot be written.
         """
-        self.reopen()
+        (self.path / "summary.json").unlink(missing_ok=True)
         write_schedule(self.schedule, schedule)
         place = self.path / "environment.json"
         environment = read_json(place, self.path) | {"schedule": digest_of_file(self.schedule)}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from atoll.settings.choices import CHOICES, NamedChoice
+from atoll.settings.choices import CHOICES
 from atoll.settings.validation import Settings, full_model
 
 DRAFT = "http://json-schema.org/draft-07/schema#"  # the draft that TOML editors read
@@ -46,25 +46,19 @@ def _open_for_own(section: dict[str, Any]) -> dict[str, Any]:
     choices = [choice for choice in CHOICES if names[choice.section] == section["title"]]
     if not choices:
         return section
-    patterns = {choice.key: {"pattern": _pattern(choice)} for choice in choices}
-    own = [
-        {
-            "properties": {each.key: patterns[each.key] if each.default else {"contains": patterns[each.key]}},
-            "required": [each.key],
+    own: list[Any] = []
+    for choice in choices:
+        lazy = choice.functions.keys() - choice.known_functions.keys()  # PyTorch's, whose parameters are not known here
+        pattern = {
+            "pattern": "|".join([":", *(f"^{name}$" for name in sorted(lazy)), *([r"^torch\."] if lazy else [])])
         }
-        for each in choices
-    ]
+        value = pattern if choice.default is not None else {"contains": pattern}
+        own.append({"properties": {choice.key: value}, "required": [choice.key]})
     closed = {"propertyNames": {"enum": list(section["properties"])}}
     return {key: value for key, value in section.items() if key != "additionalProperties"} | {
         "if": {"anyOf": own},
         "else": closed,
     }
-
-
-def _pattern(choice: NamedChoice) -> str:
-    """Return what matches names of functions whose parameters are not known here: a user's own, and PyTorch's."""
-    lazy = sorted(choice.functions.keys() - choice.known_functions.keys())
-    return "|".join([":", r"^torch\.", *(f"^{name}$" for name in lazy)]) if lazy else ":"
 
 
 def _table(description: str, properties: Mapping[str, Any]) -> dict[str, Any]:
