@@ -97,6 +97,11 @@ def test_on_row_sees_every_row_and_can_stop() -> None:
     assert result.summary["stopped"] == "in round 3, since on_row returned something true"
 
 
+def test_a_metric_that_the_rows_lack_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"run\.stop_at: the rows of this run have no 'ari'; they have event, round"):
+        run(tmp_path / "a", stop_at="ari >= 0.5")
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [

@@ -84,7 +84,10 @@ class TorchClass:
         unset = {each.name: None for each in own if each.default is not each.empty or each.name in _FILLED}
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Signature(
-            [each.replace(kind=kind, default=unset.get(each.name, each.empty), annotation=_type_of(each)) for each in own]
+            [
+                each.replace(kind=kind, default=unset.get(each.name, each.empty), annotation=_type_of(each))
+                for each in own
+            ]
         )
 
     def __call__(self, *args: Any, **settings: Any) -> Any:

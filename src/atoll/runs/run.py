@@ -173,7 +173,7 @@ def _train(
 ) -> Generator[RunProgress]:
     """Take all steps, and write the summary."""
     done, total = saver.state.events_done, len(recorder.schedule)
-    is_over = done > 0 and stopping.why != ""
+    is_over = 0 < done < total and stopping.why != ""
     try:
         yield RunProgress(done, done if is_over else total, rows[-1], tuple(warnings), stopped=stopping.why * is_over)
         with closing(steps):

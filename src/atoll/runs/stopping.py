@@ -1,6 +1,5 @@
 """What ends a run before its last round: a metric's value, no better one for some rounds, or a function."""
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,10 +11,11 @@ from atoll.support.wording import unknown
 
 OnRow = Callable[[Row], object]
 
-_FORM = re.compile(r"(\w+)\s*(?:(>=|<=)\s*(\S+)|patience\s+(\d+))")
+_NUMBER = r"[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?"
+_FORM = re.compile(rf"(\w+)\s*(?:(>=|<=)\s*({_NUMBER})|patience\s+(\d+))")
 _COLUMNS = ("train_loss", "test_loss", "test_accuracy", "local_loss", "mean_cluster_accuracy", "worst_cluster_accuracy")
 _MEASURED = ("h_device", "h_cluster")
-_COSTS = ("virtual_time", "wall_time", "client_updates", "bytes_up", "bytes_down", "epsilon", "ari")
+_COSTS = ("virtual_time", "wall_time", "client_updates", "bytes_up", "bytes_down", "epsilon", "ari", "parameter_error")
 
 
 @dataclass(frozen=True)
@@ -63,26 +63,19 @@ def stop_rules(experiment: Experiment, probed: Sequence[str]) -> list[StopRule]:
     rules = []
     for text in re.split(r"\s+or\s+", (run.stop_at or "").strip()) if run.stop_at is not None else ():
         found = _FORM.fullmatch(text)
-        limit = _number(found[3] or found[4]) if found else math.nan
-        if not found or math.isnan(limit):
+        if not found:
             forms = "'test_accuracy >= 0.9', 'test_loss <= 0.1', 'test_loss patience 5' (rounds), or several with 'or'"
             raise InputError(f"{told}: must be such as {forms}")
         if found[1] not in (known := [*_COLUMNS, *_COSTS, *(_MEASURED if run.heterogeneity else ()), *probed]):
             raise InputError(f"{told}: {found[1]!r} is {unknown(found[1], known)}")
         if found[1].endswith("accuracy") and not experiment.clients.dealt.data.classes:
             raise InputError(f"{told}: the data have no classes, so there is no {found[1]}")
+        limit = float(found[3] or found[4])
         if found[4] and limit < run.evaluate_every:
             each = f"run.evaluate_every = {run.evaluate_every}"
             raise InputError(f"{told}: {each} gives no evaluation in {limit:g} rounds; lower it, or wait longer")
         rules.append(StopRule(found[1], found[2] or "patience", limit))
     return rules
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 class Stopping:
@@ -104,9 +97,17 @@ class Stopping:
             self._look(rows[:count])
 
     def take(self, rows: Sequence[Row]) -> None:
-        """Look at the last row, which is new; before training, rules do not apply."""
+        """Look at the last row, which is new; before training, rules do not apply.
+
+        Raises:
+            InputError: the first row lacks the metric of a rule.
+        """
         if len(rows) > 1:
             self._look(rows)
+        elif missing := [rule.metric for rule in self._rules if rule.metric not in rows[0]]:
+            raise InputError(
+                f"run.stop_at: the rows of this run have no {missing[0]!r}; they have {', '.join(rows[0])}"
+            )
         if self._on_row is not None and self._on_row(dict(rows[-1])):
             self.why = self.why or f"in round {rows[-1]['round']}, since on_row returned something true"
 
