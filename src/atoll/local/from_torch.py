@@ -50,10 +50,10 @@ def spelled(setting: str, name: str) -> str:
     found = _PLACE.fullmatch(name)
     own = found[1] if found else name
     if own.lower() in REFUSED:
-        raise InputError(f"{setting} = {name!r}: {REFUSED[own.lower()]}")
+        raise InputError(f"{setting} = {own!r}: {REFUSED[own.lower()]}")
     if setting == "local.optimizer":
         known = {each.lower() for each in OPTIMIZER_CLASSES}
-        return "torch.optim.SGD" if found and own == "SGD" else own.lower() if found or own.lower() in known else name
+        return "torch-sgd" if found and own == "SGD" else own.lower() if found or own.lower() in known else name
     return ({each.lower(): each for each in SCHEDULE_CLASSES} | _SHORT).get(own.lower(), own)
 
 
@@ -125,7 +125,7 @@ def _type_of(parameter: inspect.Parameter) -> Any:
 
 def torch_optimizers() -> dict[str, TorchClass]:
     """Return PyTorch's optimisers by name. `Adagrad.lr_decay` is left out: it would hide `local.lr_decay`."""
-    names = {name.lower(): name for name in OPTIMIZER_CLASSES} | {"torch.optim.SGD": "SGD"}
+    names = {name.lower(): name for name in OPTIMIZER_CLASSES} | {"torch-sgd": "SGD"}
     return {key: TorchClass("local.optimizer", "torch.optim", name, ("lr_decay",)) for key, name in names.items()}
 
 
