@@ -102,6 +102,7 @@ model.name=5
 model.name=cnn
 model.name=alexnet
 model.name=json:loads
+model.start=nowhere.pt
 model.travels=none
 model.travels=[]
 model.travels=['nothing.*']
@@ -150,7 +151,13 @@ local.batch_size=-2
 local.batch_size=4.0
 local.batch_size=all
 local.batch_size=
-local.optimizer=adamw
+local.optimizer=adamx
+local.optimizer=lbfgs
+local.schedule=cosin
+local.schedule=step
+local.schedule=ReduceLROnPlateau
+local.schedule=list local.rates=[0.1]
+local.warmup_rounds=-1
 local.optimizer=json:loads
 local.optimizer=momentum local.momentum=1
 local.optimizer=momentum local.momentum=-0.1
@@ -247,6 +254,8 @@ run.executor=fleet
 run.executor=cores run.workers=0
 run.workers=-1
 run.device=gpu
+run.stop_at=accuracy
+run.stop_at=test_acc>=0.9
 run.device=cuda:99
 run.device=
 run.precision=float64
@@ -1168,8 +1177,8 @@ run(rounds=np.array([2, 3]))
 run(seed=1.0e300)
 run(method="fedavg", fraction=0.5)
 run(method={"name": "fedavg", "fraction": None})
-run(local={"optimizer": "adamw"})
-run(local={"optimizer": torch.optim.Adam})
+run(local={"optimizer": "adamx"})
+run(local={"optimizer": torch.optim.LBFGS})
 run("quickstart", only="")
 run("quickstart", only=5)
 run_all("quickstart", only="nothing")

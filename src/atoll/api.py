@@ -14,6 +14,7 @@ from atoll.runs.probes import check_probes
 from atoll.runs.result import Result, read_result
 from atoll.runs.run import RunProgress, run_events
 from atoll.runs.run_folders import begin_folders, name_folders, prepare_folders
+from atoll.runs.stopping import OnRow
 from atoll.runs.titles import choose_runs, title_of
 from atoll.settings.experiment_file import make_runs, read_experiment, resolved
 from atoll.settings.given_objects import named
@@ -40,6 +41,7 @@ def run(
     resume: bool = False,
     overwrite: bool = False,
     progress: bool = False,
+    on_row: OnRow | None = None,
     **settings: Any,
 ) -> Result:
     """Execute one run to its end.
@@ -56,6 +58,8 @@ def run(
         resume: continue from the last checkpoint in `out`, if there is one; a finished run is only read.
         overwrite: replace the run in `out`.
         progress: whether to show a progress bar, in a terminal or a notebook; otherwise nothing is printed.
+        on_row: called with each new row of metrics (a dict, as in ``metrics.jsonl``) once it is written; if it returns
+            something true, the run ends there, as finished (``result.summary["stopped"]``).
         settings: overrides, such as ``rounds=5`` or ``local={"lr": 0.1}``; your own functions and data sets can be
             passed directly, such as ``clustering=function``, ``model=function`` or ``data=dataset``.
 
@@ -69,7 +73,7 @@ def run(
         raise InputError(
             f"the experiment has {len(experiments)} runs ({titles}); choose one with only=..., or call atoll.run_all"
         )
-    (result,) = _run_each(experiments, out, resume, overwrite, progress).values()
+    (result,) = _run_each(experiments, out, resume, overwrite, progress, on_row).values()
     return result
 
 
@@ -110,7 +114,12 @@ def _experiments(source: Source, scale: str | None, only: str | None, settings: 
 
 
 def _run_each(
-    experiments: list[Experiment], out: Path | str | None, resume: bool, overwrite: bool, progress: bool
+    experiments: list[Experiment],
+    out: Path | str | None,
+    resume: bool,
+    overwrite: bool,
+    progress: bool,
+    on_row: OnRow | None = None,
 ) -> dict[str, Result]:
     if resume and (out is None or overwrite):
         raise InputError("resume=True: needs the run's folder in `out`, and cannot be combined with overwrite=True")
@@ -129,7 +138,7 @@ def _run_each(
         with _counter(len(experiments), progress) as count:
             for each, place in zip(experiments, folders, strict=True):
                 title = title_of(each.settings) or each.settings.name
-                results.append(_run_one(each, place, resume, overwrite, title if progress else None))
+                results.append(_run_one(each, place, resume, overwrite, title if progress else None, on_row))
                 count()
     kept = [result if out else replace(result, folder=None) for result in results]
     return {
@@ -137,10 +146,12 @@ def _run_each(
     }
 
 
-def _run_one(experiment: Experiment, place: Path, resume: bool, overwrite: bool, title: str | None) -> Result:
+def _run_one(
+    experiment: Experiment, place: Path, resume: bool, overwrite: bool, title: str | None, on_row: OnRow | None
+) -> Result:
     """Execute a run, under a progress bar with this title; None: nothing is shown."""
     told = list[str]()
-    live = tracked(run_events(experiment, place, resume, overwrite), experiment.settings, place, resume)
+    live = tracked(run_events(experiment, place, resume, overwrite, on_row=on_row), experiment.settings, place, resume)
     with closing(live) as steps, _bar(title) as show:
         for step in steps:
             told += step.warnings

@@ -68,6 +68,15 @@ def test_the_commands_and_files_of_the_page_on_planning_run(tmp_path: Path) -> N
     assert "CenAsy" in (tmp_path / "runs/patterns/table.md").read_text()
 
 
+@pytest.mark.more
+def test_the_page_on_training_runs(tmp_path: Path) -> None:
+    assert write_files(DOCS / "training.md", tmp_path) == ["rates.toml"]
+    run_together(commands(DOCS / "training.md"), tmp_path)
+    assert json.loads((tmp_path / "runs" / "rates" / "summary.json").read_text())["rounds"] == 12
+    assert "in round" in json.loads((tmp_path / "runs" / "early" / "summary.json").read_text())["stopped"]
+    exec(blocks_of("training.md", "python"), {})
+
+
 @pytest.mark.slow
 def test_the_times_on_the_page_on_choosing_are_those_of_its_experiment(tmp_path: Path) -> None:
     write_files(DOCS / "choosing.md", tmp_path)

@@ -145,6 +145,8 @@ def _run_one(
                 view.say(f"run.executor = {settings.run.executor!r}: {experiment.execution.choice}")
             for warning in progress.warnings:
                 view.say(f"warning: {warning}")
+            if progress.stopped:
+                view.say(f"stopped: {progress.stopped}")
             view.show(progress.events_done, progress.events, describe(progress.row) if progress.row else "")
             interrupts.is_patient = True
             if interrupts.ends(progress):

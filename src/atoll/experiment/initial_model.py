@@ -9,6 +9,7 @@ from torch import nn
 from atoll.experiment.chosen_stages import upload_share
 from atoll.experiment.clients import Clients
 from atoll.experiment.modules import draw_module
+from atoll.experiment.start_model import load_start
 from atoll.local.models import without
 from atoll.local.travel import staying
 from atoll.local.weights import check_outputs, count_bytes, place, require_device
@@ -37,8 +38,11 @@ class InitialModel:
         return module
 
     def draw(self, cluster: int = 0, restart: int = 0) -> nn.Module:
-        """Return a module with separate initial weights for each cluster and restart."""
-        return draw_module(self.settings, self.clients.dealt.data, cluster, restart)
+        """Return a module with separate initial weights for each cluster and restart, or those of `model.start`."""
+        module = draw_module(self.settings, self.clients.dealt.data, cluster, restart)
+        if self.settings.model.start is not None:
+            load_start(module, self.settings.model.start)
+        return module
 
     def copy(self) -> nn.Module:
         """Return a copy of the module on the device; the original stays untrained, so that a run can be repeated."""

@@ -59,6 +59,11 @@ class PlannedMethod:
         noise = from_system if settings.run.executor == "fleet" else from_seed(settings.seed)
         method = add_stages(settings, self._without_stages(), sizes, deepcopy(self.initial.module), noise)
         method = self._replaying(method)
+        if (start := settings.model.start) is not None and method.starts > 1:
+            raise InputError(
+                f"model.start = {start!r}: cannot be used with method.name = {settings.method.name!r}, whose clusters "
+                "start from models that differ"
+            )
         check_cohorts(method, sizes)
         if mechanism is None:
             return method, None

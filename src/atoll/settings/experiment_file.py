@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from atoll.settings.choices import CHOICES, choices_that_take, chosen, method_kind, taken
 from atoll.settings.signatures import asks_for
-from atoll.settings.validation import LISTS, Settings, full_model, unused, validate, who_takes, with_repository
+from atoll.settings.validation import LISTS, Settings, full_model, unused, validate, who_takes, with_plain_names
 from atoll.support.errors import InputError, SettingWarning
 from atoll.support.requiring import require_path
 from atoll.support.untrusted import parse_toml, read_toml
@@ -117,7 +117,7 @@ def _taken(layers: Sequence[Table]) -> Iterator[Key]:
     """Yield the settings that the layers' functions take, with and without the last; none where one is unknown."""
     for some in (layers, layers[:-1]):
         with suppress(InputError):
-            found = taken(chosen(with_repository(reduce(overlay, some))))
+            found = taken(chosen(with_plain_names(reduce(overlay, some))))
             yield from ((section, key) for section in found for key in found[section])
 
 
@@ -130,7 +130,7 @@ def compose(layers: Sequence[Table], own: Iterable[Key] = (), several: bool = Fa
     Raises:
         InputError: if a setting is unknown or unused where it stands, or a value has the wrong type or is out of range.
     """
-    whole: Table = dict(with_repository(reduce(overlay, layers)))
+    whole: Table = dict(with_plain_names(reduce(overlay, layers)))
     idle = unused(whole, own)
     unset = [(section, key) for section, key in idle if whole[section][key] is None]
     inherited = [each for each in idle if each not in unset and _is_inherited(*each, layers, several)]

@@ -33,6 +33,7 @@ def announce(settings: Settings) -> dict[str, Any]:
     table = json.loads(json.dumps(settings.model_dump(), default=str), parse_constant=str)
     told = {"seed": table["seed"], "rounds": table["rounds"]}
     told |= {f"{section}.{key}": value for section in _SECTIONS for key, value in table[section].items()}
+    told.pop("model.start")  # the server's own: nodes receive the model
     told |= {path: table[(at := path.split("."))[0]][at[1]] for path in _OTHERS}
     return {key: value for key, value in told.items() if re.fullmatch(_KEY, key)}  # user methods may take any
 
