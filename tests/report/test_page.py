@@ -15,8 +15,8 @@ from atoll.experiment.cluster_waits import work_ends
 from atoll.experiment.experiment import Experiment
 from atoll.report.page import Content, make_content, render
 from atoll.report.page.compared import warnings
-from atoll.report.page.groups import group_runs, make_panels
 from atoll.report.page.scenes import Scene, make_scene
+from atoll.report.reading.groups import group_runs, make_panels
 from atoll.report.reading.runs import find_runs
 from atoll.report.report_files import write_report
 from atoll.schedules.schedule_files import write_schedule

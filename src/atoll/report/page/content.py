@@ -7,13 +7,13 @@ from typing import Any
 
 from atoll.report.page.compared import settings_table, warnings
 from atoll.report.page.details import details
-from atoll.report.page.groups import Group, group_runs, make_panels
 from atoll.report.page.key_numbers import RunPool, curves
 from atoll.report.page.markup import items, paragraph
 from atoll.report.page.privacy_section import privacy_tables
 from atoll.report.page.results import results_table
 from atoll.report.page.scenes import Scenes
 from atoll.report.page.targets import targets_table
+from atoll.report.reading.groups import Group, group_runs, make_panels
 from atoll.report.reading.runs import Run
 
 WAITING = "Waiting for the first row of metrics. It will appear here as soon as it is written."

@@ -13,9 +13,9 @@ from atoll.report.figures.network_map import MARKERS, cluster_styles
 from atoll.report.figures.style import PALETTE
 from atoll.report.page.client_table import clients
 from atoll.report.page.compared import name_of
-from atoll.report.page.groups import Group
 from atoll.report.page.key_numbers import RunPool
 from atoll.report.page.scenes import Scene, Scenes
+from atoll.report.reading.groups import Group
 from atoll.report.reading.runs import Run
 from atoll.report.reading.units import format_seconds
 from atoll.support.arrays import Floats, Ids

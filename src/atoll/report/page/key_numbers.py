@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.report.page.groups import Panel
+from atoll.report.reading.groups import Panel
 from atoll.report.reading.runs import Run
 from atoll.report.tables.run_tables import rounds_compare
 from atoll.support.arrays import Floats

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atoll.report.page.groups import Group, Panel
 from atoll.report.page.key_numbers import bytes_sent
 from atoll.report.page.markup import Body, Cell, table
+from atoll.report.reading.groups import Group, Panel
 from atoll.report.reading.runs import Run
 from atoll.report.reading.units import byte_unit, time_unit
 from atoll.report.tables.formats import DASH

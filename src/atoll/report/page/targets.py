@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from atoll.report.page.groups import Group, Panel
 from atoll.report.page.key_numbers import bytes_sent
 from atoll.report.page.markup import Body, Cell, paragraph, table
 from atoll.report.page.results import UnitOf, count, seconds, size, write_moments
+from atoll.report.reading.groups import Group, Panel
 from atoll.report.reading.runs import Run
 from atoll.report.tables.formats import DASH
 from atoll.report.tables.run_tables import FIRST, STABLE, first_met, rounds_compare, rounds_to_target

@@ -112,7 +112,7 @@ def _cells(rows: Sequence[Row], *costs: str, probed: Sequence[str] | None = None
     header = [*(["Panel"] if panels else []), "Run", "Final loss", "Final accuracy", "Best accuracy"]
     header += [*(["ARI"] if aris else []), *map(column_title, probed)]
     if rows:
-        header += [f"To {_name(rows[0].metric, r.target)}" for r in rows[0].targets]
+        header += [f"To {target_name(rows[0].metric, r.target)}" for r in rows[0].targets]
     return [header] + [
         [
             *([row.panel] if panels else []),
@@ -128,7 +128,8 @@ def _cells(rows: Sequence[Row], *costs: str, probed: Sequence[str] | None = None
     ]
 
 
-def _name(metric: str, target: float) -> str:
+def target_name(metric: str, target: float) -> str:
+    """Return what tables call a target; test accuracies have the value alone, in per cent."""
     value = f"{100 * target:g} %" if metric.endswith("accuracy") else f"{target:g}"
     return value if metric == "test_accuracy" else f"{metric} {value}"
 
