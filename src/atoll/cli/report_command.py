@@ -86,7 +86,8 @@ def report_command(
     if page:
         from atoll.report.page import write_page
 
-        write_page(runs, page, target, _command(folders, page, target, stable, overlay), stable, notices)
+        command = _command(folders, page, target, stable, overlay, baseline)
+        write_page(runs, page, target, command, stable, notices, baseline)
         files.append(page)
     files += _write_probes(runs, as_csv, as_parquet)
     if as_json:
@@ -160,7 +161,15 @@ def _check_page(page: Path | None) -> None:
         raise InputError(f"--html {page}: must end in .html, so that a browser knows what it is")
 
 
-def _command(folders: Sequence[Path], page: Path, targets: list[float] | None, stable: bool, overlay: bool) -> str:
+def _command(
+    folders: Sequence[Path],
+    page: Path,
+    targets: list[float] | None,
+    stable: bool,
+    overlay: bool,
+    baseline: str | None,
+) -> str:
     """Return the command that makes this page."""
     options = option_words(("--html", page), ("--target", targets), ("--stable", stable), ("--overlay", overlay))
+    options += option_words(("--baseline", baseline))
     return shlex.join(["atoll", "report", *map(str, folders), *options])

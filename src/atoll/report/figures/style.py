@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from atoll.runs.columns import column_title
+from atoll.runs.columns import column_title, is_share
 from atoll.support.errors import InputError
 
 LineStyle: TypeAlias = str | tuple[int, tuple[float, ...]]
@@ -163,7 +163,7 @@ def add_legend(figure: Figure, handles: Sequence[Artist], **look: float) -> None
 
 def title_and_factor(column: str) -> tuple[str, float]:
     """Return what an axis calls a column, and the factor from its values to those shown: accuracies are in per cent."""
-    return (f"{column_title(column)} (%)", 100.0) if column.endswith("accuracy") else (column_title(column), 1.0)
+    return (f"{column_title(column)} (%)", 100.0) if is_share(column) else (column_title(column), 1.0)
 
 
 def strip_frame(axes: Axes) -> None:

@@ -52,6 +52,10 @@ class Panel:
     dataset: str
     groups: tuple[Group, ...]
 
+    def baseline(self, label: str) -> Group:
+        """Return the group with this label, or else the first."""
+        return next((group for group in self.groups if group.label == label), self.groups[0])
+
     @property
     def runs(self) -> list[Run]:
         """All runs, group by group."""
@@ -105,7 +109,7 @@ def find_baseline(groups: Sequence[Group], label: str) -> Group:
         labels = list(dict.fromkeys(group.label for group in groups))
         close = nearest(label, labels)
         meant = f"did you mean {close!r}? " if close else ""
-        raise InputError(f"baseline {label!r}: no setting has this label; {meant}The labels are {', '.join(labels)}")
+        raise InputError(f"baseline {label!r}: no setting has this label; {meant}the labels are {', '.join(labels)}")
     return found
 
 

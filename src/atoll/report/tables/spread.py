@@ -89,7 +89,7 @@ def spread_over_seeds(
         if found is not None:
             raise InputError(_no_pairs(found))
         return []
-    targets = _choose_targets(groups, stable) if targets is None else targets
+    targets = choose_targets(groups, stable) if targets is None else targets
     rows = dict(zip(map(id, runs), rounds_to_target(runs, targets, stable=stable), strict=True))
     spreads = [_sum_up(group, [rows[id(run)] for run in group.finished]) for group in groups]
     return _compared(groups, spreads, found) if found is not None else spreads
@@ -144,7 +144,7 @@ def _sum_up(group: Group, rows: Sequence[Row]) -> Spread:
     )
 
 
-def _choose_targets(groups: Sequence[Group], stable: bool) -> list[float]:
+def choose_targets(groups: Sequence[Group], stable: bool) -> list[float]:
     """Choose the highest multiple of 5 % that all settings reach with all seeds, the highest any does, and one between.
 
     Those that every run meets at its first row, before training, are left out.

@@ -20,7 +20,7 @@ from atoll.report.tables.formats import (
 from atoll.report.tables.run_tables import Row
 from atoll.report.tables.spread import COSTS, USUAL, Difference, Spread
 from atoll.report.tables.writing import MAX_PROBED, as_rich, probes_as_rich, target_name
-from atoll.runs.columns import column_title
+from atoll.runs.columns import column_title, is_share
 from atoll.support.estimates import Estimate
 
 _MEANING = {"interval": "its 95 % t interval", "spread": "the sample standard deviation"}
@@ -107,15 +107,17 @@ def show_difference(found: Difference) -> str:
     return text if half is None else f"{text} ± {factor * half:.{digits}f}"
 
 
-def show_p(p: float | None) -> str:
-    """Return a p value as text.
+def show_p(p: float | None, name: str = "") -> str:
+    """Return a p value as text, after a name if one is given.
 
-    >>> show_p(0.0123), show_p(1e-5), show_p(None)
-    ('0.012', '< 0.001', '–')
+    >>> show_p(0.0123), show_p(1e-5), show_p(None), show_p(0.2, "p")
+    ('0.012', '< 0.001', '–', 'p = 0.200')
     """
     if p is None:
-        return DASH
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+        return f"{name} {DASH}".lstrip()
+    if p < 0.001:
+        return f"{name} < 0.001".lstrip()
+    return f"{name} = {p:.3f}" if name else f"{p:.3f}"
 
 
 def _half(band: Band) -> str:
@@ -219,7 +221,7 @@ def _probed(spreads: Sequence[Spread]) -> list[str]:
 
 def _column_of(name: str, found: Sequence[Estimate]) -> Column:
     title = _TITLES.get(name) or f"Final {column_title(name).lower()}"
-    if name.endswith("accuracy"):
+    if is_share(name):
         return f"{title} (%)", 100.0, 2
     return title, 1.0, 3 if name == "ari" else _digits(found)
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from atoll.report.reading.units import format_bytes, format_seconds
 from atoll.report.tables.formats import DASH, csv_table, latex_table, markdown_table, rich_table, upright
 from atoll.report.tables.run_tables import FIRST, STABLE, Reached, Row
-from atoll.runs.columns import column_title
+from atoll.runs.columns import column_title, is_share
 
 MAX_PROBED = 2  # custom metrics beyond which a terminal is too narrow
 COSTS = {
@@ -140,7 +140,7 @@ def show_number(column: str, value: float | None) -> str:
     >>> show_number("worst_accuracy", 0.25), show_number("gap", 0.25)
     ('25.00 %', '0.25')
     """
-    if column.endswith("accuracy"):
+    if is_share(column):
         return _percent(value)
     return DASH if value is None else f"{value:.4g}"
 
