@@ -122,9 +122,12 @@ def _place_of(folder: Path | None, otherwise: Path | None) -> Path | None:
 
 def _read(folders: Sequence[Path], is_overlay: bool) -> "tuple[Sequence[Run], list[str]]":
     """Return the runs, and a notice of each that was left out; also print these."""
-    from atoll.report.reading.runs import find_readable, overlay
+    from atoll.report.reading.runs import find_readable, overlay, run_folders
 
     runs, faults = find_readable(folders)
+    read = {run.folder for run in runs}
+    missing = [each for path in folders for each in run_folders(path)[0] if each not in read]
+    faults += [f"{each} has no rows yet" for each in missing if not any(str(each) in fault for fault in faults)]
     for fault in faults:
         err.print(f"warning: left out: {fault}", markup=False)
     return overlay(runs) if is_overlay else runs, [f"Left out: {fault}" for fault in faults]
