@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -140,7 +141,7 @@ class TestFigures:
 
 def assert_nothing_is_clipped(figure: Figure) -> None:
     """Every text lies inside the figure, and the legend on no axes."""
-    renderer = FigureCanvasAgg(figure).get_renderer()
+    renderer: Any = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
     figure.draw(renderer)
     page = figure.bbox
     texts = [text for axes in figure.axes for text in (axes.xaxis.label, axes.yaxis.label)]

@@ -146,7 +146,7 @@ def read_note(out: Path) -> dict[str, Any] | None:
             f".{NOTE}.part",
         }:  # of a sweep killed at its start
             return None
-        raise InputError(f"--out {out}: is not empty and holds no sweep; give a new folder, such as --out {out}-sweep")
+        raise InputError(f"--out {out}: is not empty and holds no sweep; give the path of a new folder")
     try:
         note = read_json(out / NOTE, out)
         if not isinstance(note, dict) or not isinstance(note.get("runs"), dict):

@@ -4,16 +4,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atoll.report.page.markup import paragraph
-from atoll.report.reading.runs import Run
+from atoll.report.reading.runs import Run, printable
 from atoll.support.untrusted import read_json
 
 _NAMES = {"atoll": "Atoll", "torch": "PyTorch", "numpy": "NumPy"}
+MOST_LETTERS = 2000
 _MOST = 5
 
 
 def about(runs: Sequence[Run]) -> str:
     """Return the experiments' descriptions, and a sentence for each set of versions and machine that runs had."""
-    described = dict.fromkeys(str(run.config.get("description") or "") for run in runs)
+    described = dict.fromkeys(printable(run.config.get("description"), MOST_LETTERS) for run in runs)
     places = dict.fromkeys(_place(run) for run in runs)
     texts = [paragraph(text) for text in [*described][:_MOST] if text]
     return "".join(texts + [paragraph(f"Run with {text}.", "note") for text in [*places][:_MOST] if text])

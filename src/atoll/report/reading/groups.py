@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from atoll.report.reading.runs import Run
+from atoll.report.reading.runs import Run, printable
 from atoll.runs.fingerprint import flatten
 from atoll.support.errors import InputError
 from atoll.support.wording import nearest
@@ -153,7 +153,7 @@ def seed_of(run: Run) -> int:
 
 def label_of_seeds(runs: Sequence[Run]) -> str:
     """Return the common label of runs that differ only in their seed."""
-    return _common_label([str(run.config.get("label") or run.name) for run in runs]) or runs[0].name
+    return _common_label([printable(run.config.get("label")) or run.name for run in runs]) or runs[0].name
 
 
 def _common_label(labels: Sequence[str]) -> str:
