@@ -461,7 +461,7 @@ def test_the_reader_may_choose_the_baseline(tmp_path: Path) -> None:
     own, other = compared["differences"][0][0][1], compared["differences"][0][1][0]
     assert own[0].lstrip("+") == other[0].lstrip("-")  # one minus the other, and the other way round
     assert "paired t test" in content.sections["results-body"]
-    with pytest.raises(InputError, match="no setting has this label; the labels are slow, fast"):
+    with pytest.raises(InputError, match="no setting has this label; the labels are slow; fast"):
         make_content(runs, baseline="none")
 
 

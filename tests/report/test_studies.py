@@ -221,7 +221,7 @@ class TestTables:
     @pytest.mark.parametrize(
         ("seeds", "baseline", "told"),
         [
-            (SEEDS, "FedAvgg", "baseline 'FedAvgg': no setting has this label; did you mean 'FedAvg'"),
+            (SEEDS, "FedAvgg", "baseline 'FedAvgg': no setting has this label .did you mean 'FedAvg'"),
             (SEEDS, "", "no setting has this label"),
             ((3,), "FedAvg", r"at least two finished seeds of this one's \(3\)"),
         ],

@@ -15,6 +15,7 @@ from atoll.report.figures.sizes import plot_size_against
 from atoll.reproduce.claim_results import ClaimResult
 from atoll.reproduce.judging import without_seed
 
+MEANS = "mean over seeds with its 95 % t interval"
 Plans = Sequence[Mapping[str, Any]]
 
 
@@ -29,7 +30,7 @@ def _curves(result: ClaimResult) -> Iterator[tuple[str, Figure]]:
     if runs:
         curves = plot_curves(runs)
         tested = "test loss" if any(axes.get_ylabel() == "Test loss" for axes in curves.axes) else "test accuracy"
-        yield f"Training loss and {tested} against rounds, the mean over seeds and its 95 % t interval", curves
+        yield f"Training loss and {tested} against rounds, {MEANS}", curves
         if "pattern" in runs[0].config.get("method", {}):
             yield "The same against virtual time", plot_curves(runs, "virtual_time")
     if any(has_column(run, "parameter_error") for run in runs):

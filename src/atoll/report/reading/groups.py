@@ -108,8 +108,8 @@ def find_baseline(groups: Sequence[Group], label: str) -> Group:
     if found is None:
         labels = list(dict.fromkeys(group.label for group in groups))
         close = nearest(label, labels)
-        meant = f"did you mean {close!r}? " if close else ""
-        raise InputError(f"baseline {label!r}: no setting has this label; {meant}the labels are {', '.join(labels)}")
+        meant = f" (did you mean {close!r}?)" if close else ""
+        raise InputError(f"baseline {label!r}: no setting has this label{meant}; the labels are {'; '.join(labels)}")
     return found
 
 
