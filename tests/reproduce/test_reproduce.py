@@ -195,7 +195,7 @@ def test_runs_that_are_missing_unfinished_or_of_another_panel_do_not_count() -> 
 
 
 def test_all_seeds_of_a_run_are_one_curve_in_a_band() -> None:
-    runs = (*make_seeds("A", [0.8] * 3), *make_seeds("B", [0.7] * 3))
+    runs = (*make_seeds("A", [0.8, 0.7, 0.6]), *make_seeds("B", [0.7, 0.5, 0.4]))
     (_, figure), *_ = pictures._curves(ClaimResult("r", "", runs, (), 6, (), None))
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["A", "B"]

@@ -33,7 +33,7 @@ class MeanCurve:
     @property
     def has_band(self) -> bool:
         """Whether the band is wider than its line anywhere."""
-        return bool((self.low < self.high).any())
+        return bool((self.high - self.low > 1e-9 * np.abs(self.y)).any())
 
     @property
     def limits(self) -> Floats:
