@@ -105,7 +105,8 @@ def _show_results(folders: Sequence[Path], parent: Path, as_json: bool) -> None:
     """Print the table of finished runs; if there are several, also write a report beside them."""
     from atoll.report.reading.runs import find_runs
     from atoll.report.tables.run_tables import rounds_to_target
-    from atoll.report.tables.spread import spread_over_seeds, tables_as_rich
+    from atoll.report.tables.spread import spread_over_seeds
+    from atoll.report.tables.spread_tables import tables_as_rich
     from atoll.report.tables.writing import as_dicts
 
     results = find_runs(folders)

@@ -24,6 +24,15 @@ def is_built_in(column: str) -> bool:
     return column in _BUILT_IN or column.startswith("refused_")
 
 
+def is_share(column: str) -> bool:
+    """Return whether a column's values are shares, shown in per cent: accuracies and their deviations over clients.
+
+    >>> is_share("test_accuracy"), is_share("client_accuracy_std"), is_share("gap_std")
+    (True, True, False)
+    """
+    return column.removesuffix("_std").endswith("accuracy")
+
+
 def column_title(column: str) -> str:
     """Return the title of a probe's column in figures and tables.
 
