@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 import types
 from importlib.util import find_spec
 from pathlib import Path
@@ -119,3 +120,41 @@ def test_every_question_has_an_answer_before_its_command() -> None:
         question, _, answer = section.partition("\n")
         assert not answer.strip().startswith("```"), f"{question!r} has no words of its own"
         assert answer.strip()
+
+
+def test_llms_txt_has_the_form_of_llmstxt_org_and_names_every_page_once() -> None:
+    title, quote, *_ = (text := (DOCS / "llms.txt").read_text()).split("\n\n")
+    assert title == "# Atoll"
+    assert all(line.startswith("> ") for line in quote.splitlines())
+    _, *sections = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)
+    assert sections[::2][-1] == "Optional"
+    links = []
+    for section in sections[1::2]:
+        for line in section.strip().splitlines():
+            match = re.fullmatch(r"- \[[^]]+\]\(([\w/-]+\.md)\): .+", line)
+            assert match, f"llmstxt.org has lines like - [name](url): notes, not {line!r}"
+            links.append(match[1])
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2].partition("\nplugins:")[0]
+    assert sorted(links) == sorted(re.findall(r"[\w/-]+\.md", navigation))
+
+
+def test_the_page_on_platforms_says_what_pyproject_the_locks_and_the_workflow_say() -> None:
+    page = (DOCS / "platforms.md").read_text()
+    said = {cells[1].strip(): cells[2:4] for line in page.splitlines() if len(cells := line.split("|")) == 5}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    pythons = re.search(r"python: (\[.*?\])", workflow)
+    flowers = re.search(r"flower: (\[.*?\])", workflow)
+    assert pythons is not None
+    assert flowers is not None
+    assert " and ".join(json.loads(pythons[1])) == said["Python"][0].strip()
+    assert said["Python"][1].strip() == f"{project['requires-python'].removeprefix('>=')} and later"
+    pinned = re.search(r"^torch==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert pinned is not None
+    assert said["PyTorch"][0].strip() == pinned[1]
+    lowest = next(each for each in project["dependencies"] if each.startswith("torch>="))
+    assert said["PyTorch"][1].strip() == f"{lowest.removeprefix('torch>=')} and later"
+    flower = said["Flower, for a [fleet](fleet.md)"]
+    assert [cell.strip() for cell in flower] == [" and ".join(json.loads(flowers[1])).replace(".*", "")] * 2
+    assert "runs-on: ubuntu-latest" in workflow
+    assert not re.search("macos|windows", workflow), "then the page says so"
