@@ -1,6 +1,6 @@
 """Draws the pictures of gallery.md: carries out its examples, each in an empty folder, and keeps what they draw.
 
-    python docs/draw_gallery.py [PICTURE...]
+python docs/draw_gallery.py [PICTURE...]
 """
 
 import os
@@ -15,7 +15,7 @@ from PIL import Image
 GALLERY = Path(__file__).with_name("gallery.md")
 PICTURES = GALLERY.with_name("images") / "gallery"
 WIDTH = 900  # pixels
-COLOURS = 64
+COLOURS = 32
 _PICTURE = re.compile(r"^!\[[^]]+\]\(images/gallery/([\w-]+)\.png\)", re.MULTILINE)
 _BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 

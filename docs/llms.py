@@ -1,4 +1,4 @@
-"""MkDocs hook: puts the Markdown of every page beside its HTML, filled in by the other hooks, for llms.txt to link to."""
+"""MkDocs hook: puts the Markdown of every page beside its HTML, as the other hooks leave it, for llms.txt."""
 
 from pathlib import Path
 from typing import Any

@@ -34,7 +34,7 @@ def test_the_gallery_has_a_small_picture_a_card_and_a_text_for_each_example() ->
     for name, section in GALLERY.examples().items():
         assert (GALLERY.PICTURES / f"{name}.png").stat().st_size < 60_000
         assert f"[![](images/gallery/{name}.png) {section.splitlines()[0]}](#" in page
-        assert "More: [" in section or "](settings.md)" in section
+        assert re.search(r"More:\s\[", section) or "](settings.md)" in section
 
 
 @pytest.mark.more
@@ -158,3 +158,20 @@ def test_the_page_on_platforms_says_what_pyproject_the_locks_and_the_workflow_sa
     assert [cell.strip() for cell in flower] == [" and ".join(json.loads(flowers[1])).replace(".*", "")] * 2
     assert "runs-on: ubuntu-latest" in workflow
     assert not re.search("macos|windows", workflow), "then the page says so"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_how_tos_run_from_top_to_bottom(tmp_path: Path) -> None:
+    names = write_files(DOCS / "howto.md", tmp_path)
+    lines = [
+        line for block in blocks(DOCS / "howto.md", "sh") for line in block.text.splitlines() if "cuda" not in line
+    ]
+    assert len(lines) >= 15
+    assert {f"python {name}" for name in names if name.endswith(".py")} <= set(lines)
+    shell("\n".join(lines), tmp_path, 800)
+    assert final(tmp_path / "runs/eight")["virtual_time"] <= 8
+    assert final(tmp_path / "runs/clients")["worst_client_accuracy"] >= 0
+    assert (tmp_path / "mine.safetensors").is_file()
+    assert (tmp_path / "paper/table.tex").is_file()
+    assert final(tmp_path / "runs/again")["train_loss"] == final(tmp_path / "runs/mine")["train_loss"]
