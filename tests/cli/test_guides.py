@@ -170,11 +170,11 @@ def test_the_how_tos_run_from_top_to_bottom(tmp_path: Path) -> None:
     assert len(lines) >= 15
     assert {f"python {name}" for name in files if name not in ("mine.toml", "rates.py")} <= set(lines)
     shell("\n".join(lines), tmp_path, 800)
-    names = ("mine", "sixty", "patient", "again", "clients", "halved")
+    names = ("mine", "reached", "patient", "again", "clients", "halved")
     ends = {name: final(tmp_path / "runs" / name) for name in names}
     assert (ends["mine"]["round"], ends["again"]["train_loss"]) == (15, ends["mine"]["train_loss"])
-    assert ends["sixty"]["test_accuracy"] >= 0.6
-    assert ends["patient"]["round"] < 10
+    assert ends["reached"]["test_accuracy"] >= 0.4
+    assert max(ends[name]["round"] for name in ("reached", "patient")) < 10, "the rounds without a condition"
     assert ends["clients"]["worst_client_accuracy"] >= 0
     assert ends["halved"]["learning_rate"] == pytest.approx(0.05)
     assert (tmp_path / "mine.safetensors").is_file()
