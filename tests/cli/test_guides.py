@@ -81,6 +81,7 @@ def test_the_atoll_side_of_coming_from_pfllib_runs_and_its_own_fedprox_is_fedpro
     assert "client_accuracy" in final(tmp_path / "runs/digits/ditto")
 
 
+@pytest.mark.more
 def test_the_flower_side_is_written_for_the_installed_flower(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("flwr.serverapp")
     task = types.ModuleType("task")
