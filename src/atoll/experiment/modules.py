@@ -49,6 +49,8 @@ def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: in
             raise InputError(f"model.name = {name!r}: cannot be made ({failure_of(error)})") from error
     if not isinstance(module, nn.Module):
         raise InputError(f"model.name = {name!r}: must return a torch.nn.Module, it returned {type(module).__name__!r}")
+    if any(map(nn.parameter.is_lazy, module.parameters())):
+        raise InputError(f"model.name = {name!r}: has lazy layers, which have no weights yet; give each its size")
     return module
 
 
