@@ -21,6 +21,7 @@ from atoll.local.weights import load_model
 from atoll.runs.saved import SavedRun, read_saved
 from atoll.settings.validation import Settings
 from atoll.support.errors import AtollError, InputError, RunError
+from atoll.support.extras import pip_install
 from atoll.support.files import make_folder, write_atomically
 from atoll.support.wording import unknown
 
@@ -101,7 +102,7 @@ def load_module(settings: Settings, model: Model) -> nn.Module:
 
 def _require_extra(file_format: str) -> None:
     if file_format == "onnx" and not all(map(importlib.util.find_spec, ("onnx", "onnxscript"))):
-        raise InputError('format onnx needs onnx and onnxscript; run pip install "atoll[onnx]"')
+        raise InputError(f"format onnx needs onnx and onnxscript; run {pip_install('onnx')}")
 
 
 def _inputs_in_words(settings: Settings) -> str:

@@ -13,7 +13,6 @@ from atoll.aggregation.screening import REASONS
 from atoll.engine.engine import State
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.faults import is_counted
-from atoll.fleet.server import replies
 from atoll.privacy.ledger import RunLedger
 from atoll.privacy.privacy_plan import finite
 from atoll.runs.columns import LOSSES, SPENT
@@ -47,7 +46,7 @@ class Recorder:
         self.score, self.samples = make_scorer(experiment)
         self.events = list(self.schedule.events) if is_live else self.schedule.events
         self.rounds = array("q", (event.round for event in self.events))
-        self.reasons = tuple(dict.fromkeys((*REASONS, *replies.REASONS))) if is_live else REASONS
+        self.reasons = _live_reasons() if is_live else REASONS
         loses = any(getattr(event, name) for event in self.events for name in LOSSES)
         counted = LOSSES if is_live or loses or is_counted(experiment.settings) else ()
         self.sums = {
@@ -200,3 +199,10 @@ class Recorder:
 def first_of(numbers: Ids) -> str:
     """Format the first few of these numbers."""
     return ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+
+
+def _live_reasons() -> tuple[str, ...]:
+    """Return why a fleet rejects results: a node's reply may be wrong in more ways than a simulated client's."""
+    from atoll.fleet.server.replies import REASONS as OF_REPLIES
+
+    return tuple(dict.fromkeys((*REASONS, *OF_REPLIES)))

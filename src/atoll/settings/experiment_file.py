@@ -18,6 +18,7 @@ from warnings import warn
 from pydantic import BaseModel
 
 from atoll.settings.choices import CHOICES, choices_that_take, method_kind
+from atoll.settings.file_paths import located
 from atoll.settings.signatures import asks_for
 from atoll.settings.validation import LISTS, Settings, full_model, unused, validate, who_takes, with_repository
 from atoll.support.errors import InputError, SettingWarning
@@ -33,6 +34,8 @@ _OWN = 2  # the run's own layer, among file, panel, run and changes
 def read_experiment(name: str | Path) -> Table:
     """Read an experiment file, or the built-in recipe of that name, as a table.
 
+    Relative paths in the file are looked for beside it first, then in the working folder.
+
     Raises:
         InputError: if there is no such file or recipe, or it is not TOML.
     """
@@ -43,7 +46,7 @@ def read_experiment(name: str | Path) -> Table:
             raise InputError(f"experiment {str(name)!r}: {told}")
         path = recipe
     try:
-        return read_toml(path)
+        return located(read_toml(path), path.parent)
     except OSError as error:
         raise InputError(f"experiment {str(name)!r}: cannot be read ({error.strerror})") from error
     except ValueError as error:
