@@ -46,11 +46,14 @@ def read_experiment(name: str | Path) -> Table:
             raise InputError(f"experiment {str(name)!r}: {told}")
         path = recipe
     try:
-        return located(read_toml(path), path.parent)
+        table = located(read_toml(path), path.parent)
     except OSError as error:
         raise InputError(f"experiment {str(name)!r}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise InputError(f"experiment {str(name)!r}: is not valid TOML ({error})") from error
+    if not table:
+        raise InputError(f"experiment {str(name)!r}: is empty; `atoll recipes show quickstart` prints one")
+    return table
 
 
 def recipe_names() -> list[str]:
@@ -79,6 +82,9 @@ def make_runs(
     """
     if not isinstance(table, Mapping):
         raise InputError(f"table: must be settings by section, as from atoll.read_experiment, not {show(table)}")
+    for key in ("panels", "runs"):
+        if isinstance(table.get(key[:-1]), list):
+            raise InputError(f"[[{key[:-1]}]]: unknown, did you mean [[{key}]]?")
     panels, runs = _tables(table, "panels"), _tables(table, "runs")
     known = {name for layer in (table, *panels, *runs) for name in _scales(layer)}
     if scale not in (None, "paper") and scale not in known:
