@@ -1,6 +1,10 @@
 """What users do by mistake, and would not notice: warned of, or refused in one sentence."""
 
+import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +34,8 @@ def shares(shape, classes):
 def plain(shape, classes):
     return shares(shape, classes)[:-1]
 """
-LINKS = "a,b,up_seconds,down_seconds\nA,server,1,1\nB,server,1,1\n0,A,1,1\n1,A,1,1\n2,B,1,1\n3,B,1,1\n"
+misspelt: Any = library.fedavg
+LINKS = "from,to,up_seconds,down_seconds\nA,server,1,1\nB,server,1,1\n0,A,1,1\n1,A,1,1\n2,B,1,1\n3,B,1,1\n"
 
 
 @pytest.fixture
@@ -97,9 +102,33 @@ def test_a_data_set_of_pytorch_is_told_what_reads_it(nested: bool) -> None:
 
 def test_planning_without_links_between_aggregators_says_what_it_assumes(folder: Path) -> None:
     (folder / "links.csv").write_text(LINKS)
-    network = {"file": "links.csv"}
-    method = {"name": "hierarchical", "pattern": "decasy"}
+    table: dict[str, Any] = {
+        "method": {"name": "hierarchical", "pattern": "decasy", "intra_rounds": 1},
+        "network": {"file": "links.csv"},
+        "data": {"clients": 4},
+        "clustering": {"method": "random", "clusters": 2},
+    }
+    experiment = library.Experiment(library.Settings(rounds=20, **table))
     with pytest.warns(SettingWarning, match="no link between aggregators is given, so decasy assumes"):
-        assert library.Experiment(
-            method=method, network=network, data={"clients": 4}, clustering={"clusters": 2}
-        ).method
+        assert experiment.method.schedule
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: library.run("quickstart", olny="FedAvg"), "olny: unknown, did you mean 'only'?"),
+        (lambda: library.run(rouns=1), "rouns: unknown, did you mean 'rounds'?"),
+        (partial(misspelt, fractoin=1), "fedavg: fractoin is unknown, did you mean 'fraction'?"),
+    ],
+)
+def test_a_misspelt_parameter_gets_the_nearest_name(call: Callable[[], object], told: str) -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(told)}"):
+        call()
+
+
+def test_an_error_of_one_run_among_several_names_the_run(folder: Path, atoll: Command) -> None:
+    runs = "[[runs]]\nlabel = 'good'\n[[runs]]\nlabel = 'bad'\nlocal.lr = -1\n"
+    (folder / "x.toml").write_text(runs)
+    assert atoll("run", "x.toml").refused().startswith("run 'bad': local.lr = -1: must be")
+    told = atoll("run", "x.toml", "--set", "local.setps=3").refused()
+    assert told.startswith("local.setps: unknown")

@@ -11,15 +11,6 @@ from atoll.cli.common import app, out, print_json
 from atoll.cli.options import JsonOption
 
 
-def _complete_section(incomplete: str) -> list[str]:
-    """Return the sections that start with this, and the names that settings accept."""
-    from atoll.settings.choices import CHOICES
-    from atoll.settings.validation import Settings
-
-    names = [*Settings.model_fields, *(name for choice in CHOICES for name in choice.functions)]
-    return sorted({name for name in names if name.startswith(incomplete)})
-
-
 @app.command()
 def settings(
     name: Annotated[
@@ -28,7 +19,6 @@ def settings(
             metavar="[SECTION|CHOICE]",
             help="A section, such as local; a name that a setting accepts, such as fedavg; or one setting, such as "
             "local.lr.",
-            autocompletion=_complete_section,
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -1,6 +1,5 @@
 """The built-in data sets: digits and regression need no files; others are downloaded once, then read from files."""
 
-import difflib
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +17,7 @@ from atoll.support.errors import InputError
 from atoll.support.limits import NotNegative, Positive, PositiveFloat
 from atoll.support.requiring import require, require_path
 from atoll.support.seeds import generator
+from atoll.support.wording import nearest
 
 BUILT_IN = ("digits", "regression")  # need no files
 
@@ -133,8 +133,8 @@ def _not_found(name: str, base: Path) -> InputError:
 def _check_name(name: str) -> None:
     if name in available():
         return
-    nearest = difflib.get_close_matches(name.lower(), available(), n=1, cutoff=0.4)
-    hint = f", did you mean {nearest[0]!r}?" if nearest else ";"
+    meant = nearest(name, available(), cutoff=0.4)
+    hint = f", did you mean {meant!r}?" if meant else ";"
     raise InputError(
         f"data.dataset = {name!r} is not known{hint} Allowed: {', '.join(available())}, folder (data.root: one file or "
         "subfolder per client) and module:function"

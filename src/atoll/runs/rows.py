@@ -46,7 +46,11 @@ class Recorder:
         self.score, self.samples = make_scorer(experiment)
         self.events = list(self.schedule.events) if is_live else self.schedule.events
         self.rounds = array("q", (event.round for event in self.events))
-        self.reasons = _live_reasons() if is_live else REASONS
+        self.reasons: tuple[str, ...] = REASONS
+        if is_live:
+            from atoll.fleet.server.replies import REASONS as OF_REPLIES
+
+            self.reasons = tuple(dict.fromkeys((*REASONS, *OF_REPLIES)))
         loses = any(getattr(event, name) for event in self.events for name in LOSSES)
         counted = LOSSES if is_live or loses or is_counted(experiment.settings) else ()
         self.sums = {
@@ -199,10 +203,3 @@ class Recorder:
 def first_of(numbers: Ids) -> str:
     """Format the first few of these numbers."""
     return ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
-
-
-def _live_reasons() -> tuple[str, ...]:
-    """Return why a fleet rejects results: a node's reply may be wrong in more ways than a simulated client's."""
-    from atoll.fleet.server.replies import REASONS as OF_REPLIES
-
-    return tuple(dict.fromkeys((*REASONS, *OF_REPLIES)))

@@ -143,24 +143,18 @@ def _carry_out(
     state = place_states(state, folder.path / "checkpoint", settings.run.state_bytes)
     warnings += recorder.warn_of(rows[0])
     by_arrival = live is not None and method.arrivals is not None
-    told: Callable[[State], None] = _tell_nobody
     if live is None:
-        steps = train(method, executor, state)
+        steps, told = train(method, executor, state), None
     else:
         from atoll.runs.live_runs import letting_nodes_drop, recorded
 
-        if method.keeps_state:
-            told = letting_nodes_drop(live, folder.path / "checkpoint")
+        told = letting_nodes_drop(live, folder.path / "checkpoint") if method.keeps_state else None
         live.ledger = ledger
         live.planner.begin(state.events_done)
         live.executor.attendance.begin(folder.strikes, state.events_done)
         steps = recorded(live, executor, folder, recorder, state)
     saver = Checkpointer(folder, origin, recorder, state, by_arrival, told)
     yield from _train(steps, folder, recorder, saver, rows, clock, warnings, ledger)
-
-
-def _tell_nobody(_: State) -> None:
-    """Keep it to ourselves that a state was saved: there are no nodes."""
 
 
 def _train(

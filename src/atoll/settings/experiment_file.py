@@ -82,9 +82,6 @@ def make_runs(
     """
     if not isinstance(table, Mapping):
         raise InputError(f"table: must be settings by section, as from atoll.read_experiment, not {show(table)}")
-    for key in ("panels", "runs"):
-        if isinstance(table.get(key[:-1]), list):
-            raise InputError(f"[[{key[:-1]}]]: unknown, did you mean [[{key}]]?")
     panels, runs = _tables(table, "panels"), _tables(table, "runs")
     known = {name for layer in (table, *panels, *runs) for name in _scales(layer)}
     if scale not in (None, "paper") and scale not in known:
@@ -99,7 +96,7 @@ def make_runs(
     made, left_out = list[Settings](), Counter[tuple[str, str]]()
     for panel, run in product(panels, runs):
         layers = (base, scaled(panel, ("scales",)), scaled(run, ("scales",)), last)
-        settings, inherited = compose(layers, several=len(panels) * len(runs) > 1)
+        settings, inherited = _compose_run(layers, several=len(panels) * len(runs) > 1)
         left_out.update(inherited)
         made.append(settings)
     for section, key in (setting for setting, runs_without in left_out.items() if runs_without == len(made)):
@@ -117,6 +114,26 @@ def _counts_its_own_clusters(settings: Settings) -> bool:
     own, given = settings.method.get("clusters"), settings.clustering.clusters
     default = type(settings.clustering).model_fields["clusters"].default
     return own is not None and given not in (own, default) and not asks_for(method_kind(settings).make, "clustering")
+
+
+def _compose_run(layers: Sequence[Table], several: bool) -> tuple[Settings, list[tuple[str, str]]]:
+    """Merge layers; of several runs, an error that the run's own settings cause names the run."""
+    try:
+        return compose(layers, several)
+    except InputError as error:
+        named = ", ".join(str(layer[key]) for layer in layers[1:3] for key in ("panel", "label") if key in layer)
+        if not several or not named or _fails_alike(layers, str(error)):
+            raise
+        raise InputError(f"run {named!r}: {error}") from error
+
+
+def _fails_alike(layers: Sequence[Table], told: str) -> bool:
+    """Return whether the file and the changes alone, without this run, have the same error."""
+    try:
+        compose([layers[0], {}, {}, layers[-1]], several=True)
+    except InputError as error:
+        return str(error) == told
+    return False
 
 
 def compose(layers: Sequence[Table], several: bool = False) -> tuple[Settings, list[tuple[str, str]]]:
@@ -160,6 +177,8 @@ def _without(table: Table, settings: Iterable[tuple[str, str]]) -> Table:
 
 
 def _tables(table: Table, key: str) -> list[Table]:
+    if isinstance(table.get(key[:-1]), list):
+        raise InputError(f"[[{key[:-1]}]]: unknown, did you mean [[{key}]]?")
     tables = table.get(key, [{}])
     if not isinstance(tables, list) or not tables or not all(isinstance(one, dict) for one in tables):
         raise InputError(f"{key}: must be a list of tables, each written as [[{key}]]")

@@ -11,8 +11,7 @@ _KEYS = ("root", "file", "edges")
 def located(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return an experiment file's table with its relative paths as they are found from the working folder.
 
-    What lies beside the file, in `folder`, comes first; then what lies in the working folder. A path that is in neither
-    becomes the absolute one beside the file, which an error names.
+    What is in neither place becomes the absolute path beside the file, in `folder`, which an error names.
     """
     return {key: _located(key, held, folder) for key, held in table.items()}
 
@@ -23,12 +22,8 @@ def _located(key: str, held: Any, folder: Path) -> Any:
     if not isinstance(held, Mapping):
         return held
     if key in _SECTIONS:
-        return {name: _path(each, folder) if _names_a_file(name) else each for name, each in held.items()}
+        return {k: _path(v, folder) if k in _KEYS or k.endswith("_file") else v for k, v in held.items()}
     return located(held, folder)
-
-
-def _names_a_file(key: str) -> bool:
-    return key in _KEYS or key.endswith("_file")
 
 
 def _path(value: Any, folder: Path) -> Any:

@@ -17,14 +17,7 @@ _NAMES = {str: "text", int: "whole number", float: "number", bool: "true or fals
 
 @dataclass(frozen=True)
 class ListedSetting:
-    """A setting.
-
-    Attributes:
-        name: its path, ``section.key``, or its name at the top of a file.
-        default: its default as TOML has it, or ``unset``.
-        kind: its type in TOML.
-        meaning: what it does; first the functions that take it, if only some do.
-    """
+    """A setting: its path, ``section.key``; default and type as TOML has them; and first who takes it, if few do."""
 
     name: str
     default: str
@@ -52,11 +45,7 @@ def settings_in(section: str) -> list[ListedSetting]:
 
 
 def find_settings(name: str) -> list[ListedSetting]:
-    """Return the settings of a section, of a named function such as ``fedavg``, or with this path or key.
-
-    Raises:
-        InputError: if nothing has this name.
-    """
+    """Return the settings of a section, of a named function, or with this path or key; no others: InputError."""
     if name and name in sections():
         return settings_in(name)
     every = [each for section in sections() for each in settings_in(section)]

@@ -92,9 +92,9 @@ def warn_of_names(source: TableSource, inputs: Sequence[str]) -> None:
     import pyarrow as pa
 
     whole = [name for name in inputs if pa.types.is_integer(source.schema.field(name).type)]
-    if not whole:
+    if not (batches := list(source.batches(whole)) if whole else []):
         return
-    table = pa.Table.from_batches(source.batches(whole))
+    table = pa.Table.from_batches(batches)
     for name in whole:
         if table.num_rows >= _FEW_ROWS and len(table[name].unique()) == table.num_rows:
             told = f"column {name!r} is an input, but has another value in every row, as names of rows have"
