@@ -22,12 +22,15 @@ from atoll.settings.plugins import import_from
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.support.requiring import require_path
+from atoll.support.wording import nearest
 from atoll.trackers import require_trackers, tracked
 
 _TITLE = 30  # characters of a progress bar's title, so that all of it fits into 80 columns
 
 Source = str | Path | Mapping[str, Any] | Settings | Experiment
 """A recipe's name, a ``.toml`` file's path or its contents as a table, settings or an experiment."""
+
+_PARAMETERS = ("experiment", "out", "scale", "only", "resume", "overwrite", "progress")
 
 _DEFAULTS: Mapping[str, Any] = {}
 
@@ -97,6 +100,9 @@ def run_all(
 
 def _experiments(source: Source, scale: str | None, only: str | None, settings: Mapping[str, Any]) -> list[Experiment]:
     """Return the runs of an experiment, with these settings overridden."""
+    for key in settings:
+        if key not in Settings.model_fields and (meant := nearest(key, _PARAMETERS, cutoff=0.7)):
+            raise InputError(f"{key}: unknown, did you mean {meant!r}?")
     if isinstance(source, Experiment):
         if settings or scale or only:
             raise InputError("an Experiment is run unchanged; to change settings, pass its `settings` instead")

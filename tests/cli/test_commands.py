@@ -44,6 +44,7 @@ OPTIONS = {
         *("--quiet", "--verbose"),
     ],
     "schema": [],
+    "settings": ["[SECTION|CHOICE]", "--json"],
     "schedule": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width", "--privacy"],
     "sweep": [
         "EXPERIMENT",

@@ -89,9 +89,10 @@ def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experimen
         InputError: if one of them cannot, or several are to replay one schedule.
     """
     from atoll.experiment.executor_choice import require_no_fleet
-    from atoll.runs.variants import replaying
 
     if schedule is not None:
+        from atoll.runs.variants import replaying
+
         if len(runs) > 1:
             raise InputError(f"--schedule: is for one run, but the experiment has {len(runs)}; choose one with --only")
         runs = [replaying(runs[0], schedule)]

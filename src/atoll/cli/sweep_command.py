@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import app, end_interrupted, read_experiments
+from atoll.cli.common import app, end_interrupted, read_experiments, resumable
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, QuietOption, ScaleOption, SetOption, VerboseOption
 from atoll.support.errors import InputError
 
@@ -78,7 +78,8 @@ def sweep(
     asked = SweepOptions(
         experiment, over, changes or [], scale, only, place, jobs, goal, count, part, as_json, quiet, verbose
     )
-    watched = search(asked, runs, resume) if tune else run_all(asked, runs, chosen, resume)
+    with resumable():
+        watched = search(asked, runs, resume) if tune else run_all(asked, runs, chosen, resume)
     if watched.exit_code:
         end_interrupted(asked.resume_command(), watched.exit_code)
 

@@ -12,7 +12,7 @@ from atoll.experiment.modules import draw_module
 from atoll.experiment.start_model import load_start
 from atoll.local.models import without
 from atoll.local.travel import staying
-from atoll.local.weights import check_outputs, count_bytes, place, require_device
+from atoll.local.weights import check_outputs, count_bytes, place, require_device, warn_of_softmax
 from atoll.settings.choices import method_kind
 from atoll.settings.validation import Settings
 
@@ -35,6 +35,8 @@ class InitialModel:
         data = self.clients.dealt.data
         module = self.draw()
         check_outputs(module, data.shape, data.outputs, self.settings.model.name)
+        if data.loss == "cross-entropy" and ":" in self.settings.model.name:
+            warn_of_softmax(module, data.shape, self.settings.model.name)
         return module
 
     def draw(self, cluster: int = 0, restart: int = 0) -> nn.Module:

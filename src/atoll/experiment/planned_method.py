@@ -9,6 +9,7 @@ from atoll.clustering.clustering import without_empty
 from atoll.engine.engine import Method
 from atoll.experiment.chosen_stages import add_stages
 from atoll.experiment.clients import Clients
+from atoll.experiment.clock import put_on_clock
 from atoll.experiment.cluster_plan import ClusterPlan
 from atoll.experiment.conditions import Conditions
 from atoll.experiment.faults import add_faults
@@ -81,8 +82,8 @@ class PlannedMethod:
     def _without_stages(self) -> Method:
         """Return the method without the stages that the settings add."""
         conditions, population = self.conditions, self.clients.population
-        clock = self.plan.clock if method_needs(self.settings, "clock") else None
         method = make_method(self.settings, self._offered(), len(population), lambda: self.plan.phases)
+        method, clock = put_on_clock(self.settings, method, self.plan.clock)
         method = choose_clients(self.settings, method, conditions.reported, clock)
         method = until(self.settings, method)
         return add_faults(self.settings, method, population, clock, conditions.availability)

@@ -26,6 +26,7 @@ from atoll.local.weights import load_model
 from atoll.runs.saved import SavedRun, read_saved
 from atoll.settings.validation import Settings
 from atoll.support.errors import AtollError, InputError, RunError
+from atoll.support.extras import pip_install
 from atoll.support.files import make_folder, write_atomically
 from atoll.support.wording import unknown
 
@@ -133,7 +134,7 @@ def predict(settings: Settings, model: Model, inputs: Any, probabilities: bool =
 
 def _require_extra(file_format: str) -> None:
     if file_format == "onnx" and not all(map(importlib.util.find_spec, ("onnx", "onnxscript"))):
-        raise InputError('format onnx needs onnx and onnxscript; run pip install "atoll[onnx]"')
+        raise InputError(f"format onnx needs onnx and onnxscript; run {pip_install('onnx')}")
 
 
 def _inputs_in_words(settings: Settings) -> str:

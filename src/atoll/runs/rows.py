@@ -13,7 +13,6 @@ from atoll.aggregation.screening import REASONS
 from atoll.engine.engine import State
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.faults import is_counted
-from atoll.fleet.server import replies
 from atoll.privacy.ledger import RunLedger
 from atoll.privacy.privacy_plan import finite
 from atoll.runs.columns import LOSSES, SPENT
@@ -51,7 +50,11 @@ class Recorder:
         self.score, self.samples = make_scorer(experiment)
         self.events = list(self.schedule.events) if is_live else self.schedule.events
         self.rounds = array("q", (event.round for event in self.events))
-        self.reasons = tuple(dict.fromkeys((*REASONS, *replies.REASONS))) if is_live else REASONS
+        self.reasons: tuple[str, ...] = REASONS
+        if is_live:
+            from atoll.fleet.server.replies import REASONS as OF_REPLIES
+
+            self.reasons = tuple(dict.fromkeys((*REASONS, *OF_REPLIES)))
         loses = any(getattr(event, name) for event in self.events for name in LOSSES)
         counted = LOSSES if is_live or loses or is_counted(experiment.settings) else ()
         self.sums = {

@@ -4,28 +4,29 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from atoll.engine.cohorts import Executor
 from atoll.engine.engine import State, Step, init, train
 from atoll.experiment.experiment import Experiment
-from atoll.fleet.agreed.transport import Fleet
-from atoll.fleet.server.reclustering import Planner
 from atoll.privacy.ledger import RunLedger, open_ledger
 from atoll.runs.checkpoint import drop_others, load_checkpoint
 from atoll.runs.checkpointer import Checkpointer, Stopwatch
 from atoll.runs.extending import extend, with_starts
 from atoll.runs.fingerprint import Fingerprint, fingerprint_of
 from atoll.runs.going_on import mend_schedule, require_data, require_kind
-from atoll.runs.live_runs import Live, letting_nodes_drop, recorded
 from atoll.runs.rows import Recorder
 from atoll.runs.run_folder import Row, RunFolder
 from atoll.runs.run_privacy import account_of, spent_in
 from atoll.runs.spilling import place_states
 from atoll.runs.stopping import OnRow, Stopping
-from atoll.runs.variants import join, replaying, with_fleet
 from atoll.runs.warnings import warnings_of
 from atoll.schedules.schedule_files import digest_of, keep_events
 from atoll.support.errors import RunError
+
+if TYPE_CHECKING:  # what only runs on a fleet need is imported by them: it takes a third of a second
+    from atoll.fleet.agreed.transport import Fleet
+    from atoll.runs.live_runs import Live
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def run_events(
     out: Path | str,
     resume: bool = False,
     overwrite: bool = False,
-    fleet: Fleet | None = None,
+    fleet: "Fleet | None" = None,
     schedule: Path | str | None = None,
     tell: Callable[[str], None] = lambda _: None,
     on_row: OnRow | None = None,
@@ -87,8 +88,12 @@ def run_events(
         RunError: training diverged, the disk failed, or clients stay away; rows and checkpoints are kept.
     """
     if schedule is not None:
+        from atoll.runs.variants import replaying
+
         experiment = replaying(experiment, schedule)
     if fleet is not None:
+        from atoll.runs.variants import with_fleet
+
         experiment = with_fleet(experiment)
     folder = RunFolder(Path(out))
     if not (resume and folder.is_run):
@@ -101,6 +106,10 @@ def run_events(
                 extend(folder, recorder)
             yield from _carry_out(recorder, executor, folder, resume, overwrite)
         return
+    from atoll.fleet.server.reclustering import Planner
+    from atoll.runs.live_runs import Live
+    from atoll.runs.variants import join
+
     with closing(fleet), folder.claimed():
         if resume and folder.is_finished:
             yield _last(folder, recorder, [], is_live=True)
@@ -116,7 +125,7 @@ def run_events(
 
 
 def _carry_out(
-    recorder: Recorder, executor: Executor, folder: RunFolder, resume: bool, overwrite: bool, live: Live | None = None
+    recorder: Recorder, executor: Executor, folder: RunFolder, resume: bool, overwrite: bool, live: "Live | None" = None
 ) -> Generator[RunProgress]:
     experiment = recorder.experiment
     method, settings = experiment.method, experiment.settings
@@ -148,15 +157,17 @@ def _carry_out(
     state = place_states(state, folder.path / "checkpoint", settings.run.state_bytes)
     warnings += recorder.warn_of(rows[0])
     by_arrival = live is not None and method.arrivals is not None
-    told = letting_nodes_drop(live, folder.path / "checkpoint") if live and method.keeps_state else lambda _: None
-    saver = Checkpointer(folder, origin, recorder, state, by_arrival, told)
     if live is None:
-        steps = train(method, executor, state)
+        steps, told = train(method, executor, state), None
     else:
+        from atoll.runs.live_runs import letting_nodes_drop, recorded
+
+        told = letting_nodes_drop(live, folder.path / "checkpoint") if method.keeps_state else None
         live.ledger = ledger
         live.planner.begin(state.events_done)
         live.executor.attendance.begin(folder.strikes, state.events_done)
         steps = recorded(live, executor, folder, recorder, state)
+    saver = Checkpointer(folder, origin, recorder, state, by_arrival, told)
     yield from _train(steps, folder, recorder, saver, rows, clock, warnings, stopping, ledger)
 
 
