@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest $(OPTIONS)
 FIRST := --hypothesis-profile first -m "not slow and not more"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-more test-both test-all quick durations chaos lint format bench-compare docs package lock sbom audit clean
+.PHONY: help demo test test-more test-both test-all quick durations chaos lint format bench-compare docs docs-lists package lock sbom audit clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -67,6 +67,9 @@ format: .venv/.stamp ## format the code and apply the safe fixes
 BASE ?= HEAD~1
 bench-compare: .venv/.stamp ## race this checkout against the commit BASE (HEAD~1), executor by executor
 	@$(BIN)/python benchmarks/compare.py --base $(BASE)
+
+docs-lists: .venv/.stamp ## write the lists of settings, options and Python names into the pages
+	@$(BIN)/python docs/lists.py
 
 docs: .venv/.stamp ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -1,10 +1,8 @@
-"""MkDocs hook: puts tables of options, made from the commands themselves, into the page cli.md.
+"""The tables of options in cli.md, made from the commands themselves; see docs/lists.py.
 
-`<!-- options of atoll run -->` becomes the table of that command; a group, such as `atoll data`, has one table of all
-its commands.
+A group, such as `atoll data`, has one table of all its commands.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,13 +10,6 @@ import typer
 
 import atoll.cli  # noqa: F401  (registers the commands)
 from atoll.cli.common import app
-
-_MARK = re.compile(r"<!-- options of atoll ([a-z -]+?) -->")
-
-
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace every mark by its table; MkDocs calls this for every page."""
-    return _MARK.sub(lambda match: options_table(match[1]), markdown)
 
 
 def options_table(path: str) -> str:

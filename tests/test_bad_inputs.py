@@ -102,6 +102,7 @@ model.name=5
 model.name=cnn
 model.name=alexnet
 model.name=json:loads
+model.start=nowhere.pt
 model.travels=none
 model.travels=[]
 model.travels=['nothing.*']
@@ -150,7 +151,13 @@ local.batch_size=-2
 local.batch_size=4.0
 local.batch_size=all
 local.batch_size=
-local.optimizer=adamw
+local.optimizer=adamx
+local.optimizer=lbfgs
+local.schedule=cosin
+local.schedule=step
+local.schedule=ReduceLROnPlateau
+local.schedule=list local.rates=[0.1]
+local.warmup_rounds=-1
 local.optimizer=json:loads
 local.optimizer=momentum local.momentum=1
 local.optimizer=momentum local.momentum=-0.1
@@ -247,6 +254,8 @@ run.executor=fleet
 run.executor=cores run.workers=0
 run.workers=-1
 run.device=gpu
+run.stop_at=accuracy
+run.stop_at=test_acc>=0.9
 run.device=cuda:99
 run.device=
 run.precision=float64
@@ -284,6 +293,21 @@ data.skew=noise data.skew_levels=7
 data.skew=noise data.variance=-1
 data.skew=rotation data.angle=round
 data.skew=colour data.strength=2
+data.augment=crop
+data.augment=5
+data.augment=crop-flip
+data.augment=crop-flip data.shift=-1
+data.augment=crop-flip data.shift=1.5
+data.augment=crop-flip data.shift=1 data.flip=2
+data.augment=crop-flip data.shift=1 data.batchwise=1
+data.augment=cifar
+data.augment=cifar data.brightness=2
+data.augment=cifar data.contrast=-1
+data.shift=1
+data.augment=json:loads
+model.name=alexnet model.crop=0
+model.name=alexnet model.crop=wide
+model.name=alexnet model.edges=1
 data.variance=0.1
 data.dataset=regression data.width=0
 data.dataset=regression data.noise=-0.1
@@ -1117,8 +1141,10 @@ topologies.erdos_renyi(4, 2.0, 0)
 topologies.edges(4, [[0, 9]])
 topologies.edges(4, None)
 topologies.star(0)
-plot.curves(None, [], "train_loss")
-plot.curves(5, [], "loss")
+plot.curves(None)
+plot.curves([], "loss")
+plot.curves(5, ax=5)
+plot.curves("runs/none", band="both")
 plot.gantt(None, [])
 plot.clusters(None, None)
 plot.shares(None, None)
@@ -1153,8 +1179,8 @@ run(rounds=np.array([2, 3]))
 run(seed=1.0e300)
 run(method="fedavg", fraction=0.5)
 run(method={"name": "fedavg", "fraction": None})
-run(local={"optimizer": "adamw"})
-run(local={"optimizer": torch.optim.Adam})
+run(local={"optimizer": "adamx"})
+run(local={"optimizer": torch.optim.LBFGS})
 run("quickstart", only="")
 run("quickstart", only=5)
 run_all("quickstart", only="nothing")

@@ -15,7 +15,7 @@ HEAVY = ("flwr", "matplotlib", "networkx", "pyarrow", "ray", "scipy", "sklearn",
 CHECKING = ("numpy", "pydantic")  # what settings are held against, half a second, which no help page needs
 COMMANDS = (
     *("bench", "cluster", "data", "data inspect", "export", "fleet", "fleet node", "new", "recipes"),
-    *("plan", "report", "reproduce", "run", "schedule", "schema", "sweep", "verify", "watch"),
+    *("plan", "report", "reproduce", "run", "schedule", "schema", "settings", "sweep", "verify", "watch"),
 )
 # Whose parameters say what settings there are.
 CHOICES = (
@@ -27,6 +27,7 @@ CHOICES = (
     "atoll.settings.experiment_file",
     "atoll.settings.plugins",
     "atoll.settings.sections",
+    "atoll.local.augment",
     "atoll.local.models",
     "atoll.local.rule",
     "atoll.methods.named_methods",
@@ -127,7 +128,17 @@ for module in {CHOICES!r}:
 def test_what_draws_nothing_loads_no_figures_and_no_graphs(words: str, tmp_path: Path) -> None:
     loaded = loaded_by_command(words, tmp_path)
     assert "torch" in loaded
-    assert not {"flwr", "matplotlib", "networkx", "ray"} & set(loaded)
+    assert not {"flwr", "matplotlib", "networkx", "ray", "scipy", "sklearn"} & set(loaded)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(
+    "words", ["run quickstart --only FedAvg --set rounds=1 --quiet --out one", "schedule quickstart"]
+)
+def test_what_trains_here_loads_nothing_of_a_fleet(words: str, tmp_path: Path) -> None:
+    fleet = ("atoll.fleet.agreed.messages", "atoll.fleet.server.fleet_executor", "atoll.secure.collector")
+    code = f"from atoll.cli import main\nassert main({words.split()!r}) == 0"
+    assert loaded_by(code, tmp_path, fleet) == []
 
 
 @pytest.mark.parametrize("proximal", thinned([0.0, 0.1], 0), ids=["by hand", "by autograd"])

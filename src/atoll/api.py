@@ -14,6 +14,7 @@ from atoll.runs.probes import check_probes
 from atoll.runs.result import Result, read_result
 from atoll.runs.run import RunProgress, run_events
 from atoll.runs.run_folders import begin_folders, name_folders, prepare_folders
+from atoll.runs.stopping import OnRow
 from atoll.runs.titles import choose_runs, title_of
 from atoll.settings.experiment_file import make_runs, read_experiment, resolved
 from atoll.settings.given_objects import named
@@ -21,12 +22,15 @@ from atoll.settings.plugins import import_from
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.support.requiring import require_path
+from atoll.support.wording import nearest
 from atoll.trackers import require_trackers, tracked
 
 _TITLE = 30  # characters of a progress bar's title, so that all of it fits into 80 columns
 
 Source = str | Path | Mapping[str, Any] | Settings | Experiment
 """A recipe's name, a ``.toml`` file's path or its contents as a table, settings or an experiment."""
+
+_PARAMETERS = ("experiment", "out", "scale", "only", "resume", "overwrite", "progress")
 
 _DEFAULTS: Mapping[str, Any] = {}
 
@@ -40,6 +44,7 @@ def run(
     resume: bool = False,
     overwrite: bool = False,
     progress: bool = False,
+    on_row: OnRow | None = None,
     **settings: Any,
 ) -> Result:
     """Execute one run to its end.
@@ -56,6 +61,8 @@ def run(
         resume: continue from the last checkpoint in `out`, if there is one; a finished run is only read.
         overwrite: replace the run in `out`.
         progress: whether to show a progress bar, in a terminal or a notebook; otherwise nothing is printed.
+        on_row: called with each new row of metrics (a dict, as in ``metrics.jsonl``) once it is written; if it returns
+            something true, the run ends there, as finished (``result.summary["stopped"]``).
         settings: overrides, such as ``rounds=5`` or ``local={"lr": 0.1}``; your own functions and data sets can be
             passed directly, such as ``clustering=function``, ``model=function`` or ``data=dataset``.
 
@@ -69,7 +76,7 @@ def run(
         raise InputError(
             f"the experiment has {len(experiments)} runs ({titles}); choose one with only=..., or call atoll.run_all"
         )
-    (result,) = _run_each(experiments, out, resume, overwrite, progress).values()
+    (result,) = _run_each(experiments, out, resume, overwrite, progress, on_row).values()
     return result
 
 
@@ -93,6 +100,9 @@ def run_all(
 
 def _experiments(source: Source, scale: str | None, only: str | None, settings: Mapping[str, Any]) -> list[Experiment]:
     """Return the runs of an experiment, with these settings overridden."""
+    for key in settings:
+        if key not in Settings.model_fields and (meant := nearest(key, _PARAMETERS, cutoff=0.7)):
+            raise InputError(f"{key}: unknown, did you mean {meant!r}?")
     if isinstance(source, Experiment):
         if settings or scale or only:
             raise InputError("an Experiment is run unchanged; to change settings, pass its `settings` instead")
@@ -110,7 +120,12 @@ def _experiments(source: Source, scale: str | None, only: str | None, settings: 
 
 
 def _run_each(
-    experiments: list[Experiment], out: Path | str | None, resume: bool, overwrite: bool, progress: bool
+    experiments: list[Experiment],
+    out: Path | str | None,
+    resume: bool,
+    overwrite: bool,
+    progress: bool,
+    on_row: OnRow | None = None,
 ) -> dict[str, Result]:
     if resume and (out is None or overwrite):
         raise InputError("resume=True: needs the run's folder in `out`, and cannot be combined with overwrite=True")
@@ -129,7 +144,7 @@ def _run_each(
         with _counter(len(experiments), progress) as count:
             for each, place in zip(experiments, folders, strict=True):
                 title = title_of(each.settings) or each.settings.name
-                results.append(_run_one(each, place, resume, overwrite, title if progress else None))
+                results.append(_run_one(each, place, resume, overwrite, title if progress else None, on_row))
                 count()
     kept = [result if out else replace(result, folder=None) for result in results]
     return {
@@ -137,10 +152,12 @@ def _run_each(
     }
 
 
-def _run_one(experiment: Experiment, place: Path, resume: bool, overwrite: bool, title: str | None) -> Result:
+def _run_one(
+    experiment: Experiment, place: Path, resume: bool, overwrite: bool, title: str | None, on_row: OnRow | None
+) -> Result:
     """Execute a run, under a progress bar with this title; None: nothing is shown."""
     told = list[str]()
-    live = tracked(run_events(experiment, place, resume, overwrite), experiment.settings, place, resume)
+    live = tracked(run_events(experiment, place, resume, overwrite, on_row=on_row), experiment.settings, place, resume)
     with closing(live) as steps, _bar(title) as show:
         for step in steps:
             told += step.warnings

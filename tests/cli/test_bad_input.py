@@ -139,8 +139,8 @@ FILES = [
     ("runs = []", ["runs", "[[runs]]"]),
     ("scales = 5", ["scales", "[scales.NAME]"]),
     ("scales.small = 5", ["scales", "[scales.NAME]"]),
-    ("[[runs]]\nlabel = 'a'\n[[runs]]\nlabel = 'A'", ["runs", "'a', 'A'", "unique panel or label"]),
-    ("[[runs]]\nlabel = 'report'\n[[runs]]\nlabel = 'b'", ["runs", "other than 'report'"]),
+    ("[[runs]]\nlabel = 'a'\n[[runs]]\nlabel = 'A'", ["runs", "'a', 'A'", "each needs a label, or panel, of its own"]),
+    ("[[runs]]\nlabel = 'report'\n[[runs]]\nlabel = 'b'", ["runs", "labelled 'report'"]),
     ("[[runs]]\nlabel = 'a'\nruns = 5", ["runs", "is allowed only at the top"]),
 ]
 

@@ -31,6 +31,7 @@ OPTIONS = {
         "--scale",
         "--seeds",
         "--out",
+        "--evidence",
         "--run",
         "--jobs",
         "--device",
@@ -43,6 +44,7 @@ OPTIONS = {
         *("--quiet", "--verbose"),
     ],
     "schema": [],
+    "settings": ["[SECTION|CHOICE]", "--json"],
     "schedule": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width", "--privacy"],
     "sweep": [
         "EXPERIMENT",

@@ -155,7 +155,7 @@ def test_a_probe_is_a_metric_of_a_sweep(atoll: Command, folder: Path) -> None:
     assert told.startswith("--metric gep: unknown, did you mean 'gap'?")
     assert not (folder / "sweeps").exists()
     (line,) = json.loads(atoll(*words, "--metric", "gap", "--json").succeeded())["settings"]
-    runs = [json.loads(path.read_bytes())["final"] for path in folder.glob("sweeps/tiny/*/summary.json")]
+    runs = [json.loads(path.read_bytes())["final"] for path in folder.glob("runs/tiny/*/summary.json")]
     assert [run["gap"] for run in runs] == [run["train_loss"] / 2 for run in runs]
     assert line["last_mean"] == pytest.approx(sum(run["gap"] for run in runs) / 2)
 

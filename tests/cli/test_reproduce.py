@@ -89,19 +89,17 @@ def test_claims_in_two_processes(atoll: Command) -> None:
     assert "Theorem 1" in Path(made["page"]).read_text()
 
 
-def test_data_that_is_not_there_is_told_once(atoll: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_any_data_it_ends_with_an_error(
+    atoll: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def offline(name: str, base: Path) -> Path:
         raise RunError(f"{name} cannot be downloaded")
 
     monkeypatch.setenv("ATOLL_DATA", str(tmp_path))
     monkeypatch.setattr("atoll.data.datasets.download", offline)
     done = atoll("reproduce", "cfl-mgd-table-2", "--jobs", "1", "--json")
-    made = json.loads(done.succeeded())
-    (result,) = made["recipes"]
-    assert done.err.splitlines() == ["not run: cifar10 cannot be downloaded", "not run: mnist cannot be downloaded"]
-    assert {claim["status"] for claim in result["claims"]} == {"not run"}
-    assert result["finished"] == 0
-    assert "cifar10 cannot be downloaded" in Path("runs/reproduce-cfl-mgd-table-2-tiny/index.html").read_text()
+    assert done.refused(1) == "cifar10 cannot be downloaded; mnist cannot be downloaded"
+    assert not Path("runs/reproduce-cfl-mgd-table-2-tiny/index.html").exists()
 
 
 @pytest.mark.more
@@ -124,7 +122,9 @@ def test_a_failed_run_is_told_and_the_others_go_on(atoll: Command, monkeypatch: 
 
 def test_bad_input(atoll: Command) -> None:
     assert "did you mean 'fedcluster'" in atoll("reproduce", "fedclustr").refused()
-    assert atoll("reproduce", "all", "--scale", "huge").refused() == "--scale huge: must be tiny, small, paper"
+    assert atoll("reproduce", "all", "--scale", "huge").refused() == (
+        "--scale huge: must be tiny, small, paper, or with --no-run largest"
+    )
     assert atoll("reproduce", "all", "--jobs", "0").refused() == "--jobs 0: must be at least 1"
     assert atoll("reproduce", "all", "--device", "toaster").refused().startswith("run.device = 'toaster': is not")
     assert atoll("reproduce", "all", "--seeds", "0").refused() == "--seeds 0: must be at least 1"

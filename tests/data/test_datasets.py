@@ -73,6 +73,14 @@ def test_digits_has_the_documented_form() -> None:
     assert (digits.classes, digits.loss) == (10, "cross-entropy")
 
 
+def test_digits_are_scikit_learns_wherever_it_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    digits = load("digits")
+    monkeypatch.setattr("atoll.data.datasets.find_spec", lambda name: None)
+    by_import = load("digits")
+    for field in ("inputs", "targets", "test_inputs", "test_targets"):
+        assert np.array_equal(getattr(digits, field), getattr(by_import, field))
+
+
 def test_digits_splits_scikit_learns_samples_without_loss_or_repeat() -> None:
     from sklearn.datasets import load_digits
 

@@ -359,6 +359,13 @@ def test_buffers_counters_dropout_and_single_precision() -> None:
 
 @needs_ray
 @pytest.mark.slow
+def test_augmented_batches() -> None:
+    rule = LocalRule(sgd, lr=0.1, steps=2, batch_size=4, augment=lambda inputs: inputs + torch.randn_like(inputs))
+    compare(fedavg(classification(), rule, 2, 1.0, seed=SEED), network(), classification())
+
+
+@needs_ray
+@pytest.mark.slow
 def test_whole_cohorts_in_one_weighted_pass() -> None:
     population = classification(clients=7)
     trainer = Trainer(network(), population, LocalRule(sgd, lr=0.3, steps=1, batch_size=4), SEED)

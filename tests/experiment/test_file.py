@@ -11,6 +11,7 @@ import tomli_w
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from atoll.data.tabular.read import read_table
 from atoll.settings.experiment_file import make_runs, overlay, parse_changes, read_experiment, recipe_names, resolved
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, SettingWarning
@@ -18,11 +19,14 @@ from atoll.support.errors import InputError, SettingWarning
 TEXTS = {
     "name": "another name",
     "run.device": "cpu",
+    "model.start": "before.safetensors",
+    "run.stop_at": "test_loss patience 5",
     "data.dataset": "regression",
     "data.partition": "shards",
     "data.skew": "noise",
     "model.name": "cnn",
     "local.optimizer": "adam",
+    "local.schedule": "CosineAnnealingLR",
     "clustering.method": "timezone",
     "network.topology": "ring",
     "method.select": "size",
@@ -197,3 +201,32 @@ def test_runs_without_a_function_of_ones_own_do_without_its_settings(
         make_runs({}, changes=["travel.gain=0.5"])
     with pytest.raises(InputError, match=r"travel\.gian: unknown"):
         make_runs({"travel": {"stages": ["gained:own"], "gian": 0.5}})
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An experiment in a folder beside the working folder, which names files."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "study").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    path = tmp_path / "study" / "x.toml"
+    path.write_text('[data]\nroot = "a.csv"\n[[runs]]\nnetwork.trace_file = "b.csv"\nmodel.name = "a.csv"\n')
+    return path
+
+
+def test_files_are_looked_for_beside_the_experiment_first(study: Path) -> None:
+    for folder in (study.parent, Path()):
+        (folder / "a.csv").write_text("")
+    assert read_experiment(study)["data"]["root"] == str(study.parent / "a.csv")
+    assert read_experiment(study)["runs"][0]["model"]["name"] == "a.csv"
+
+
+def test_files_are_looked_for_in_the_working_folder_next(study: Path) -> None:
+    Path("a.csv").write_text("")
+    assert read_experiment(study)["data"]["root"] == "a.csv"
+
+
+def test_a_file_that_is_nowhere_is_named_by_its_absolute_path(study: Path) -> None:
+    assert read_experiment(study)["runs"][0]["network"]["trace_file"] == str(study.parent / "b.csv")
+    with pytest.raises(InputError, match=rf"^data.root = '{study.parent / 'a.csv'}' does not exist"):
+        read_table(read_experiment(study)["data"]["root"], target="y")

@@ -155,3 +155,14 @@ def test_an_experiment_takes_settings_and_changes_of_them() -> None:
         atoll.Experiment("quickstart")  # type: ignore[arg-type]
     with pytest.raises(atoll.InputError, match=r"clusterings: unknown.*clustering"):
         atoll.Experiment(clusterings=evens)
+
+
+def with_lazy_layers(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(classes))
+
+
+def test_a_model_without_weights_yet_is_refused_in_a_sentence() -> None:
+    with pytest.raises(
+        atoll.InputError, match=r"model\.name = .*with_lazy_layers': has lazy layers.*give each its size"
+    ):
+        atoll.run(model=with_lazy_layers, **SMALL)

@@ -73,6 +73,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "method": {"name": "hierarchical", "pattern": "cenasy", "intra_rounds": 2},
         "local": {"steps": 2},
     },
+    "augmented": {"data": {"augment": "crop-flip", "shift": 1}, "method": {"name": "ifca", "clusters": 2}},
     "topk, nothing kept": {"travel": {"codec": "topk", "feedback": False}},
 }
 

@@ -199,11 +199,17 @@ def digest(**changes: Any) -> str:
         {"method": {"name": "cfl-mgd", "beta": 0.5}},
         {"run": {"precision": "bfloat16"}},
         {"method": {"name": "ifca", "resample": True}},
+        {"data": {"augment": "crop-flip", "shift": 1}},
     ],
     ids=str,
 )
 def test_settings_that_change_a_clients_work_change_the_digest(changes: dict[str, Any]) -> None:
     assert digest(**changes) != digest()
+
+
+def test_arguments_of_an_augmentation_change_the_digest() -> None:
+    one, other = (digest(data={"augment": "crop-flip", "shift": shift}) for shift in (1, 2))
+    assert one != other
 
 
 @pytest.mark.parametrize(

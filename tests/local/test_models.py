@@ -74,3 +74,24 @@ def test_outputs_that_do_not_fit_are_refused() -> None:
         check_outputs(nn.Flatten(), MNIST, 784, "mine")
     with pytest.raises(InputError, match="cannot take inputs"):
         check_outputs(nn.Linear(3, 10), MNIST, 10, "mine")
+
+
+@pytest.mark.parametrize("edges", [False, True])
+def test_alexnet_takes_any_crop_from_7_pixels(edges: bool) -> None:
+    for crop in range(7, 33):
+        module = alexnet(CIFAR, 10, channels=2, crop=crop, edges=edges)
+        assert module(torch.rand(2, *CIFAR)).shape == (2, 10)
+    with pytest.raises(
+        InputError, match=r"needs images of at least 33x33 pixels; the data set has shape \[3, 32, 32\]"
+    ):
+        alexnet(CIFAR, 10, crop=33)
+
+
+def test_ifcas_network_pools_24_pixels_to_6() -> None:
+    """TensorFlow's pooling, "SAME": 24 to 12 to 6, the last window over the edge; as many parameters as at 28."""
+    inputs = torch.rand(2, 3, 32, 32)
+    module = alexnet(CIFAR, 10, response_norm=True, crop=24, edges=True)
+    assert sum(each.numel() for each in module.parameters()) == 1_068_298
+    (first, *_) = (layer for layer in module.modules() if isinstance(layer, nn.MaxPool2d))
+    padded = nn.functional.pad(inputs[..., :24, :24], (0, 1, 0, 1), value=-torch.inf)
+    assert torch.equal(first(inputs[..., :24, :24]), nn.functional.max_pool2d(padded, 3, 2))

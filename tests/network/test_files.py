@@ -1,7 +1,6 @@
 """Files of networks: matrices of seconds, tables of clients, traces; and what is wrong with bad ones."""
 
 import math
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -165,14 +164,6 @@ def test_bad_parquet_files(tmp_path: Path) -> None:
         read_network_clients(tmp_path / "no.parquet")
     with pytest.raises(InputError, match=r"clients\.txt: must be a \.csv or a \.parquet file"):
         read_network_clients(tmp_path / "clients.txt")
-
-
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "clients.parquet", CLIENTS)
-    for name in ("pyarrow", "pyarrow.parquet"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(InputError, match=r"reading Parquet needs pyarrow; run pip install 'atoll\[parquet\]'$"):
-        read_network_clients(path)
 
 
 MOVES = {"round": [5, 0, 0, 2], "client": [1, 1, 0, 1], "x": [9, 1, 0, 4], "y": [9, 2, 0, 5]}

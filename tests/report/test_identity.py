@@ -17,9 +17,11 @@ from atoll.report.figures.style import PALETTE
 from atoll.report.reading.runs import Run, find_runs, read_run
 from atoll.report.report_files import write_report
 from atoll.report.tables.run_tables import rounds_to_target
-from atoll.report.tables.spread import Moments, spread_as_markdown, spread_as_rich, spread_over_seeds
+from atoll.report.tables.spread import spread_over_seeds
+from atoll.report.tables.spread_tables import final_as_markdown, tables_as_rich
 from atoll.report.tables.writing import as_dicts, as_markdown
 from atoll.support.errors import InputError
+from atoll.support.estimates import Estimate
 from tests.report.test_report import make_row, make_rows, render, write_pair, write_run
 
 MIXED, FOUND = [[6, 2, 2], [5, 0, 5]], [[0, 10, 0], [10, 0, 0]]
@@ -194,7 +196,7 @@ class TestSpread:
         assert (accuracy.n, loss.n) == (2, 2)
         assert [accuracy.mean, accuracy.std] == pytest.approx([0.6, 0.02**0.5])
         assert [loss.mean, loss.std] == pytest.approx([2.0, 2**0.5])
-        assert spread.final["ari"] == Moments(2, 1.0, 0.0)
+        assert spread.final["ari"] == Estimate(2, 1.0, 0.0, 1.0, 1.0)
         assert "parameter_error" not in spread.final
 
     def test_labels_that_name_the_seed(self, tmp_path: Path) -> None:
@@ -218,7 +220,7 @@ class TestSpread:
         both, alone = spread_over_seeds(find_runs(folders))
         assert (both.seeds, alone.seeds) == ((1, 2), (3,))
         assert both.final.keys() == {"train_loss"}  # no accuracy was recorded at the end
-        assert alone.final["train_loss"] == Moments(1, 3.0, None)
+        assert alone.final["train_loss"] == Estimate(1, 3.0, None, None, None)
 
     def test_unfinished_runs_are_left_out(self, tmp_path: Path) -> None:
         folders = [write_seed(tmp_path, seed, 0.5) for seed in (1, 2)]
@@ -230,15 +232,15 @@ class TestSpread:
         folders.append(write_seed(tmp_path / "other", 4, None, "other"))
         (folders[2] / "config.toml").write_text('name = "other"\nseed = 4\n')
         spreads = spread_over_seeds(find_runs(folders))
-        assert spread_as_markdown(spreads) == (
-            "| Run   | Seeds | Final loss |  Final accuracy |\n"
-            "| ----- | ----: | ---------: | --------------: |\n"
-            "| mine  |     2 |    2 ± 1.4 | 60.00 ± 14.14 % |\n"
-            "| other |     1 |          4 |               – |\n"
+        assert final_as_markdown(spreads, "spread") == (
+            "| Run   | Seeds | Final accuracy (%) | Final loss |\n"
+            "| ----- | ----: | -----------------: | ---------: |\n"
+            "| mine  |     2 |      60.00 ± 14.14 |  2.0 ± 1.4 |\n"
+            "| other |     1 |                  – |        4.0 |\n"
             "\n"
-            "Final values of finished runs: mean ± sample standard deviation over seeds.\n"
+            "Final values of finished runs: mean ± the sample standard deviation over seeds.\n"
         )
-        assert spread_as_rich(spreads).row_count == 2
+        assert tables_as_rich([], spreads)[0].row_count == 2
 
 
 class TestFiles:
@@ -264,8 +266,10 @@ class TestFiles:
             "spread.tex",
             "spread.csv",
             "spread.json",
+            "targets.md",
+            "targets.tex",
         ]
         assert sorted(files) == sorted((tmp_path / "out").iterdir())
-        (spread,) = json.loads(files[-1].read_text())
+        (spread,) = json.loads((tmp_path / "out" / "spread.json").read_text())
         assert spread["seeds"] == [3, 4]
         assert spread["final"]["ari"] == {"n": 2, "mean": 1.0, "std": 0.0}

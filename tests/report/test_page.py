@@ -15,12 +15,13 @@ from atoll.experiment.cluster_waits import work_ends
 from atoll.experiment.experiment import Experiment
 from atoll.report.page import Content, make_content, render
 from atoll.report.page.compared import warnings
-from atoll.report.page.groups import group_runs, make_panels
 from atoll.report.page.scenes import Scene, make_scene
+from atoll.report.reading.groups import group_runs, make_panels
 from atoll.report.reading.runs import find_runs
 from atoll.report.report_files import write_report
 from atoll.schedules.schedule_files import write_schedule
 from atoll.settings.validation import validate
+from atoll.support.errors import InputError
 from tests.made_runs import make_rows, write_run
 
 ASSETS = Path(__file__).parents[2] / "src/atoll/report/page/assets"
@@ -287,7 +288,7 @@ def test_the_schedule_shows_who_waits(tmp_path: Path) -> None:
     assert (done <= ended).all()
     assert (done < ended).any()
     assert (done == ended).any()  # somebody is the slowest
-    assert gantt["note"].endswith("Grey: waiting for the slowest.")
+    assert gantt["note"].endswith("Grey: it has finished and waits for the slowest cluster.")
     expected = work_ends(experiment)
     assert expected is not None
     np.testing.assert_allclose(done, expected, rtol=1e-6)
@@ -444,3 +445,43 @@ def test_private_runs_have_what_each_cluster_was_to_spend(tmp_path: Path) -> Non
 )
 def test_a_damaged_summary_has_no_table_of_privacy(tmp_path: Path, told: Any) -> None:
     assert "Privacy" not in content_of(private_run(tmp_path / "run", told)).sections["results-body"]
+
+
+def test_the_reader_may_choose_the_baseline(tmp_path: Path) -> None:
+    slow, fast = write_seeds(tmp_path, "slow", [10.0, 8.0]), write_seeds(tmp_path, "fast", [4.0, 5.0], rounds=9)
+    runs = find_runs([*slow, *fast])
+    content = make_content(runs, [0.5], baseline="fast")
+    first, second = rows_of(content, "targets")[2:]
+    assert first[1].endswith("×")
+    assert "×" not in second[1]
+    header, *lines = rows_of(content, "results")
+    assert [line[header.index("Difference")].partition("|")[0][:1] for line in lines] == ["-", ""]
+    compared = content.data["compared"]
+    assert (compared["baseline"], compared["labels"]) == ("fast", [["slow", "fast"]])
+    own, other = compared["differences"][0][0][1], compared["differences"][0][1][0]
+    assert own[0].lstrip("+") == other[0].lstrip("-")  # one minus the other, and the other way round
+    assert "paired t test" in content.sections["results-body"]
+    with pytest.raises(InputError, match="no setting has this label; the labels are slow; fast"):
+        make_content(runs, baseline="none")
+
+
+def test_the_page_tells_what_was_run_with_what(tmp_path: Path) -> None:
+    told = {
+        "python": "3.12.1",
+        "packages": {"atoll": "0.1.0", "torch": "2.9"},
+        "machine": {"system": "Linux", "cpus": 8},
+    }
+    for name in "ab":
+        folder = write_run(tmp_path / name, make_rows(3), description="Five <seeds>", run={"device": "cuda"})
+        (folder / "environment.json").write_text(json.dumps(told))
+    (tmp_path / "b" / "environment.json").write_text("[]")  # damaged: nothing is said of it
+    about = content_of(tmp_path / "a", tmp_path / "b").sections["about"]
+    assert about.count("Five &lt;seeds&gt;") == 1
+    assert "Run with Atoll 0.1.0, PyTorch 2.9, Python 3.12.1, on Linux, 8 CPUs, device cuda." in about
+    assert about.count("<p") == 2
+
+
+def test_deviations_of_accuracies_are_in_per_cent(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", [row | {"own_accuracy_std": 0.125} for row in make_rows(3)])
+    header, line = rows_of(content_of(folder), "results")
+    assert dict(zip(header, line, strict=True))["Own accuracy std"] == "12.50 %"

@@ -19,12 +19,13 @@ from rich.console import Console
 from atoll.report.figures import plot
 from atoll.report.figures.before_training import MANY_BARS, plot_clusters, plot_gantt, plot_shares
 from atoll.report.figures.curves import plot_curves
-from atoll.report.figures.style import figure_width, legend_columns, line_styles
+from atoll.report.figures.style import figure_width, lay_out_legend, line_styles
 from atoll.report.reading.runs import Run, find_runs, overlay, read_run
 from atoll.report.reading.units import format_count, time_unit
 from atoll.report.report_files import save_figure, write_report
 from atoll.report.tables.run_tables import rounds_compare, rounds_to_target
-from atoll.report.tables.spread import spread_over_seeds, tables_as_rich
+from atoll.report.tables.spread import spread_over_seeds
+from atoll.report.tables.spread_tables import tables_as_rich
 from atoll.report.tables.writing import as_csv, as_dicts, as_latex, as_markdown, as_rich
 from atoll.support.errors import InputError
 from tests.tiers import thinned
@@ -593,7 +594,7 @@ class TestPlot:
             "clients": lambda ax: plot.clients(ax, runs, "gap"),
             "clusters": lambda ax: plot.clusters(ax, [[0.5, 0.5]]),
             "completion": lambda ax: plot.completion(ax, [1.0, 2.0], 1.5),
-            "curves": lambda ax: plot.curves(ax, runs, "test_accuracy", "virtual_time"),
+            "curves": lambda ax: plot.curves(runs, "test_accuracy", "virtual_time", ax=ax) and None,
             "gantt": lambda ax: plot.gantt(ax, [(0, 0, 1, 0)], done=[0.5]),
             "network": lambda ax: plot.network(ax, xy, xy, [0, 1]),
             "shares": lambda ax: plot.shares(ax, [[1, 2]]),
@@ -612,7 +613,7 @@ class TestPlot:
 
     def test_a_column_that_no_run_has(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no run has the column ari"):
-            plot.curves(Figure().subplots(), write_pair(tmp_path), "ari")
+            plot.curves(write_pair(tmp_path), "ari", ax=Figure().subplots())
 
 
 class TestFiles:
@@ -698,15 +699,19 @@ class TestFiles:
 
 
 class TestStyle:
-    def test_fourteen_labels_all_look_different(self) -> None:
-        styles = line_styles([*"abcdefghijklmn", "a"])
-        assert len({str(style) for style in styles.values()}) == len(styles) == 14
+    def test_twelve_labels_have_a_colour_each_and_more_look_different(self) -> None:
+        styles = line_styles([*"abcdefghijklmnopqrstuvwx", "a"])
+        assert len({str(style) for style in styles.values()}) == len(styles) == 24
+        assert len({style["color"] for style in line_styles("abcdefghijkl").values()}) == 12
 
     @pytest.mark.parametrize(
-        ("labels", "columns"), [(["a"], 1), (["method"] * 8, 4), (["a rather long label " * 4] * 3, 1)]
+        ("labels", "columns"), [(["a"], 1), (["method"] * 8, 4), (["a rather long label " * 9] * 2, 1)]
     )
     def test_legend_fits_its_width(self, labels: list[str], columns: int) -> None:
-        assert legend_columns(labels, 6.0) == columns
+        found, texts, lines = lay_out_legend(labels, 6.0)
+        assert found == columns
+        assert max(len(line) for text in texts for line in text.splitlines()) * 0.075 + 0.55 <= 6.0 / columns
+        assert lines <= sum(text.count("\n") + 1 for text in texts)
 
     @pytest.mark.parametrize(
         ("call", "value", "expected"),

@@ -22,6 +22,7 @@ from atoll.cli import (  # noqa: F401  (they register themselves)
     reproduce_command,
     run_command,
     schema_command,
+    settings_command,
     show_commands,
     sweep_command,
     verify_command,

@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from atoll.cli.consoles import err as err
 from atoll.cli.consoles import out as out
-from atoll.support.errors import AtollError, InputError, RunError, is_full, reason_of
+from atoll.support.errors import AtollError, InputError, RunError, full_disk, is_full
 
 if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 # In the order of work: see what there is and what it would do, do it, look at the results, check the machine.
 _ORDER = (
-    *("new", "recipes", "schema", "data", "cluster", "schedule", "run", "watch", "report", "export"),
+    *("new", "recipes", "settings", "schema", "data", "cluster", "schedule", "run", "watch", "report", "export"),
     *("plan", "sweep", "reproduce", "fleet", "verify", "bench"),
 )
 _WIDEST = 120  # columns of help, if the terminal has as many
@@ -208,8 +208,7 @@ def resumable() -> Iterator[None]:
     except (AtollError, OSError) as error:
         if not is_full(error):
             raise
-        reason = f"{error.filename or 'its folder'}: {reason_of(error)}" if isinstance(error, OSError) else str(error)
-        raise RunError(f"{reason}; free some space and give the same command with --resume") from error
+        raise RunError(full_disk(error)) from error
 
 
 def end_interrupted(command: str, code: int) -> NoReturn:

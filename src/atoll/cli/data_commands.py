@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from atoll.support.arrays import Ids
 
 _SHOWN = 20  # clients in a table
+_CLASSES = 12  # classes in a table
+_NAMED = 8  # inputs, or classes, that a line names
 
 RootOption = Annotated[str | None, typer.Option(help="Data folder; by default ATOLL_DATA, or the user's cache.")]
 
@@ -157,7 +159,35 @@ def _group(counts: "Sequence[Ids]") -> list[list[int]]:
 
 def _as_dict(each: "Experiment", population: "Population", counts: "Ids") -> dict[str, Any]:
     names = {"panel": each.settings.panel, "label": each.settings.label, "clients": len(population)}
-    return names | {"samples": population.sizes.tolist(), "class_counts": counts.tolist()}
+    held = {"samples": population.sizes.tolist(), "class_counts": counts.tolist()}
+    return names | held | {"task": _task(population), "inputs": _inputs(population), "names": _client_names(population)}
+
+
+def _task(population: "Population") -> str:
+    """Return what is predicted, in words."""
+    data = population.data
+    named = ", ".join(data.names.get("targets", ())[:_NAMED]) + (", ..." if data.outputs > _NAMED else "")
+    if data.classes:
+        return f"one of {data.classes} classes" + (f" ({named})" if "targets" in data.names else "")
+    kind = "labels that each apply or not" if data.loss == "binary-cross-entropy" else "numbers"
+    return f"{data.outputs} {kind if data.outputs > 1 else kind.rstrip('s')}" + (f" ({named})" if named else "")
+
+
+def _inputs(population: "Population") -> str:
+    """Return what is predicted from, in words."""
+    data = population.data
+    named = data.names.get("inputs", ())
+    shape = " x ".join(map(str, data.shape))
+    return f"{shape} ({', '.join(named[:_NAMED])}{', ...' if len(named) > _NAMED else ''})" if named else shape
+
+
+def _client_names(population: "Population") -> list[str]:
+    """Return the clients' names: those of the data where each holds one owner's samples, else their numbers."""
+    data, numbers = population.data, list(map(str, range(len(population))))
+    if data.owners is None or "owners" not in data.names or len(data.owners) != len(data):
+        return numbers
+    own = [set(data.owners[population.samples(client)].tolist()) for client in range(len(population))]
+    return [data.names["owners"][min(each)] if len(each) == 1 else numbers[k] for k, each in enumerate(own)]
 
 
 def _print_shares(population: "Population", counts: "Ids") -> None:
@@ -166,14 +196,18 @@ def _print_shares(population: "Population", counts: "Ids") -> None:
         f"{len(population)} clients, {int(sizes.sum())} samples "
         f"({sizes.min()} to {sizes.max()} per client) from a pool of {len(population.data)}"
     )
-    names = _class_names(population) or tuple(map(str, range(counts.shape[1])))
+    out.print(f"predicted: {_task(population)}; from inputs of {_inputs(population)}", markup=False)
+    names = (_class_names(population) or tuple(map(str, range(counts.shape[1]))))[:_CLASSES]
+    clients = _client_names(population)
     table = Table("client", "samples", *map(escape, names), title="share of each class", box=None)
     for client in range(min(len(population), _SHOWN)):
-        shares = (f"{share:.0%}" for share in counts[client] / sizes[client])
-        table.add_row(str(client), str(sizes[client]), *shares)
+        shares = (f"{share:.0%}" for share in (counts[client] / sizes[client])[:_CLASSES])
+        table.add_row(escape(clients[client]), str(sizes[client]), *shares)
     out.print(table)
     if len(population) > _SHOWN:
         out.print(f"(the first {_SHOWN}; --json prints all)")
+    if counts.shape[1] > _CLASSES:
+        out.print(f"(the first {_CLASSES} of {counts.shape[1]} classes; --json prints all)")
 
 
 @data_app.command("split")

@@ -25,22 +25,12 @@ def claim_plot(path: Path | None) -> None:
 
 
 def read_width(text: str | None) -> float | None:
-    """Return the width of figures in inches; None for each figure's own.
-
-    Raises:
-        InputError: if it is neither a known name nor a number of inches from 1 to 50.
-    """
+    """Return the width of figures in inches, as `width_inches` reads it from ``--width``."""
     if text is None:
         return None
-    from atoll.report.figures.style import WIDTHS
+    from atoll.report.figures.style import width_inches
 
-    try:
-        inches = WIDTHS.get(text) or float(text)
-    except ValueError:
-        inches = 0.0
-    if not 1 <= inches <= 50:
-        raise InputError(f"--width {text}: must be {', '.join(WIDTHS)} or a number of inches from 1 to 50")
-    return inches
+    return width_inches("--width", text)
 
 
 def save_plots(path: Path | None, inches: float | None, draw: "Callable[[], Iterable[tuple[str, Figure]]]") -> None:

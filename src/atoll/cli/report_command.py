@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -13,8 +13,8 @@ from atoll.cli.options import JsonOption, WidthOption
 from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
+    from atoll.report.reading.mean_curves import Band
     from atoll.report.reading.runs import Run
-    from atoll.report.tables.run_tables import Row
 
 TargetOption = Annotated[
     list[float] | None, typer.Option(metavar="SHARE", help="A test accuracy to reach, 0 to 1. Repeatable.")
@@ -47,6 +47,14 @@ def report_command(
     against: Annotated[
         str | None, typer.Option(metavar="SETTING", help="Plot final results against a setting, such as local.lr.")
     ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="LABEL", help="Compare the other settings with this one, by a paired test over seeds."),
+    ] = None,
+    band: Annotated[
+        str,
+        typer.Option(metavar="KIND", help="Of curves and tables: interval (95 % t interval) or spread (deviation)."),
+    ] = "interval",
     as_json: JsonOption = False,
     as_csv: CsvOption = None,
     as_parquet: ParquetOption = None,
@@ -59,38 +67,49 @@ def report_command(
     target = target or None
     inches = read_width(width)
     _check_page(page)
+    bands = _read_band(band)
     from atoll.report.figures.style import figure_width
     from atoll.report.report_files import write_report
     from atoll.report.tables.run_tables import rounds_to_target
+    from atoll.report.tables.spread import spread_over_seeds
+    from atoll.report.tables.spread_tables import tables_as_rich
+    from atoll.report.tables.writing import as_dicts
 
     runs, notices = _read(folders, overlay)
     for option, file in (("--html", page), ("--csv", as_csv), ("--parquet", as_parquet)):
         claim_file(option, file)
     rows = rounds_to_target(runs, target, stable=stable)
+    spreads = spread_over_seeds(runs, target, stable, baseline)
     place = _place_of(folder, None if page or as_csv or as_parquet else folders[0] / "report")
     with figure_width(inches):
-        files = write_report(runs, place, target, stable, against) if place else []
+        files = write_report(runs, place, target, stable, against, baseline, bands) if place else []
     if page:
         from atoll.report.page import write_page
 
-        write_page(runs, page, target, _command(folders, page, target, stable, overlay), stable, notices)
+        command = _command(folders, page, target, stable, overlay, baseline)
+        write_page(runs, page, target, command, stable, notices, baseline)
         files.append(page)
     files += _write_probes(runs, as_csv, as_parquet)
-    _print(rows, runs, files, as_json)
-
-
-def _print(rows: "Sequence[Row]", runs: "Sequence[Run]", files: Sequence[Path], as_json: bool) -> None:
-    """Print the tables and the files written, or the first table as JSON."""
-    from atoll.report.tables.spread import spread_over_seeds, tables_as_rich
-    from atoll.report.tables.writing import as_dicts
-
     if as_json:
         print_json(as_dicts(rows))
         return
-    for table in tables_as_rich(rows, spread_over_seeds(runs)):
+    for table in tables_as_rich(rows, spreads, bands):
         out.print(table)
     for file in files:
         out.print(str(file), markup=False)
+
+
+def _read_band(text: str) -> "Band":
+    """Return the kind of band.
+
+    Raises:
+        InputError: there is none of this name.
+    """
+    from atoll.report.reading.mean_curves import BANDS
+
+    if text not in BANDS:
+        raise InputError(f"--band {text}: must be {' or '.join(BANDS)}")
+    return cast("Band", text)
 
 
 def _place_of(folder: Path | None, otherwise: Path | None) -> Path | None:
@@ -103,9 +122,12 @@ def _place_of(folder: Path | None, otherwise: Path | None) -> Path | None:
 
 def _read(folders: Sequence[Path], is_overlay: bool) -> "tuple[Sequence[Run], list[str]]":
     """Return the runs, and a notice of each that was left out; also print these."""
-    from atoll.report.reading.runs import find_readable, overlay
+    from atoll.report.reading.runs import find_readable, overlay, run_folders
 
     runs, faults = find_readable(folders)
+    read = {run.folder for run in runs}
+    missing = [each for path in folders for each in run_folders(path)[0] if each not in read]
+    faults += [f"{each} has no rows yet" for each in missing if not any(str(each) in fault for fault in faults)]
     for fault in faults:
         err.print(f"warning: left out: {fault}", markup=False)
     return overlay(runs) if is_overlay else runs, [f"Left out: {fault}" for fault in faults]
@@ -142,7 +164,15 @@ def _check_page(page: Path | None) -> None:
         raise InputError(f"--html {page}: must end in .html, so that a browser knows what it is")
 
 
-def _command(folders: Sequence[Path], page: Path, targets: list[float] | None, stable: bool, overlay: bool) -> str:
+def _command(
+    folders: Sequence[Path],
+    page: Path,
+    targets: list[float] | None,
+    stable: bool,
+    overlay: bool,
+    baseline: str | None,
+) -> str:
     """Return the command that makes this page."""
     options = option_words(("--html", page), ("--target", targets), ("--stable", stable), ("--overlay", overlay))
+    options += option_words(("--baseline", baseline))
     return shlex.join(["atoll", "report", *map(str, folders), *options])

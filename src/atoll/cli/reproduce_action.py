@@ -24,7 +24,7 @@ from atoll.reproduce.reproduce_progress import ReproduceProgress
 from atoll.reproduce.verdict_wording import count, estimate_in_words, labels_of, value_in_words
 from atoll.reproduce.verdicts_page import render
 from atoll.settings import experiment_file as config
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, RunError
 from atoll.support.files import to_json, write_atomically
 from atoll.support.untrusted import read_json
 from atoll.support.wording import unknown
@@ -249,8 +249,14 @@ def _run(
     quiet: bool,
     verbose: bool,
 ) -> int:
-    """Carry out the tasks; add what went wrong to `problems`, by recipe, and return how many failed."""
+    """Carry out the tasks; add what went wrong to `problems`, by recipe, and return how many failed.
+
+    Raises:
+        RunError: if the data of all tasks are missing.
+    """
     missing = running.find_missing(tasks)
+    if all(task.settings[0].data.dataset in missing for task in tasks):  # then no claim can be judged
+        raise RunError("; ".join(missing.values()))
     for sentence in missing.values():
         err.print(f"not run: {sentence}", markup=False)
     going, failures = list[RecipeTask](), 0

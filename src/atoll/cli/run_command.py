@@ -89,9 +89,10 @@ def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experimen
         InputError: if one of them cannot, or several are to replay one schedule.
     """
     from atoll.experiment.executor_choice import require_no_fleet
-    from atoll.runs.variants import replaying
 
     if schedule is not None:
+        from atoll.runs.variants import replaying
+
         if len(runs) > 1:
             raise InputError(f"--schedule: is for one run, but the experiment has {len(runs)}; choose one with --only")
         runs = [replaying(runs[0], schedule)]
@@ -105,7 +106,8 @@ def _show_results(folders: Sequence[Path], parent: Path, as_json: bool) -> None:
     """Print the table of finished runs; if there are several, also write a report beside them."""
     from atoll.report.reading.runs import find_runs
     from atoll.report.tables.run_tables import rounds_to_target
-    from atoll.report.tables.spread import spread_over_seeds, tables_as_rich
+    from atoll.report.tables.spread import spread_over_seeds
+    from atoll.report.tables.spread_tables import tables_as_rich
     from atoll.report.tables.writing import as_dicts
 
     results = find_runs(folders)
@@ -145,6 +147,8 @@ def _run_one(
                 view.say(f"run.executor = {settings.run.executor!r}: {experiment.execution.choice}")
             for warning in progress.warnings:
                 view.say(f"warning: {warning}")
+            if progress.stopped:
+                view.say(f"stopped: {progress.stopped}")
             view.show(progress.events_done, progress.events, describe(progress.row) if progress.row else "")
             interrupts.is_patient = True
             if interrupts.ends(progress):

@@ -233,6 +233,8 @@ def _print_end(asked: SweepOptions, watched: Watched, command: str | None) -> No
     if command:
         out.print(f"Best: {command}", markup=False)
     out.print(f"Results: {asked.folder}", markup=False)
+    words = ["atoll", "report", str(asked.folder), "--out", str(asked.folder / "report")]
+    out.print(f"Figures and tables: {shlex.join(words)}", markup=False)
 
 
 def _print_json(asked: SweepOptions, watched: Watched, command: str | None, **rows: Any) -> None:

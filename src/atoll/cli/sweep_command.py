@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import app, end_interrupted, read_experiments
+from atoll.cli.common import app, end_interrupted, read_experiments, resumable
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, QuietOption, ScaleOption, SetOption, VerboseOption
 from atoll.support.errors import InputError
 
@@ -18,7 +18,7 @@ OverOption = Annotated[
     ),
 ]
 JobsOption = Annotated[int, typer.Option(metavar="N", help="Runs at a time, each in its own process.")]
-FolderOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results; by default sweeps/NAME.")]
+FolderOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results; by default runs/NAME.")]
 MetricOption = Annotated[
     str | None,
     typer.Option(
@@ -73,12 +73,13 @@ def sweep(
     from atoll.sweep.goal import make_goal
 
     goal = make_goal(metric, target, usual_metric(runs[0]), runs)
-    place = folder or Path("sweeps") / runs[0].name
+    place = folder or Path("runs") / runs[0].name
     count = (trials or 20) if tune else None
     asked = SweepOptions(
         experiment, over, changes or [], scale, only, place, jobs, goal, count, part, as_json, quiet, verbose
     )
-    watched = search(asked, runs, resume) if tune else run_all(asked, runs, chosen, resume)
+    with resumable():
+        watched = search(asked, runs, resume) if tune else run_all(asked, runs, chosen, resume)
     if watched.exit_code:
         end_interrupted(asked.resume_command(), watched.exit_code)
 

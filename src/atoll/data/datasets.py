@@ -1,7 +1,7 @@
 """The built-in data sets: digits and regression need no files; others are downloaded once, then read from files."""
 
-import difflib
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from atoll.support.errors import InputError
 from atoll.support.limits import NotNegative, Positive, PositiveFloat
 from atoll.support.requiring import require, require_path
 from atoll.support.seeds import generator
+from atoll.support.wording import nearest
 
 BUILT_IN = ("digits", "regression")  # need no files
 
@@ -132,8 +133,8 @@ def _not_found(name: str, base: Path) -> InputError:
 def _check_name(name: str) -> None:
     if name in available():
         return
-    nearest = difflib.get_close_matches(name.lower(), available(), n=1, cutoff=0.4)
-    hint = f", did you mean {nearest[0]!r}?" if nearest else ";"
+    meant = nearest(name, available(), cutoff=0.4)
+    hint = f", did you mean {meant!r}?" if meant else ";"
     raise InputError(
         f"data.dataset = {name!r} is not known{hint} Allowed: {', '.join(available())}, folder (data.root: one file or "
         "subfolder per client) and module:function"
@@ -147,11 +148,11 @@ def _resolve_root(root: str | Path | None) -> Path:
         import pooch
 
         return Path(pooch.os_cache("atoll"))
-    path = Path(os.path.expanduser(value))
+    path = Path(os.path.expanduser(value)).absolute()
     if not os.path.isdir(path) and (root or os.path.lexists(path)):
         state = "is a file" if os.path.isfile(path) else "does not exist"
         raise InputError(
-            f"{setting} = '{value}' {state}: give an existing folder, with the data files or to download them to, or "
+            f"{setting} = '{path}' {state}: give an existing folder, with the data files or to download them to, or "
             "leave it out to use the user's cache folder"
         )
     return path
@@ -162,12 +163,24 @@ def _load_digits() -> Dataset:
 
     The split thus does not depend on the version, and each class is split as nearly 4 : 1 as possible.
     """
-    from sklearn.datasets import load_digits  # slow to import
-
-    images, targets = load_digits(return_X_y=True)
-    inputs = images.astype(np.uint8).reshape(-1, 1, 8, 8)
+    inputs, targets = _read_digits()
+    inputs = inputs.astype(np.uint8).reshape(-1, 1, 8, 8)
     targets = targets.astype(np.int64)
     is_test = np.zeros(len(targets), dtype=bool)
     is_test[np.argsort(targets, kind="stable")[::5]] = True
     pools = inputs[~is_test], targets[~is_test], inputs[is_test], targets[is_test]
     return Dataset("digits", *pools, classes=10, scale=1 / 16)
+
+
+def _read_digits() -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return scikit-learn's images and classes, from its own file: importing it takes two seconds."""
+    found = find_spec("sklearn")
+    folders = found.submodule_search_locations if found else None
+    file = Path(folders[0], "datasets", "data", "digits.csv.gz") if folders else None
+    if file is None or not file.is_file():  # another version keeps it elsewhere
+        from sklearn.datasets import load_digits
+
+        images, targets = load_digits(return_X_y=True)
+        return images, targets
+    rows = np.loadtxt(file, delimiter=",")
+    return rows[:, :-1], rows[:, -1]

@@ -130,11 +130,17 @@ class Method:
         """Reject what cannot be run.
 
         Raises:
-            InputError: a server rule without a server; clients that keep state, one of them twice in a cohort; missing
-                settings of learned clusters; or stages that are incompatible with the method or with each other.
+            InputError: a server rule without a server; fewer learning rates than rounds; clients that keep state, one
+                of them twice in a cohort; missing settings of learned clusters; or stages that are incompatible with
+                the method or with each other.
         """
         if self.server_rule is not None and not self.schedule.has_server:
             raise InputError("Method.server_rule: the schedule has no server's model to apply it to")
+        if self.rule.rates and len(self.rule.rates) < self.schedule.rounds:
+            raise InputError(
+                f"local.rates: has {len(self.rule.rates)} rates, but the schedule has {self.schedule.rounds} rounds; "
+                "give one per round"
+            )
         if self.keeps_state:
             _require_each_once(self.schedule)
         if self.labels is not None or self.regroup is not None:

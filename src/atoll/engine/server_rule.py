@@ -2,8 +2,6 @@
 
 from typing import Any, Protocol
 
-from torch import Tensor
-
 from atoll.data.array_inputs import kind_of
 from atoll.local.models import Model, form_of
 from atoll.support.errors import AtollError, RunError, failure_of
@@ -47,6 +45,8 @@ def apply_rule(
 
 
 def _is_model(made: Any, kept: Any) -> bool:
+    from torch import Tensor  # here, so that reading settings stays fast
+
     held = [made, {} if kept is None else kept]
     return all(isinstance(each, dict) and all(isinstance(one, Tensor) for one in each.values()) for each in held)
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from torch import Size, dtype
-
 from atoll.aggregation.mean import Combine
 from atoll.engine.assignment import Assignment
 from atoll.engine.release import Release
@@ -140,6 +138,8 @@ def sent_form(stages: Iterable[Stage], form: Form) -> Form:
     Raises:
         InputError: a stage's `form` fails, or returns no form.
     """
+    from torch import Size, dtype  # here, so that reading settings stays fast
+
     for stage in stages:
         try:
             form = form if stage.form is None else stage.form(form)

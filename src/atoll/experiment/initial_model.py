@@ -9,9 +9,10 @@ from torch import nn
 from atoll.experiment.chosen_stages import upload_share
 from atoll.experiment.clients import Clients
 from atoll.experiment.modules import draw_module
+from atoll.experiment.start_model import load_start
 from atoll.local.models import without
 from atoll.local.travel import staying
-from atoll.local.weights import check_outputs, count_bytes, place, require_device
+from atoll.local.weights import check_outputs, count_bytes, place, require_device, warn_of_softmax
 from atoll.settings.choices import method_kind
 from atoll.settings.validation import Settings
 
@@ -34,11 +35,16 @@ class InitialModel:
         data = self.clients.dealt.data
         module = self.draw()
         check_outputs(module, data.shape, data.outputs, self.settings.model.name)
+        if data.loss == "cross-entropy" and ":" in self.settings.model.name:
+            warn_of_softmax(module, data.shape, self.settings.model.name)
         return module
 
     def draw(self, cluster: int = 0, restart: int = 0) -> nn.Module:
-        """Return a module with separate initial weights for each cluster and restart."""
-        return draw_module(self.settings, self.clients.dealt.data, cluster, restart)
+        """Return a module with separate initial weights for each cluster and restart, or those of `model.start`."""
+        module = draw_module(self.settings, self.clients.dealt.data, cluster, restart)
+        if self.settings.model.start is not None:
+            load_start(module, self.settings.model.start)
+        return module
 
     def copy(self) -> nn.Module:
         """Return a copy of the module on the device; the original stays untrained, so that a run can be repeated."""

@@ -1,6 +1,7 @@
 """From settings to the model, the local rule and the trainer, and a check that they are compatible."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,9 @@ from atoll.data.dataset import Dataset
 from atoll.data.population import Population
 from atoll.engine.chain import Chain, chain_of, require_halves
 from atoll.engine.engine import Method
+from atoll.local.augment import AUGMENTS
 from atoll.local.models import MODELS, Model
+from atoll.local.rates import SCHEDULES, fill, scheduled_rates, warmed_up
 from atoll.local.rule import OPTIMIZERS, LocalRule, MakeOptimizer
 from atoll.local.state import why_wrong_state
 from atoll.local.task import ClientTask, ClientUpdate
@@ -19,6 +22,7 @@ from atoll.methods.parts.staying import keep_at_clients
 from atoll.schedules.events import Event
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import bind, call, resolve
+from atoll.settings.signatures import asks_for
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, RunError, failure_of
 from atoll.support.seeds import layers_drawing_from
@@ -45,6 +49,8 @@ def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: in
             raise InputError(f"model.name = {name!r}: cannot be made ({failure_of(error)})") from error
     if not isinstance(module, nn.Module):
         raise InputError(f"model.name = {name!r}: must return a torch.nn.Module, it returned {type(module).__name__!r}")
+    if any(map(nn.parameter.is_lazy, module.parameters())):
+        raise InputError(f"model.name = {name!r}: has lazy layers, which have no weights yet; give each its size")
     return module
 
 
@@ -52,14 +58,17 @@ def make_rule(settings: Settings) -> LocalRule:
     """Return the local rule, before the method changes it.
 
     Raises:
-        InputError: the optimiser is unknown, fails, or cannot be used with the method.
+        InputError: the optimiser or the augmentation is unknown, fails, or cannot be used with the method.
     """
     wanted = settings.local
     make = resolve("local.optimizer", wanted.optimizer, OPTIMIZERS)
     fixed = {key: value for key, value in dict(wanted).items() if key != "lr"}
     optimizer = bind("local.optimizer", make, fixed, wanted.model_extra, later=("parameters", "params", "lr"))
-    if wanted.optimizer not in OPTIMIZERS:
+    if getattr(make, "__module__", "") != "atoll.local.rule":
         _try_optimizer(settings, optimizer)
+    data = settings.data
+    change = resolve("data.augment", data.augment, AUGMENTS)
+    augment = bind("data.augment", change, {**dict(data), "inputs": None}, data.model_extra, later=("inputs",))
     return LocalRule(
         optimizer=optimizer,
         lr=wanted.lr * wanted.lr_factor,
@@ -68,7 +77,26 @@ def make_rule(settings: Settings) -> LocalRule:
         proximal=wanted.proximal,
         lr_decay=wanted.lr_decay,
         epochs=wanted.epochs,
+        augment=None if data.augment == "none" else augment,
+        rates=_make_rates(settings),
     )
+
+
+def _make_rates(settings: Settings) -> tuple[float, ...]:
+    """Return the learning rate of each round; nothing if it is constant, but for `local.lr_decay`."""
+    wanted, lr = settings.local, settings.local.lr * settings.local.lr_factor
+    warmup = min(wanted.warmup_rounds, settings.rounds)
+    if wanted.schedule == "constant" and not warmup:
+        return ()
+    rounds = settings.rounds - warmup
+    make = resolve("local.schedule", wanted.schedule, SCHEDULES)
+    given = fill(dict(wanted), lr, rounds) | {"lr": lr, "rounds": rounds}
+    own = partial(call, "local.schedule", make, extra=wanted.model_extra)
+    if asks_for(make, "optimizer"):
+        rates = scheduled_rates(lambda optimizer: own(given | {"optimizer": optimizer}), lr, rounds)
+    else:
+        rates = [own(given | {"round": round_}) for round_ in range(rounds)]
+    return warmed_up(wanted.schedule, rates, lr, warmup)
 
 
 def let_stay(settings: Settings, method: Method, module: nn.Module) -> Method:
@@ -160,7 +188,7 @@ def _train_checked(settings: Settings, trainer: Chain, task: ClientTask) -> Clie
 def _try_optimizer(settings: Settings, make: MakeOptimizer) -> None:
     """Make the optimiser once, so that a faulty one is rejected before training."""
     name = settings.local.optimizer
-    made: object = make([nn.Parameter(torch.zeros(1))], settings.local.lr)
+    made: object = make([nn.Parameter(torch.zeros(1, 1))], settings.local.lr)
     if not isinstance(made, torch.optim.Optimizer):
         raise InputError(
             f"local.optimizer = {name!r}: must return a torch.optim.Optimizer, it returned {type(made).__name__!r}"

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from atoll.settings.sections import NetworkSettings
 from atoll.settings.signatures import asks_for, parameters_of
 from atoll.settings.validation import Settings
 from atoll.support.arrays import Floats
-from atoll.support.errors import InputError, reading
+from atoll.support.errors import InputError, SettingWarning, reading
 from atoll.support.seeds import generator
 
 if TYPE_CHECKING:
@@ -329,7 +330,13 @@ def _from_links(
             f"network.file = {wanted.file!r}: has {network.aggregators} aggregators, "
             f"but clustering.clusters = {settings.clustering.clusters}"
         )
-    return network if any(network.neighbours) else replace(network, neighbours=neighbours_of(_topology(settings)))
+    if any(network.neighbours):
+        return network
+    if pattern is not None and pattern not in CENTRAL and network.aggregators > 1:
+        told = f"no link between aggregators is given, so {pattern} assumes that those of network.topology ="
+        ways = f"{wanted.topology!r} exchange models over the file's other links"
+        warn(f"network.file = {wanted.file!r}: {told} {ways}", SettingWarning, 2)
+    return replace(network, neighbours=neighbours_of(_topology(settings)))
 
 
 def _pattern_of(settings: Settings) -> str | None:

@@ -9,6 +9,7 @@ from atoll.clustering.clustering import without_empty
 from atoll.engine.engine import Method
 from atoll.experiment.chosen_stages import add_stages
 from atoll.experiment.clients import Clients
+from atoll.experiment.clock import put_on_clock
 from atoll.experiment.cluster_plan import ClusterPlan
 from atoll.experiment.conditions import Conditions
 from atoll.experiment.faults import add_faults
@@ -59,6 +60,11 @@ class PlannedMethod:
         noise = from_system if settings.run.executor == "fleet" else from_seed(settings.seed)
         method = add_stages(settings, self._without_stages(), sizes, deepcopy(self.initial.module), noise)
         method = self._replaying(method)
+        if (start := settings.model.start) is not None and method.starts > 1:
+            raise InputError(
+                f"model.start = {start!r}: cannot be used with method.name = {settings.method.name!r}, whose clusters "
+                "start from models that differ"
+            )
         check_cohorts(method, sizes)
         if mechanism is None:
             return method, None
@@ -76,8 +82,8 @@ class PlannedMethod:
     def _without_stages(self) -> Method:
         """Return the method without the stages that the settings add."""
         conditions, population = self.conditions, self.clients.population
-        clock = self.plan.clock if method_needs(self.settings, "clock") else None
         method = make_method(self.settings, self._offered(), len(population), lambda: self.plan.phases)
+        method, clock = put_on_clock(self.settings, method, self.plan.clock)
         method = choose_clients(self.settings, method, conditions.reported, clock)
         method = until(self.settings, method)
         return add_faults(self.settings, method, population, clock, conditions.availability)

@@ -34,7 +34,7 @@ class Batches:
         self._made_of = data, module
         first = next(module.parameters())
         self.dtype = first.dtype
-        self.prepare = _preparation(data, first)
+        self.prepare = preparation(data, first)
         self.turns = data.turns
         self.inputs = torch.from_numpy(data.inputs).to(first.device)
         self.targets = torch.from_numpy(data.targets).to(first.device)
@@ -89,7 +89,22 @@ class Batches:
         return turned.contiguous()
 
 
-def _preparation(data: Dataset, like: Tensor) -> Callable[[Tensor], Tensor]:
+class FromStored(nn.Module):
+    """A module with its inputs' scaling and standardisation in front of it: it takes inputs as they are stored."""
+
+    def __init__(self, module: nn.Module, data: Dataset) -> None:
+        """Take the scaling of a data set."""
+        super().__init__()
+        self.module = module
+        self._prepare = preparation(data, next(module.parameters()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the module's outputs for stored inputs [n, *shape]."""
+        outputs: Tensor = self.module(self._prepare(inputs))
+        return outputs
+
+
+def preparation(data: Dataset, like: Tensor) -> Callable[[Tensor], Tensor]:
     """Return a function from stored inputs to a model's: scaled, standardised, in the type of `like`."""
     scale = torch.tensor(data.scale, dtype=like.dtype)
 

@@ -111,29 +111,33 @@ def cnn(shape: Shape, classes: int) -> "nn.Module":
 
 
 @_checked
-def alexnet(shape: Shape, classes: int, channels: int = 64, response_norm: bool = False) -> "nn.Module":
+def alexnet(
+    shape: Shape, classes: int, channels: int = 64, response_norm: bool = False, crop: int = 28, edges: bool = False
+) -> "nn.Module":
     """The small AlexNet of Zhang et al. 2017, FedCluster's model (1,068,298 parameters on CIFAR-10).
 
-    Centre crop to 28x28, per-image standardisation, two blocks of 5x5 convolution, ReLU and 3x3 max pooling with
-    stride 2, then dense 384, dense 192 and the outputs. The papers do not state the width; here it is 64 `channels`
-    with padding 2, without local response normalisation unless `response_norm` is set.
+    Centre crop, per-image standardisation, two blocks of 5x5 convolution, ReLU and 3x3 max pooling with stride 2, then
+    dense 384, dense 192 and the outputs. The papers do not state the width; here it is 64 `channels` with padding 2,
+    without local response normalisation unless `response_norm` is set. IFCA's code has that, `crop` 24 and `edges`.
 
     Args:
         channels: of both convolutions.
         response_norm: whether each block ends with local response normalisation.
+        crop: side of the centre crop.
+        edges: whether pooling goes over the edge where a row or column would be left, as TensorFlow's does.
     """
     from torch import nn
 
     from atoll.local.layers import Standardize
 
-    inputs, _, _ = _image(shape, "alexnet", least=28)
+    inputs, _, _ = _image(shape, "alexnet", least=crop)
 
     def block(width: int) -> "list[nn.Module]":
         norm: list[nn.Module] = [nn.LocalResponseNorm(9, alpha=0.001, beta=0.75)] if response_norm else []
-        return [nn.Conv2d(width, channels, 5, padding=2), nn.MaxPool2d(3, 2), nn.ReLU(), *norm]
+        return [nn.Conv2d(width, channels, 5, padding=2), nn.MaxPool2d(3, 2, ceil_mode=edges), nn.ReLU(), *norm]
 
-    blocks = [*block(inputs), *block(channels)]
-    return nn.Sequential(Standardize(28), *blocks, *dense((channels, 6, 6), (384, 192), classes))
+    blocks, side = [*block(inputs), *block(channels)], (crop if edges else crop - 3) // 4
+    return nn.Sequential(Standardize(crop), *blocks, *dense((channels, side, side), (384, 192), classes))
 
 
 @_checked

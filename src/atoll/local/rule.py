@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:  # imported only when an optimiser is made, so that reading settings stays fast
     from torch import nn, optim
 
+from atoll.local.augment import Augment
+from atoll.local.from_torch import torch_optimizers
 from atoll.support.errors import InputError
 from atoll.support.limits import BelowOne, Count, NotNegative, Positive, PositiveFloat, Share
 from atoll.support.requiring import require_fields
@@ -36,6 +38,8 @@ class LocalRule:
             starts afresh in every event.
         epochs: instead of `steps`, train for this many epochs of the client's own samples; None: use `steps`. Batches
             are still drawn with replacement, so an epoch is a number of samples.
+        augment: changes the inputs of each step's batch; None: they stay as they are.
+        rates: the learning rate of each round in place of `lr`, still multiplied by `lr_decay`; empty: `lr`.
 
     Raises:
         InputError: if a number is out of range, or the optimiser is not a function.
@@ -50,6 +54,8 @@ class LocalRule:
     resample_parts: Count = 0
     carry_moments: bool = False
     epochs: PositiveFloat | None = None
+    augment: Augment | None = None
+    rates: tuple[NotNegative, ...] = ()
 
     def steps_of(self, samples: int) -> int:
         """Return the local steps of a client with this many samples.
@@ -68,8 +74,17 @@ class LocalRule:
         require_fields(self, "local.")
 
     def lr_at(self, round_: int) -> float:
-        """Return the learning rate in a round."""
-        return self.lr * self.lr_decay**round_
+        """Return the learning rate in a round.
+
+        >>> LocalRule(sgd, 0.1, rates=(0.1, 0.05), lr_decay=0.5).lr_at(1)
+        0.025
+        """
+        return (self.rates[round_] if self.rates else self.lr) * self.lr_decay**round_
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the learning rate is the same in every round."""
+        return not self.rates and self.lr_decay == 1
 
 
 def sgd(parameters: Iterable["nn.Parameter"], lr: float) -> "optim.Optimizer":
@@ -97,4 +112,4 @@ def adam(parameters: Iterable["nn.Parameter"], lr: float) -> "optim.Optimizer":
     return optim.Adam(parameters, lr=lr)
 
 
-OPTIMIZERS: dict[str, Callable[..., "optim.Optimizer"]] = {"sgd": sgd, "momentum": momentum, "adam": adam}
+OPTIMIZERS: dict[str, Callable[..., "optim.Optimizer"]] = {"sgd": sgd, "momentum": momentum, **torch_optimizers()}

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from atoll.data.population import Population
+from atoll.local.augment import augmented
 from atoll.local.batches import Batches, measure_models, measure_samples
 from atoll.local.dense import Dense
 from atoll.local.models import Model
@@ -105,9 +106,11 @@ class Trainer:
     @property
     def why_one_by_one(self) -> str:
         """Why clients must train one by one: a subclass may do anything in `train`. Empty for `Trainer` itself,
-        unless clients take different numbers of steps.
+        unless clients take different numbers of steps or augment batches.
         """
         if type(self) is Trainer:
+            if self.rule.augment is not None:
+                return "data.augment: each client's batches are augmented by themselves"
             epochs = self.rule.epochs
             return "" if epochs is None else f"local.epochs = {epochs:g}: clients take different numbers of steps"
         name = type(self).__name__
@@ -161,11 +164,11 @@ class Trainer:
         return float(self.batches.losses(torch.cat(outputs), torch.cat(targets)).mean())
 
     def draw_batches(self, task: ClientTask) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs and targets of each local step's batch, on the device."""
+        """Yield inputs and targets of each local step's batch, on the device, augmented if the rule says so."""
         rows = self.draw_rows(task)
-        if self.rule.batch_size == "full":
-            return repeat(self.batches.gather(rows[0]), len(rows))
-        return self.batches.gather_each(rows)
+        whole = self.rule.batch_size == "full"
+        batches = repeat(self.batches.gather(rows[0]), len(rows)) if whole else self.batches.gather_each(rows)
+        return augmented(augment, batches, self.seed, *task.key) if (augment := self.rule.augment) else batches
 
     def draw_rows(self, task: ClientTask) -> npt.NDArray[np.int32]:
         """Return the positions in the pool of each local step's batch, [steps, samples]."""

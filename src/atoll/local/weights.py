@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Container, Mapping
+from warnings import warn
 
 import torch
 from torch import Tensor, nn
 
 from atoll.local.models import Form, Model, Shape
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, SettingWarning
 from atoll.support.requiring import require
 
 LARGEST_NUMBER = 1e12  # allowed in a client's model: far beyond any useful one, and sums and products stay finite
@@ -37,6 +38,18 @@ def check_outputs(module: nn.Module, shape: Shape, outputs: int, name: str) -> N
             f"model.name = {name!r}: for two inputs the model must return shape {[2, outputs]} "
             f"(the data set has {outputs} classes), it returned {got}"
         )
+
+
+def warn_of_softmax(module: nn.Module, shape: Shape, name: str) -> None:
+    """Warn of a module whose outputs are shares of classes: cross-entropy takes the softmax itself."""
+    sample = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0))
+    training = module.training
+    with torch.no_grad():
+        made = module.eval()(sample.to(next(module.parameters()).dtype))
+    module.train(training)
+    if made.shape[1] > 1 and bool((made >= 0).all()) and torch.allclose(made.sum(1).float(), torch.ones(4), atol=1e-3):
+        told = "its outputs are shares that sum to 1, as after a softmax, which cross-entropy takes itself"
+        warn(f"model.name = {name!r}: {told}; return what goes into the softmax", SettingWarning, 2)
 
 
 def require_device(device: str) -> str:

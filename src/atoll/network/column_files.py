@@ -8,7 +8,6 @@ import numpy as np
 from atoll.network.network_records import read_cells
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError, reason_of
-from atoll.support.extras import load_extra
 from atoll.support.parquet import read_parquet
 
 POSITIONS = ("x", "y")
@@ -70,7 +69,8 @@ def _floats(path: Path, name: str, cells: list[str]) -> Floats:
 
 
 def _read_parquet(path: Path) -> tuple[list[str], list[Floats]]:
-    pyarrow = load_extra("pyarrow", "parquet", f"{path}: reading Parquet")
+    import pyarrow
+
     try:
         table = read_parquet(path)
     except (OSError, ValueError, pyarrow.ArrowException) as error:

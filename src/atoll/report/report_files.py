@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
 from typing import Any, get_args
@@ -15,9 +14,19 @@ from atoll.report.figures.assignments import has_identity, plot_identity
 from atoll.report.figures.client_curves import plot_clients
 from atoll.report.figures.curve_axes import XColumn
 from atoll.report.figures.curves import differ_in_bytes, has_column, plot_curves, plot_probe, probed
+from atoll.report.reading.groups import group_runs
+from atoll.report.reading.mean_curves import Band, require_band
 from atoll.report.reading.runs import Run
 from atoll.report.tables.run_tables import rounds_to_target
-from atoll.report.tables.spread import spread_as_csv, spread_as_latex, spread_as_markdown, spread_over_seeds
+from atoll.report.tables.spread import spread_over_seeds
+from atoll.report.tables.spread_tables import (
+    as_plain,
+    final_as_latex,
+    final_as_markdown,
+    spread_as_csv,
+    targets_as_latex,
+    targets_as_markdown,
+)
 from atoll.report.tables.writing import as_csv, as_dicts, as_latex, as_markdown
 from atoll.runs.run_folder import slug
 from atoll.support.files import write_atomically
@@ -33,18 +42,27 @@ def write_report(
     targets: Sequence[float] | None = None,
     stable: bool = False,
     against: str | None = None,
+    baseline: str | None = None,
+    band: Band = "interval",
 ) -> list[Path]:
     """Write curves against rounds, client updates and virtual time, and the table, into the folder `out`.
 
     If the size of updates differs between runs, also curves against bytes sent up. Where recorded, also the error to
     planted parameters, custom evaluation metrics, metrics of single clients, and a figure of each run's learned cluster
-    assignments; for runs that differ only in their seed, also the spread over seeds; with a setting `against`, such as
-    ``privacy.epsilon``, also final results against it. The folder is created if necessary. Returns the files: curves-*,
-    parameter-error, probe-*, clients-*, identity-* and against-* as .png, .svg and .pdf, table and spread as .md, .tex,
-    .csv and .json. `targets` and `stable` are as in `rounds_to_target`. Raises InputError if there are no runs.
+    assignments; with a setting `against`, such as ``privacy.epsilon``, also final results against it. Runs that differ
+    only in their seed are one curve, in a `band` as in `plot_curves`, and have tables over seeds: final results, with
+    differences to the setting labelled `baseline` and a paired test, and the costs of targets. The folder is created if
+    necessary. Returns the files: curves-*, parameter-error, probe-*, clients-*, identity-* and against-* as .png, .svg
+    and .pdf, table, spread and targets as .md and .tex, table and spread also as .csv and .json. `targets` and `stable`
+    are as in `rounds_to_target`.
+
+    Raises:
+        InputError: there are no runs, or no setting is labelled `baseline` and comparable with another.
     """
     out = Path(out)
-    figures, tables = dict(_figures(runs)), dict(_tables(runs, targets, stable))
+    require_band(band)
+    tables = dict(_tables(runs, targets, stable, baseline, band))
+    figures = dict(_figures(runs, band))
     if against is not None:
         figures[f"against-{against.replace('.', '-').replace('_', '-')}"] = plot_against(runs, against)
     out.mkdir(parents=True, exist_ok=True)
@@ -58,18 +76,19 @@ def write_report(
     return files
 
 
-def _figures(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
+def _figures(runs: Sequence[Run], band: Band) -> Iterator[tuple[str, Figure]]:
     for x in get_args(XColumn):
         if x == "bytes_up" and not differ_in_bytes(runs):  # the curves would look the same as against client updates
             continue
-        yield f"curves-{x.replace('_', '-')}", plot_curves(runs, x)
+        yield f"curves-{x.replace('_', '-')}", plot_curves(runs, x, band=band)
     if any(has_column(run, "parameter_error") for run in runs):
-        yield "parameter-error", plot_probe(runs, "parameter_error")
+        yield "parameter-error", plot_probe(runs, "parameter_error", band=band)
     for column in probed(runs):
-        yield f"probe-{column.replace('_', '-')}", plot_probe(runs, column)
+        yield f"probe-{column.replace('_', '-')}", plot_probe(runs, column, band=band)
     for column in dict.fromkeys(column for run in runs for column in run.clients):
         yield f"clients-{column.replace('_', '-')}", plot_clients(runs, column)
-    with_identity = [run for run in runs if has_identity(run)]
+    first = [group.counted[0] for group in group_runs(runs)]
+    with_identity = [run for run in first if has_identity(run)]
     for stem, run in zip(_stems(with_identity), with_identity, strict=True):
         yield f"identity-{stem}", plot_identity(run)
 
@@ -84,17 +103,22 @@ def _stems(runs: Sequence[Run]) -> list[str]:
     return stems
 
 
-def _tables(runs: Sequence[Run], targets: Sequence[float] | None, stable: bool) -> Iterator[tuple[str, str]]:
+def _tables(
+    runs: Sequence[Run], targets: Sequence[float] | None, stable: bool, baseline: str | None, band: Band
+) -> Iterator[tuple[str, str]]:
     rows = rounds_to_target(runs, targets, stable=stable)
     yield "table.md", as_markdown(rows)
     yield "table.tex", as_latex(rows)
     yield "table.csv", as_csv(rows)
     yield "table.json", _as_json(as_dicts(rows))
-    if spreads := spread_over_seeds(runs):
-        yield "spread.md", spread_as_markdown(spreads)
-        yield "spread.tex", spread_as_latex(spreads)
+    if spreads := spread_over_seeds(runs, targets, stable, baseline):
+        yield "spread.md", final_as_markdown(spreads, band)
+        yield "spread.tex", final_as_latex(spreads, band)
         yield "spread.csv", spread_as_csv(spreads)
-        yield "spread.json", _as_json([asdict(spread) for spread in spreads])
+        yield "spread.json", _as_json(as_plain(spreads))
+    if any(spread.targets for spread in spreads):
+        yield "targets.md", targets_as_markdown(spreads, band)
+        yield "targets.tex", targets_as_latex(spreads, band)
 
 
 def _as_json(rows: Sequence[dict[str, Any]]) -> str:

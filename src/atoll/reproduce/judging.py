@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from atoll.report.figures.sizes import rank_correlation
+from atoll.report.reading.groups import seed_of
 from atoll.report.reading.runs import Run
 from atoll.report.tables.run_tables import falls, first_met
-from atoll.report.tables.spread import seed_of
 from atoll.reproduce.claims import OF_CLUSTERS, Claim
 from atoll.reproduce.evidence import LEAST_SEEDS, ClaimNeed, Value, Values, needs_of, settle, summarise
 from atoll.support.estimates import Estimate

@@ -3,7 +3,6 @@
 import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
@@ -16,6 +15,7 @@ from atoll.report.figures.sizes import plot_size_against
 from atoll.reproduce.claim_results import ClaimResult
 from atoll.reproduce.judging import without_seed
 
+MEANS = "mean over seeds with its 95 % t interval"
 Plans = Sequence[Mapping[str, Any]]
 
 
@@ -26,15 +26,18 @@ def draw(result: ClaimResult) -> Iterator[tuple[str, str]]:
 
 
 def _curves(result: ClaimResult) -> Iterator[tuple[str, Figure]]:
-    runs = [replace(run, label=without_seed(run.label)) for run in result.runs]  # all seeds of one look the same
+    runs = result.runs
     if runs:
         curves = plot_curves(runs)
         tested = "test loss" if any(axes.get_ylabel() == "Test loss" for axes in curves.axes) else "test accuracy"
-        yield f"Training loss and {tested} against rounds, one line per seed", curves
+        yield f"Training loss and {tested} against rounds, {MEANS}", curves
         if "pattern" in runs[0].config.get("method", {}):
             yield "The same against virtual time", plot_curves(runs, "virtual_time")
     if any(has_column(run, "parameter_error") for run in runs):
-        yield "Distance to the planted parameters, one line per seed", plot_probe(runs, "parameter_error")
+        yield (
+            "Distance to the planted parameters, the mean over seeds and its 95 % t interval",
+            plot_probe(runs, "parameter_error"),
+        )
 
 
 def _bars(result: ClaimResult) -> Iterator[tuple[str, Figure]]:

@@ -83,7 +83,7 @@ def tolerance_in_words(claim: Claim) -> str:
         "close": f"the {_measured(claim)} is within {scale * tolerance:.{digits}f}{unit} of the paper's",
         "within": f"the {_measured(claim)} is within a factor of {1 + tolerance:g} of the paper's",
         "lead": f"the lead is within {scale * tolerance:.{digits}f}{unit} of the paper's",
-        "gain": f"{claim.runs[0]} is ahead of {claim.runs[1]} by a larger factor than on {claim.against}",
+        "gain": f"{claim.runs[0]} is ahead of {claim.runs[-1]} by a larger factor than on {claim.against}",
         "ratio": f"the ratio is within a factor of {1 + tolerance:g} of the paper's",
         "at-least": f"the {_measured(claim)} is at least {value_in_words(claim, claim.bound)}",
     }[claim.check]

@@ -28,7 +28,7 @@ class Checkpointer:
         recorder: Recorder,
         state: State,
         by_arrival: bool = False,
-        saved: Callable[[State], None] = lambda _: None,
+        saved: Callable[[State], None] | None = None,
     ) -> None:
         """Start with a state that need not be saved: the first, or that of a checkpoint.
 
@@ -71,7 +71,8 @@ class Checkpointer:
         if self.state.events_done == self._saved:
             return
         save_checkpoint(self._place, self.state, self._origin)
-        self._tell_saved(self.state)
+        if self._tell_saved:
+            self._tell_saved(self.state)
         self._saved, self._since, self._is_due = self.state.events_done, Stopwatch(), False
 
     def _end_of_group(self, done: int) -> int:

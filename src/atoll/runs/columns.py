@@ -8,6 +8,7 @@ SPENT = "epsilon"
 
 _BUILT_IN = {
     *("event", "round", "virtual_time", "wall_time", "train_loss", "test_loss", "test_accuracy", "local_loss"),
+    "learning_rate",
     *("client_updates", "bytes", "bytes_up", "bytes_down", *LOSSES),
     *("ari", "confusion", "cluster_clients", "cluster_accuracy", "mean_cluster_accuracy", "worst_cluster_accuracy"),
     *("parameter_error", "h_device", "h_cluster", "crc32"),
@@ -21,6 +22,15 @@ def is_built_in(column: str) -> bool:
     (True, True, False)
     """
     return column in _BUILT_IN or column.startswith("refused_")
+
+
+def is_share(column: str) -> bool:
+    """Return whether a column's values are shares, shown in per cent: accuracies and their deviations over clients.
+
+    >>> is_share("test_accuracy"), is_share("client_accuracy_std"), is_share("gap_std")
+    (True, True, False)
+    """
+    return column.removesuffix("_std").endswith("accuracy")
 
 
 def column_title(column: str) -> str:

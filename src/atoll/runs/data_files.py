@@ -9,6 +9,7 @@ from atoll.data.datasets import find
 from atoll.data.files.download import locate
 from atoll.data.files.sources import SOURCES
 from atoll.data.named_datasets import files_at
+from atoll.experiment.start_model import file_of
 from atoll.settings.validation import Settings
 from atoll.support.untrusted import open_regular
 
@@ -52,6 +53,8 @@ def files_of(settings: Settings) -> dict[str, Path]:
         for key, value in getattr(settings, section).model_dump().items():
             if isinstance(value, str) and (key.endswith("_file") or key == "edges"):
                 files[f"{section}.{key}"] = Path(value)
+    if settings.model.start is not None:
+        files["model.start"] = file_of(Path(settings.model.start).expanduser())
     return files
 
 

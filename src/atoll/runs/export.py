@@ -2,28 +2,35 @@
 
 import importlib.util
 import io
+import json
 import logging
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors.torch import save
 from torch import nn
 
 from atoll.experiment.client_data import load_dataset
 from atoll.experiment.modules import draw_module
+from atoll.local.batches import FromStored
 from atoll.local.models import Model
 from atoll.local.weights import load_model
 from atoll.runs.saved import SavedRun, read_saved
 from atoll.settings.validation import Settings
 from atoll.support.errors import AtollError, InputError, RunError
+from atoll.support.extras import pip_install
 from atoll.support.files import make_folder, write_atomically
 from atoll.support.wording import unknown
 
+_AT_ONCE = 1000  # inputs of a forward pass
 ENDINGS = {"safetensors": ".safetensors", "state-dict": ".pt", "onnx": ".onnx"}
 
 
@@ -52,8 +59,9 @@ def export_model(
     """Write the model of a run's latest checkpoint, chosen as in `SavedRun.model`.
 
     All formats name parameters as the module does. ONNX has one input, ``input``: a batch [n, *shape] of float32, as
-    the module sees it (`Exported.inputs`), and one output, ``output``: [n, classes] before softmax. Writing ONNX
-    rebuilds the module, for which the data is read.
+    the data set stores it, since the graph begins with its scaling and standardisation; and one output, ``output``:
+    [n, classes] before softmax. Writing ONNX rebuilds the module, for which the data is read. The other formats hold
+    parameters alone; safetensors tells ``scale``, ``means`` and ``deviations`` as JSON in its metadata ``scaling``.
 
     Args:
         run: the run's folder.
@@ -99,9 +107,34 @@ def load_module(settings: Settings, model: Model) -> nn.Module:
     return module.eval()
 
 
+def predict(settings: Settings, model: Model, inputs: Any, probabilities: bool = False) -> npt.NDArray[Any]:
+    """Return a model's predictions for inputs as the data set stores them; see `Result.predict`.
+
+    Raises:
+        InputError: inputs of another shape.
+    """
+    data, module = load_dataset(settings), load_module(settings, model)
+    array = np.asarray(inputs)
+    if array.shape[1:] != data.shape or array.dtype.kind not in "biuf":
+        raise InputError(f"predict: inputs must be numbers [n, {str(list(data.shape))[1:]}, not {list(array.shape)}")
+    whole = FromStored(module, data).eval()
+    parts = np.array_split(array, max(1, -(-len(array) // _AT_ONCE)))
+    with torch.no_grad():
+        outputs = torch.cat([whole(torch.from_numpy(np.ascontiguousarray(part))) for part in parts])
+    if data.loss == "squared":
+        return (
+            outputs.squeeze(1).numpy()
+            if data.targets.ndim == 1
+            else outputs.reshape(-1, *data.targets.shape[1:]).numpy()
+        )
+    if data.loss == "cross-entropy":
+        return (outputs.softmax(dim=1) if probabilities else outputs.argmax(dim=1)).numpy()
+    return (outputs.sigmoid() if probabilities else (outputs > 0).long()).numpy()
+
+
 def _require_extra(file_format: str) -> None:
     if file_format == "onnx" and not all(map(importlib.util.find_spec, ("onnx", "onnxscript"))):
-        raise InputError('format onnx needs onnx and onnxscript; run pip install "atoll[onnx]"')
+        raise InputError(f"format onnx needs onnx and onnxscript; run {pip_install('onnx')}")
 
 
 def _inputs_in_words(settings: Settings) -> str:
@@ -116,6 +149,10 @@ def _inputs_in_words(settings: Settings) -> str:
 def _as_safetensors(saved: SavedRun, model: Model, inputs: str) -> bytes:
     events = str(saved.state.events_done)
     metadata = {"format": "pt", "name": saved.settings.name, "events": events, "inputs": inputs}
+    with suppress(AtollError):  # without the data, in words only
+        data = load_dataset(saved.settings)
+        means, deviations = ((), ()) if data.standard is None else (data.standard.means, data.standard.deviations)
+        metadata["scaling"] = json.dumps({"scale": data.scale, "means": means, "deviations": deviations})
     return save(dict(model), metadata=metadata)
 
 
@@ -131,7 +168,7 @@ def _as_onnx(saved: SavedRun, model: Model, inputs: str) -> bytes:
     kind = next(module.parameters()).dtype
     sample = torch.zeros(2, *data.shape, dtype=kind)
     try:
-        return _trace(module, sample, inputs)
+        return _trace(FromStored(module, data).eval(), sample, f"as stored; the model takes {inputs}")
     except Exception as error:  # PyTorch's exporter has errors of many kinds, most of which are not public
         reason = " ".join(str(error).split())[:200]
         raise InputError(

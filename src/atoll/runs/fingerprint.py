@@ -3,7 +3,7 @@
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,9 @@ from atoll.settings.experiment_file import Table, resolved
 from atoll.settings.sections import MAY_DIFFER
 from atoll.settings.validation import Settings
 from atoll.support.wording import show
+
+LENGTH = ("rounds", "run.virtual_seconds")
+"""Settings that may be raised when a run resumes, if it begins as a longer one would (`runs/extending.py`)."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Fingerprint:
 
 def fingerprint_of(settings: Settings, executor: Executor, replayed: str | None = None) -> Fingerprint:
     """Return the fingerprint of a run; `replayed` is the checksum of the schedule it replays, if any."""
-    own = digest(settings)
+    own = digest(settings, LENGTH)
     whole = own if replayed is None else hashlib.sha256((own + replayed).encode()).hexdigest()
     return Fingerprint(settings.seed, whole, executor.bits)
 
@@ -55,14 +58,14 @@ def free_settings(section: type[BaseModel] = Settings, prefix: str = "") -> froz
     return frozenset(free)
 
 
-def digest(settings: Settings) -> str:
+def digest(settings: Settings, without: Collection[str] = ()) -> str:
     """Return a checksum of the settings that a run's results depend on, without those at their defaults.
 
     So a checkpoint stays valid if a later version of Atoll adds settings; a changed default shows in the run's
     settings (`differences`).
     """
     chosen = settings.model_dump(exclude_none=True, exclude_defaults=True)
-    values = {key: value for key, value in flatten(chosen).items() if key not in free_settings()}
+    values = {key: value for key, value in flatten(chosen).items() if key not in {*free_settings(), *without}}
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -21,6 +21,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.local.batches import Batches, measure_models
 from atoll.runs.columns import SPENT, is_built_in
 from atoll.runs.named_probes import PROBES, Numbers, Probe, heterogeneity, parameter_error, spread_of
+from atoll.runs.stopping import stop_rules
 from atoll.settings.choices import method_needs
 from atoll.settings.plugins import call, resolve
 from atoll.settings.signatures import REQUIRED, asks_for, parameters_of
@@ -103,7 +104,7 @@ class Probes:
             "model": lambda: state.server,
             "models": lambda: state.starts,
             "cycle_accuracies": lambda: self._accuracies(state, self._round_of(state)),
-            "labels": lambda: self._labels(state),
+            "labels": lambda: self.labels(state),
         }
 
     @cached_property
@@ -137,7 +138,7 @@ class Probes:
         done = self.experiment.method.schedule.rounds_done(state.events_done)
         return [phase for phase in self.experiment.plan.phases if phase.round <= done][-1].clustering
 
-    def _labels(self, state: State) -> Ids:
+    def labels(self, state: State) -> Ids:
         """Return each client's cluster: as given, as learned (-1: none yet), or that of the lowest loss."""
         if state.labels is not None:
             return state.labels
@@ -195,9 +196,11 @@ def check_probes(experiment: Experiment) -> Numbers:
     """Return what custom probes measure of the initial models.
 
     Raises:
-        InputError: one of them is unusable.
+        InputError: one of them is unusable, or `run.stop_at` is.
     """
-    return Probes(experiment).rehearse()
+    found = Probes(experiment).rehearse()
+    stop_rules(experiment, [*found])
+    return found
 
 
 def _read_number(name: str, made: Any, value: Any) -> float | None:

@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 from torch import nn
 
 from atoll.engine.engine import State
+from atoll.experiment.experiment import Experiment
 from atoll.local.models import Model
-from atoll.runs.export import load_module
+from atoll.runs.export import load_module, predict
+from atoll.runs.probes import Probes
 from atoll.runs.run_folder import Row, RunFolder
 from atoll.runs.saved import SavedRun, read_saved
-from atoll.settings.validation import Settings
+from atoll.settings.validation import Settings, validate
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.extras import load_extra
@@ -75,6 +78,44 @@ class Result:
     def module(self, cluster: int | None = None) -> nn.Module:
         """Return the same model as a module in evaluation mode; reads the shape of the data again."""
         return load_module(self.settings, self.model(cluster))
+
+    def predict(self, inputs: Any, cluster: int | None = None, probabilities: bool = False) -> npt.NDArray[Any]:
+        """Return the model's predictions for inputs as the data set stores them; their scaling is applied.
+
+        Args:
+            inputs: [n, *shape], such as ``dataset.test_inputs``.
+            cluster: whose model, as for `model`.
+            probabilities: each class's instead of the likeliest class.
+
+        Returns:
+            Classes, int64 [n], or probabilities [n, classes]; for several labels 0 or 1, [n, labels]; for regression
+            real numbers, [n] or [n, numbers].
+
+        Raises:
+            InputError: inputs of another shape; or as for `model`.
+        """
+        return predict(self.settings, self.model(cluster), inputs, probabilities)
+
+    def clients(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the final results of single clients: arrays [clients] by column, ready for ``pandas.DataFrame``.
+
+        ``client`` and ``samples``; ``cluster``, which it belongs to or would choose; and ``accuracy`` on test samples
+        like its own, with the model it would receive or its personal one, as the probe ``client_accuracy`` measures it
+        (NaN where it is not measured). The data is read again.
+
+        Raises:
+            InputError: the data have no classes.
+        """
+        run = {**dict(self.settings.run), "probes": ["client_accuracy"], "trackers": []}
+        experiment = Experiment(validate({**self.settings.model_dump(), "run": run}))
+        probes = Probes(experiment)
+        probes.measure(self.state)
+        return {
+            "client": np.arange(len(experiment.population)),
+            "samples": experiment.population.sizes,
+            "cluster": probes.labels(self.state),
+            "accuracy": probes.by_client["client_accuracy"],
+        }
 
 
 def read_result(folder: Path | str, warnings: Sequence[str] = ()) -> Result:

@@ -13,13 +13,13 @@ from atoll.aggregation.screening import REASONS
 from atoll.engine.engine import State
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.faults import is_counted
-from atoll.fleet.server import replies
 from atoll.privacy.ledger import RunLedger
 from atoll.privacy.privacy_plan import finite
 from atoll.runs.columns import LOSSES, SPENT
 from atoll.runs.probes import Probes
 from atoll.runs.run_folder import Row
 from atoll.runs.run_scores import make_scorer
+from atoll.runs.stopping import OnRow, stop_rules
 from atoll.schedules.events import Event, Schedule
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError, RunError
@@ -30,9 +30,12 @@ class Recorder:
 
     Attributes:
         ledger: epsilon spent by a private run on a fleet; None: as planned.
+        rules: the conditions of `run.stop_at`.
+        on_row: called with each new row; None: nothing is.
     """
 
     ledger: RunLedger | None = None
+    on_row: OnRow | None = None
 
     def __init__(self, experiment: Experiment, is_live: bool = False) -> None:
         """Sum up the schedule's costs; in a live run they are planned ones, until `take` gets the actual event.
@@ -43,11 +46,15 @@ class Recorder:
         self.experiment = experiment
         self.schedule = experiment.method.schedule
         self.probes = Probes(experiment)
-        self.probes.rehearse()
+        self.rules = stop_rules(experiment, [*self.probes.rehearse()])
         self.score, self.samples = make_scorer(experiment)
         self.events = list(self.schedule.events) if is_live else self.schedule.events
         self.rounds = array("q", (event.round for event in self.events))
-        self.reasons = tuple(dict.fromkeys((*REASONS, *replies.REASONS))) if is_live else REASONS
+        self.reasons: tuple[str, ...] = REASONS
+        if is_live:
+            from atoll.fleet.server.replies import REASONS as OF_REPLIES
+
+            self.reasons = tuple(dict.fromkeys((*REASONS, *OF_REPLIES)))
         loses = any(getattr(event, name) for event in self.events for name in LOSSES)
         counted = LOSSES if is_live or loses or is_counted(experiment.settings) else ()
         self.sums = {
@@ -117,6 +124,7 @@ class Recorder:
             **self.score(state),
             **self._probe(state),
             "local_loss": local_loss,
+            **self._rate(done),
             "client_updates": self.sums["client_updates"][done],
             "bytes_up": self.experiment.traffic.bytes_up(
                 self.sums["models_up"][done], self.sums["client_updates"][done]
@@ -128,6 +136,13 @@ class Recorder:
         if broken := [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]:
             raise RunError(f"{self._where(done)}: {broken[0]} is not finite; the rows before it are kept")
         return row
+
+    def _rate(self, done: int) -> Row:
+        """Return the learning rate of the last event's round; nothing if it never changes."""
+        rule = self.experiment.method.rule
+        if rule.is_constant:
+            return {}
+        return {"learning_rate": rule.lr_at(self.events[done - 1].round) if done else None}
 
     def _probe(self, state: State) -> Row:
         try:
@@ -167,15 +182,16 @@ class Recorder:
         clusters = ", ".join(map(str, event.active))
         return f"after event {event.index}, cluster {clusters}, clients {first_of(event.cohort)}"
 
-    def summarize(self, rows: list[Row]) -> dict[str, Any]:
-        """Return the content of ``summary.json``."""
+    def summarize(self, rows: list[Row], done: int, stopped: str) -> dict[str, Any]:
+        """Return the content of ``summary.json`` after so many events; `stopped` is why the run ended early, if so."""
         happened, update = self.happened, self.experiment.traffic.update_bytes
         accuracies = [row["test_accuracy"] for row in rows if row["test_accuracy"] is not None]
         summary: dict[str, Any] = {
             "final": rows[-1],
             "best_test_accuracy": max(accuracies, default=None),
-            "events": len(self.schedule),
-            "rounds": self.schedule.rounds,
+            **({"stopped": stopped} if stopped else {}),
+            "events": done,
+            "rounds": self.schedule.rounds_done(done),
             "clients": len(self.experiment.population),
             "cluster_sizes": self.experiment.clustering.sizes.tolist(),
             "clients_left_out": self.experiment.clustering.left_out.tolist(),

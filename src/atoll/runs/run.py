@@ -4,26 +4,29 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from atoll.engine.cohorts import Executor
 from atoll.engine.engine import State, Step, init, train
 from atoll.experiment.experiment import Experiment
-from atoll.fleet.agreed.transport import Fleet
-from atoll.fleet.server.reclustering import Planner
 from atoll.privacy.ledger import RunLedger, open_ledger
 from atoll.runs.checkpoint import drop_others, load_checkpoint
 from atoll.runs.checkpointer import Checkpointer, Stopwatch
+from atoll.runs.extending import extend, with_starts
 from atoll.runs.fingerprint import Fingerprint, fingerprint_of
 from atoll.runs.going_on import mend_schedule, require_data, require_kind
-from atoll.runs.live_runs import Live, letting_nodes_drop, recorded
 from atoll.runs.rows import Recorder
 from atoll.runs.run_folder import Row, RunFolder
 from atoll.runs.run_privacy import account_of, spent_in
 from atoll.runs.spilling import place_states
-from atoll.runs.variants import join, replaying, with_fleet
+from atoll.runs.stopping import OnRow, Stopping
 from atoll.runs.warnings import warnings_of
 from atoll.schedules.schedule_files import digest_of, keep_events
 from atoll.support.errors import RunError
+
+if TYPE_CHECKING:  # what only runs on a fleet need is imported by them: it takes a third of a second
+    from atoll.fleet.agreed.transport import Fleet
+    from atoll.runs.live_runs import Live
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class RunProgress:
         warnings: for the user; with the first progress only.
         is_settled: whether stopping here loses nothing. Otherwise events trained together with this one are not merged
             yet, and a run stopped here resumes from before them.
+        stopped: why the run ended before its last round; empty if it did not.
     """
 
     events_done: int
@@ -44,6 +48,7 @@ class RunProgress:
     row: Row | None
     warnings: tuple[str, ...] = ()
     is_settled: bool = True
+    stopped: str = ""
 
 
 def run_events(
@@ -51,17 +56,19 @@ def run_events(
     out: Path | str,
     resume: bool = False,
     overwrite: bool = False,
-    fleet: Fleet | None = None,
+    fleet: "Fleet | None" = None,
     schedule: Path | str | None = None,
     tell: Callable[[str], None] = lambda _: None,
+    on_row: OnRow | None = None,
 ) -> Generator[RunProgress]:
     """Run an experiment into a folder, yielding after every event.
 
     Rows of metrics are written before the first event, then after the first event that completes each
-    `run.evaluate_every` rounds, and after the last. A checkpoint is written every `run.checkpoint_minutes`, after every
-    `run.checkpoint_every` rounds and the last, and when the run is stopped: by the code around this generator, by
-    `KeyboardInterrupt`, which is raised again, or by an error. With `resume` a run continues from its last checkpoint,
-    bit-identically; a finished one does nothing.
+    `run.evaluate_every` rounds, and after the last; `run.stop_at` may end the run after any of them. A checkpoint is
+    written every `run.checkpoint_minutes`, after every `run.checkpoint_every` rounds and the last, and when the run is
+    stopped: by the code around this generator, by `KeyboardInterrupt`, which is raised again, or by an error. With
+    `resume` a run continues from its last checkpoint, bit-identically; a finished one does nothing, unless it has more
+    rounds now than it was begun with.
 
     With a fleet clients train on its nodes, whatever `run.executor`, and ``happened.jsonl`` gets a line for each event
     (`atoll.engine.live_schedule`). With a schedule, such as that file of another run, its events replace the method's.
@@ -74,23 +81,35 @@ def run_events(
         fleet: the clients' machines; closed at the end of the run.
         schedule: a run folder's ``happened.jsonl`` or ``schedule.npz``.
         tell: called with a sentence whenever something changes while waiting for nodes.
+        on_row: called with each new row of metrics; if it returns something true, the run ends there, as finished.
 
     Raises:
         InputError: bad settings, or an unusable folder; nothing has been trained then.
         RunError: training diverged, the disk failed, or clients stay away; rows and checkpoints are kept.
     """
     if schedule is not None:
+        from atoll.runs.variants import replaying
+
         experiment = replaying(experiment, schedule)
     if fleet is not None:
+        from atoll.runs.variants import with_fleet
+
         experiment = with_fleet(experiment)
     folder = RunFolder(Path(out))
     if not (resume and folder.is_run):
         folder.require_room(overwrite)
     recorder = Recorder(experiment, is_live=fleet is not None)  # before the folder is created: it may reject settings
+    recorder.on_row = on_row
     if fleet is None:
         with closing(experiment.execution.make_executor()) as executor, folder.claimed():
+            if resume and folder.is_run:
+                extend(folder, recorder)
             yield from _carry_out(recorder, executor, folder, resume, overwrite)
         return
+    from atoll.fleet.server.reclustering import Planner
+    from atoll.runs.live_runs import Live
+    from atoll.runs.variants import join
+
     with closing(fleet), folder.claimed():
         if resume and folder.is_finished:
             yield _last(folder, recorder, [], is_live=True)
@@ -100,12 +119,13 @@ def run_events(
         planner = Planner(experiment, executor, joined, folder.clusterings, goes_on, tell)
         if planner.experiment is not experiment:
             recorder = Recorder(planner.experiment, is_live=True)
+            recorder.on_row = on_row
         live = Live(lambda: bool(fleet.nodes()), planner, executor, (*joined.warnings, *planner.warnings))
         yield from _carry_out(recorder, executor, folder, resume, overwrite, live)
 
 
 def _carry_out(
-    recorder: Recorder, executor: Executor, folder: RunFolder, resume: bool, overwrite: bool, live: Live | None = None
+    recorder: Recorder, executor: Executor, folder: RunFolder, resume: bool, overwrite: bool, live: "Live | None" = None
 ) -> Generator[RunProgress]:
     experiment = recorder.experiment
     method, settings = experiment.method, experiment.settings
@@ -124,6 +144,8 @@ def _carry_out(
     done = 0 if state is None else state.events_done
     ledger = None if account is None else open_ledger(folder.path, account, done)
     method = method if ledger is None else replace(method, announce=ledger.note)
+    stopping = Stopping(recorder.rules, recorder.on_row)
+    stopping.resume(rows)
     clock = Stopwatch(rows[-1]["wall_time"] if rows else 0.0)
     recorder.ledger = ledger if live else None
     if state is None:
@@ -131,19 +153,22 @@ def _carry_out(
         rows.append(recorder.measure(state, None, clock.seconds()))
         folder.append(rows[-1])
         folder.write_clients(rows[-1], recorder.probes.by_client)
+        stopping.take(rows)
     state = place_states(state, folder.path / "checkpoint", settings.run.state_bytes)
     warnings += recorder.warn_of(rows[0])
     by_arrival = live is not None and method.arrivals is not None
-    told = letting_nodes_drop(live, folder.path / "checkpoint") if live and method.keeps_state else lambda _: None
-    saver = Checkpointer(folder, origin, recorder, state, by_arrival, told)
     if live is None:
-        steps = train(method, executor, state)
+        steps, told = train(method, executor, state), None
     else:
+        from atoll.runs.live_runs import letting_nodes_drop, recorded
+
+        told = letting_nodes_drop(live, folder.path / "checkpoint") if method.keeps_state else None
         live.ledger = ledger
         live.planner.begin(state.events_done)
         live.executor.attendance.begin(folder.strikes, state.events_done)
         steps = recorded(live, executor, folder, recorder, state)
-    yield from _train(steps, folder, recorder, saver, rows, clock, warnings, ledger)
+    saver = Checkpointer(folder, origin, recorder, state, by_arrival, told)
+    yield from _train(steps, folder, recorder, saver, rows, clock, warnings, stopping, ledger)
 
 
 def _train(
@@ -154,24 +179,33 @@ def _train(
     rows: list[Row],
     clock: Stopwatch,
     warnings: Sequence[str],
+    stopping: Stopping,
     ledger: RunLedger | None = None,
 ) -> Generator[RunProgress]:
     """Take all steps, and write the summary."""
-    total = len(recorder.schedule)
+    done, total = saver.state.events_done, len(recorder.schedule)
+    is_over = 0 < done < total and stopping.why != ""
     try:
-        yield RunProgress(saver.state.events_done, total, rows[-1], tuple(warnings))
+        yield RunProgress(done, done if is_over else total, rows[-1], tuple(warnings), stopped=stopping.why * is_over)
         with closing(steps):
-            for step in steps:
+            for step in () if is_over else steps:
                 row, done = None, step.state.events_done
                 if recorder.is_due(done, recorder.experiment.settings.run.evaluate_every):
                     row = recorder.measure(step.state, step.loss, clock.seconds())
                     folder.append(row)
                     folder.write_clients(row, recorder.probes.by_client)
                     rows.append(row)
+                    stopping.take(rows)
                 else:
                     recorder.watch(step.state)
                 is_settled = saver.take(step.state)  # after its row, which a checkpoint must not precede
-                yield RunProgress(done, total, row, is_settled=is_settled)
+                is_over = is_settled and done < total and stopping.why != ""
+                if is_over:
+                    saver.save()
+                why = stopping.why if is_over else ""
+                yield RunProgress(done, done if is_over else total, row, is_settled=is_settled, stopped=why)
+                if is_over:
+                    break
     except (KeyboardInterrupt, GeneratorExit):  # the user, or the code around this generator, stops here
         saver.save()
         raise
@@ -179,7 +213,8 @@ def _train(
         with suppress(RunError):
             saver.save()
         raise
-    folder.write_summary(recorder.summarize(rows) | spent_in(recorder.experiment, ledger))
+    why = stopping.why if is_over else ""
+    folder.write_summary(recorder.summarize(rows, done, why) | spent_in(recorder.experiment, ledger))
 
 
 def _checksum(experiment: Experiment) -> str | None:
@@ -195,11 +230,13 @@ def _last(folder: RunFolder, recorder: Recorder, warnings: Sequence[str], is_liv
     """
     folder.take_over(recorder.experiment.settings)
     require_kind(folder, is_live, _checksum(recorder.experiment))
-    rows, total = folder.rows(), len(recorder.schedule)
+    rows, summary = folder.rows(), folder.summary()
+    stopped = str(summary.get("stopped", ""))
+    total = int(summary["events"]) if stopped else len(recorder.schedule)
     recorder.require_all(rows, total)
     if account := account_of(recorder.experiment):
         open_ledger(folder.path, account, total)
-    return RunProgress(total, total, rows[-1], (*warnings, *recorder.warn_of(rows[0])))
+    return RunProgress(total, total, rows[-1], (*warnings, *recorder.warn_of(rows[0])), stopped=stopped)
 
 
 def _restore(
@@ -226,6 +263,7 @@ def _restore(
     state, notes = loaded
     warnings += notes
     drop_others(folder.path / "checkpoint", done)
-    rows = folder.keep_rows(done)
+    every = experiment.settings.run.evaluate_every
+    rows = folder.keep_rows(done, lambda event: not event or recorder.is_due(event, every))
     recorder.require_all(rows, done)
-    return state, rows
+    return with_starts(state, recorder.schedule), rows

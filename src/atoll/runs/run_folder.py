@@ -1,6 +1,6 @@
 """The run folder: settings, metrics, schedule, environment and summary, each written completely or not at all."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -185,16 +185,37 @@ class RunFolder:
                 place.unlink(missing_ok=True)
                 place.with_name(f".{name}.part").unlink(missing_ok=True)
 
+    def settings_table(self) -> dict[str, Any]:
+        """Return the settings of the folder's run.
+
+        Raises:
+            InputError: they cannot be read.
+        """
+        try:
+            return read_toml(self.path / "config.toml", self.path)
+        except (OSError, ValueError) as error:
+            raise InputError(f"--resume: {self.path / 'config.toml'} cannot be read ({error})") from error
+
+    def lengthen(self, settings: Settings, schedule: Schedule) -> None:
+        """Give the run another schedule, and make it unfinished; killed at any point, it can be lengthened again.
+
+        Raises:
+            RunError: it cannot be written.
+        """
+        (self.path / "summary.json").unlink(missing_ok=True)
+        write_schedule(self.schedule, schedule)
+        place = self.path / "environment.json"
+        environment = read_json(place, self.path) | {"schedule": digest_of_file(self.schedule)}
+        write_atomically(place, to_json(environment))
+        self._write_settings(settings)
+
     def take_over(self, settings: Settings) -> None:
         """Reject settings other than the run's; record those that may differ.
 
         Raises:
             InputError: settings differ, or those of the folder cannot be read.
         """
-        try:
-            before = read_toml(self.path / "config.toml", self.path)
-        except (OSError, ValueError) as error:
-            raise InputError(f"--resume: {self.path / 'config.toml'} cannot be read ({error})") from error
+        before = self.settings_table()
         if changes := differences(before, settings):
             raise InputError(f"--resume: {self.path} was run with other settings: {changes}")
         if before != as_written(settings):
@@ -237,9 +258,9 @@ class RunFolder:
                 f"--resume: {self.metrics} is damaged ({error}); add --overwrite to start again"
             ) from error
 
-    def keep_rows(self, events_done: int) -> list[Row]:
-        """Drop rows after an event, and an incomplete last one; return those kept."""
-        kept = [row for row in self.rows() if row["event"] <= events_done]
+    def keep_rows(self, events_done: int, is_due: Callable[[int], bool] = lambda _: True) -> list[Row]:
+        """Drop rows after an event, those not due, and an incomplete last one; return those kept."""
+        kept = [row for row in self.rows() if row["event"] <= events_done and is_due(row["event"])]
         content = b"".join(map(line_as_bytes, kept))
         if content != self.metrics.read_bytes():
             write_atomically(self.metrics, content)

@@ -17,9 +17,11 @@ def name_folders(runs: Sequence[Experiment]) -> list[str]:
     """
     names = [" ".join(filter(None, (e.settings.panel, e.settings.label))) for e in runs]
     slugs = [slug(name) or f"run-{i}" for i, name in enumerate(names)]
-    if len(set(slugs)) < len(slugs) or "report" in slugs:
-        listed = ", ".join(map(repr, names))
-        raise InputError(f"runs: each needs a unique panel or label, other than 'report', but they have {listed}")
+    if "report" in slugs:
+        raise InputError("runs: one is labelled 'report', which is the folder of figures; give it another label")
+    if repeated := [name for name, own in zip(names, slugs, strict=True) if slugs.count(own) > 1]:
+        listed = ", ".join(repr(name) if name else "none" for name in repeated)
+        raise InputError(f"runs: each needs a label, or panel, of its own, but {len(repeated)} have {listed}")
     return slugs
 
 

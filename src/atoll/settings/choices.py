@@ -50,6 +50,11 @@ class NamedChoice:
         """The built-in functions by name."""
         return _load(self.table)  # type: ignore[no-any-return]
 
+    @property
+    def known_functions(self) -> Mapping[str, Function]:
+        """The built-in functions whose parameters are known without importing PyTorch."""
+        return {name: each for name, each in self.functions.items() if not getattr(each, "is_lazy", False)}
+
     def resolve(self, name: str) -> Function:
         """Return the function of this name.
 
@@ -81,10 +86,13 @@ CHOICES = (
     NamedChoice("data", "partition", "iid", "atoll.data.dealing.partition:PARTITIONS", frozenset(_OF_CLIENTS)),
     NamedChoice("data", "skew", "none", "atoll.data.dealing.feature_skew:SKEWS",
            frozenset({"inputs", "level", "levels", "scale", "rng"})),
+    NamedChoice("data", "augment", "none", "atoll.local.augment:AUGMENTS", frozenset({"inputs"})),
     NamedChoice("model", "name", "mlp", "atoll.local.models:MODELS", frozenset({"shape", "classes", "dataset"})),
     NamedChoice("travel", "stages", None, "atoll.codecs.named_stages:STAGES", frozenset({"seed"})),
     NamedChoice("travel", "codec", "none", "atoll.codecs.named_codecs:CODECS", frozenset()),
     NamedChoice("local", "optimizer", "sgd", "atoll.local.rule:OPTIMIZERS", frozenset({"parameters", "params", "lr"})),
+    NamedChoice("local", "schedule", "constant", "atoll.local.rates:SCHEDULES",
+           frozenset({"optimizer", "round", "rounds", "lr"})),
     NamedChoice("network", "topology", "grid", "atoll.network.topology:TOPOLOGIES",
            frozenset({"aggregators", "rows", "columns", "rng"})),
     NamedChoice("privacy", "trust", "none", "atoll.privacy.named_trusts:TRUSTS", frozenset()),
@@ -154,7 +162,7 @@ def every_parameter(section: str) -> dict[str, list[Parameter]]:
     """Return a section's settings that built-in functions take, by key."""
     found: dict[str, list[Parameter]] = {}
     for choice in CHOICES:
-        for function in choice.functions.values():
+        for function in choice.known_functions.values():
             for key, parameters in taken({choice: function})[section].items():
                 found.setdefault(key, []).extend(parameters)
     return found
@@ -165,7 +173,7 @@ def takers(section: str) -> dict[str, tuple[str, ...]]:
     """Return which built-in functions take each setting of a section, as ``section.key = 'name'``."""
     found: dict[str, list[str]] = {}
     for choice in CHOICES:
-        for name, function in choice.functions.items():
+        for name, function in choice.known_functions.items():
             for key in taken({choice: function})[section]:
                 found.setdefault(key, []).append(f"{choice.setting} = {name!r}")
     return {key: tuple(names) for key, names in found.items()}

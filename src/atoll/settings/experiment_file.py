@@ -19,8 +19,9 @@ from warnings import warn
 from pydantic import BaseModel
 
 from atoll.settings.choices import CHOICES, choices_that_take, chosen, method_kind, taken
+from atoll.settings.file_paths import located
 from atoll.settings.signatures import asks_for
-from atoll.settings.validation import LISTS, Settings, full_model, unused, validate, who_takes, with_repository
+from atoll.settings.validation import LISTS, Settings, full_model, unused, validate, who_takes, with_plain_names
 from atoll.support.errors import InputError, SettingWarning
 from atoll.support.requiring import require_path
 from atoll.support.untrusted import parse_toml, read_toml
@@ -35,6 +36,8 @@ _OWN = 2  # the run's own layer, among file, panel, run and changes
 def read_experiment(name: str | Path) -> Table:
     """Read an experiment file, or the built-in recipe of that name, as a table.
 
+    Relative paths in the file are looked for beside it first, then in the working folder.
+
     Raises:
         InputError: if there is no such file or recipe, or it is not TOML.
     """
@@ -45,11 +48,14 @@ def read_experiment(name: str | Path) -> Table:
             raise InputError(f"experiment {str(name)!r}: {told}")
         path = recipe
     try:
-        return read_toml(path)
+        table = located(read_toml(path), path.parent)
     except OSError as error:
         raise InputError(f"experiment {str(name)!r}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise InputError(f"experiment {str(name)!r}: is not valid TOML ({error})") from error
+    if not table:
+        raise InputError(f"experiment {str(name)!r}: is empty; `atoll recipes show quickstart` prints one")
+    return table
 
 
 def recipe_names() -> list[str]:
@@ -93,7 +99,7 @@ def make_runs(
     stacks = [(base, *(scaled(layer, ("scales",)) for layer in pair), last) for pair in product(panels, runs)]
     own = {setting for layers in stacks for setting in _taken(layers)}
     for layers in stacks:
-        settings, inherited = compose(layers, own, several=len(stacks) > 1)
+        settings, inherited = _compose_run(layers, own, several=len(stacks) > 1)
         left_out.update(inherited)
         made.append(settings)
     for section, key in (setting for setting, runs_without in left_out.items() if runs_without == len(made)):
@@ -117,8 +123,28 @@ def _taken(layers: Sequence[Table]) -> Iterator[Key]:
     """Yield the settings that the layers' functions take, with and without the last; none where one is unknown."""
     for some in (layers, layers[:-1]):
         with suppress(InputError):
-            found = taken(chosen(with_repository(reduce(overlay, some))))
+            found = taken(chosen(with_plain_names(reduce(overlay, some))))
             yield from ((section, key) for section in found for key in found[section])
+
+
+def _compose_run(layers: Sequence[Table], own: Iterable[Key], several: bool) -> tuple[Settings, list[Key]]:
+    """Merge layers; of several runs, an error that the run's own settings cause names the run."""
+    try:
+        return compose(layers, own, several)
+    except InputError as error:
+        named = ", ".join(str(layer[key]) for layer in layers[1:3] for key in ("panel", "label") if key in layer)
+        if not several or not named or _fails_alike(layers, own, str(error)):
+            raise
+        raise InputError(f"run {named!r}: {error}") from error
+
+
+def _fails_alike(layers: Sequence[Table], own: Iterable[Key], told: str) -> bool:
+    """Return whether the file and the changes alone, without this run, have the same error."""
+    try:
+        compose([layers[0], {}, {}, layers[-1]], own, several=True)
+    except InputError as error:
+        return str(error) == told
+    return False
 
 
 def compose(layers: Sequence[Table], own: Iterable[Key] = (), several: bool = False) -> tuple[Settings, list[Key]]:
@@ -130,7 +156,7 @@ def compose(layers: Sequence[Table], own: Iterable[Key] = (), several: bool = Fa
     Raises:
         InputError: if a setting is unknown or unused where it stands, or a value has the wrong type or is out of range.
     """
-    whole: Table = dict(with_repository(reduce(overlay, layers)))
+    whole: Table = dict(with_plain_names(reduce(overlay, layers)))
     idle = unused(whole, own)
     unset = [(section, key) for section, key in idle if whole[section][key] is None]
     inherited = [each for each in idle if each not in unset and _is_inherited(*each, layers, several)]
@@ -162,6 +188,8 @@ def _without(table: Table, settings: Iterable[tuple[str, str]]) -> Table:
 
 
 def _tables(table: Table, key: str) -> list[Table]:
+    if isinstance(table.get(key[:-1]), list):
+        raise InputError(f"[[{key[:-1]}]]: unknown, did you mean [[{key}]]?")
     tables = table.get(key, [{}])
     if not isinstance(tables, list) or not tables or not all(isinstance(one, dict) for one in tables):
         raise InputError(f"{key}: must be a list of tables, each written as [[{key}]]")

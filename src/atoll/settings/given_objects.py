@@ -34,6 +34,8 @@ def named(table: Mapping[str, Any]) -> dict[str, Any]:
     made = dict(table)
     for choice in CHOICES:
         held = made.get(choice.section)
+        if choice.section == "data":
+            _refuse_torch(held)
         if choice.default is not None and (isinstance(held, str) or _is_object(held)):
             made[choice.section] = held = {choice.key: held}
         if isinstance(held, Mapping) and _is_object(held.get(choice.key)):
@@ -49,6 +51,16 @@ def named(table: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(made.get(key), list | tuple):
             made[key] = [named(each) if isinstance(each, Mapping) else each for each in made[key]]
     return made
+
+
+def _refuse_torch(held: Any) -> None:
+    """Refuse a data set of PyTorch, whose samples would have to be read first."""
+    given = held.get("dataset") if isinstance(held, Mapping) else held
+    if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, str | Mapping | Dataset):
+        raise InputError(
+            f"data: is {type(given).__name__!r}, not an atoll.Dataset; read it with atoll.from_torch(train, test), or "
+            "atoll.from_pandas(frame, target=...)"
+        )
 
 
 def _is_object(value: Any) -> bool:

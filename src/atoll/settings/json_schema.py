@@ -43,13 +43,17 @@ def experiment_schema() -> dict[str, Any]:
 def _open_for_own(section: dict[str, Any]) -> dict[str, Any]:
     """Return a section that may hold any setting if it names a user's function."""
     names = {choice.section: Settings.model_fields[choice.section].annotation.__name__ for choice in CHOICES}  # type: ignore[union-attr]
-    keys = {choice.key: choice.default is None for choice in CHOICES if names[choice.section] == section["title"]}
-    if not keys:
+    choices = [choice for choice in CHOICES if names[choice.section] == section["title"]]
+    if not choices:
         return section
-    own = [
-        {"properties": {key: {"contains": {"pattern": ":"}} if is_list else {"pattern": ":"}}, "required": [key]}
-        for key, is_list in keys.items()
-    ]
+    own: list[Any] = []
+    for choice in choices:
+        lazy = choice.functions.keys() - choice.known_functions.keys()  # PyTorch's, whose parameters are not known here
+        pattern = {
+            "pattern": "|".join([":", *(f"^{name}$" for name in sorted(lazy)), *([r"^torch\."] if lazy else [])])
+        }
+        value = pattern if choice.default is not None else {"contains": pattern}
+        own.append({"properties": {choice.key: value}, "required": [choice.key]})
     closed = {"propertyNames": {"enum": list(section["properties"])}}
     return {key: value for key, value in section.items() if key != "additionalProperties"} | {
         "if": {"anyOf": own},

@@ -56,6 +56,7 @@ class Data(Section):
     skew_levels: Positive | None = Field(
         None, description="number of different skews, which are the planted groups; unset: one per client"
     )
+    augment: str = Field("none", description="random changes of training batches; or module:function returning them")
     standardise: Literal["none", "unit", "pool", "image", "given"] = Field(
         "unit",
         description="none: inputs as stored; unit: scaled to a unit range; the others then bring them to mean 0 and "
@@ -70,6 +71,11 @@ class ModelSettings(Section):
     """What is trained."""
 
     name: str = Field("mlp", description="the network; or module:factory returning an nn.Module")
+    start: str | None = Field(
+        None,
+        description="the model to start from: a .safetensors file, a state dict (.pt), or another run's folder; unset: "
+        "drawn from the seed",
+    )
     travels: Literal["all", "trainable"] | list[str] = Field(
         "all",
         description="what is communicated: all; trainable: all but frozen parameters; or patterns of names, the rest "
@@ -97,7 +103,11 @@ class TravelSettings(Section):
 class Local(Section):
     """How a client trains."""
 
-    optimizer: str = Field("sgd", description="the optimiser; or module:function returning a torch Optimizer")
+    optimizer: str = Field(
+        "sgd",
+        description="the optimiser, any of PyTorch's by its name, such as adamw or torch.optim.AdamW, with its own "
+        "parameters as settings; or module:function returning a torch Optimizer",
+    )
     lr: PositiveFloat = Field(0.05, description="learning rate")
     steps: Positive = Field(20, description="local steps in each local training")
     epochs: PositiveFloat | None = Field(
@@ -107,6 +117,13 @@ class Local(Section):
     proximal: NotNegative = Field(0.0, description="FedProx's mu")
     lr_factor: PositiveFloat = Field(1.0, description="multiplies lr, so that runs can share lr and differ in this")
     lr_decay: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="multiplies the learning rate every round")
+    schedule: str = Field(
+        "constant",
+        description="the learning rate of each round: any of PyTorch's schedulers, such as CosineAnnealingLR, or "
+        "cosine, with its own parameters as settings; list: local.rates; or module:function of round and lr returning "
+        "the rate, or of optimizer returning a scheduler",
+    )
+    warmup_rounds: Count = Field(0, description="rounds in which the rate rises evenly to lr; the schedule follows")
 
 
 class ClusteringSettings(Section):
@@ -296,6 +313,11 @@ class RunSettings(Section):
     )
     virtual_seconds: PositiveFloat | None = Field(
         None, description="end the run after this much virtual time, or after `rounds` if that comes first"
+    )
+    stop_at: Annotated[str | None, MAY_DIFFER] = Field(
+        None,
+        description="end the run early: 'test_accuracy >= 0.9', 'test_loss <= 0.1', 'test_loss patience 5' (rounds "
+        "without a better value), or several with 'or'; any metric of the rows",
     )
     evaluate_every: Positive = Field(1, description="rounds between evaluations")
     evaluate_samples: Positive | None = Field(

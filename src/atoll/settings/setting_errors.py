@@ -21,7 +21,8 @@ def explain(
     found = {tuple(map(str, fault["loc"][:2])): fault for fault in reversed(error.errors())}
     path, fault = list(found.items())[-1]
     if len(fault["loc"]) > 2 and path[1] in table[path[0]]:  # show the whole value
-        fault = {**fault, "input": table[path[0]][path[1]]}
+        kind = "wrong" if fault["type"] == "missing" else fault["type"]  # an entry of a list, not the setting
+        fault = {**fault, "input": table[path[0]][path[1]], "type": kind}
     more = f" (and {len(found) - 1} more such)" if len(found) > 1 else ""
     return _sentence(path, fault, table, model, why) + more
 

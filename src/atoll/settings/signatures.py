@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any, get_origin
+
+from pydantic import Strict
 
 Function = Callable[..., Any]
 
@@ -69,7 +71,12 @@ def settings_of(function: Function, given: Collection[str]) -> Iterator[Paramete
     told = _descriptions(function)
     for name, each in found.items():
         if name not in given and not name.startswith("_") and _is_plain(each.default):
-            yield Parameter(name, _evaluate(each.annotation, function), each.default, told.get(name, ""))
+            yield Parameter(name, _from_list(_evaluate(each.annotation, function)), each.default, told.get(name, ""))
+
+
+def _from_list(annotation: Any) -> Any:
+    """Return a tuple's type as one that takes a list too, since TOML has no tuples."""
+    return Annotated[annotation, Strict(False)] if get_origin(annotation) is tuple else annotation
 
 
 def _is_plain(default: Any) -> bool:

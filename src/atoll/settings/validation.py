@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
+from atoll.local.from_torch import spelled
 from atoll.settings.choices import CHOICES, NamedChoice, choices_that_take, chosen, every_parameter, taken, takers
 from atoll.settings.given_objects import named
 from atoll.settings.sections import Section, Sections
@@ -61,7 +62,7 @@ def validate(table: Mapping[str, Any]) -> Settings:
     if odd := [key for key in table if not isinstance(key, str)]:
         raise InputError(f"{odd[0]!r}: the names of settings must be texts")
     table = plain({key: dict(each) if isinstance(each, Section) else each for key, each in table.items()})
-    table = with_repository(table)
+    table = with_plain_names(table)
     functions = chosen(table)
     model = settings_model(tuple(functions.items()))
     try:
@@ -72,8 +73,17 @@ def validate(table: Mapping[str, Any]) -> Settings:
         ) from error
 
 
-def with_repository(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the table with ``data.dataset = "hf:x"`` as the data set ``hf`` with the repository x."""
+def with_plain_names(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the table with ``data.dataset = "hf:x"`` as the data set ``hf`` with the repository x, and PyTorch's
+    optimisers and schedules by the names that they have here.
+
+    Raises:
+        InputError: clients cannot train with one of these.
+    """
+    local = table.get("local", {})
+    if isinstance(local, Mapping):
+        names = {key: local[key] for key in ("optimizer", "schedule") if isinstance(local.get(key), str)}
+        table = {**table, "local": {**local, **{key: spelled(f"local.{key}", name) for key, name in names.items()}}}
     section = table.get("data", {})
     name = section.get("dataset") if isinstance(section, Mapping) else None
     if not isinstance(name, str) or not name.startswith(_HUB) or name == _HUB:

@@ -58,6 +58,12 @@ def reason_of(error: BaseException) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
+def full_disk(error: BaseException) -> str:
+    """Return the sentence for an error that a full disk caused: where, and how to go on."""
+    place = f"{error.filename or 'its folder'}: " if isinstance(error, OSError) else ""
+    return f"{place}{reason_of(error)}; free some space and give the same command with --resume"
+
+
 def is_full(error: BaseException | None) -> bool:
     """Return whether an error was caused by a full disk or an exhausted quota.
 

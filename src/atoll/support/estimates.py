@@ -21,6 +21,52 @@ class Estimate:
     high: float | None
 
 
+def t_point(n: int, confidence: float = 0.95) -> float:
+    """Return how many standard errors of the mean of n values, at least 2, its two-sided interval reaches.
+
+    >>> t_point(5)
+    2.776...
+    """
+    from scipy import stats
+
+    return float(stats.t.ppf((1 + confidence) / 2, n - 1))
+
+
+def paired_p(differences: Sequence[float]) -> float | None:
+    """Return the two-sided p value of Student's paired t test that the mean difference is 0.
+
+    None where there are fewer than two differences, or all are equal but not 0, so that they have no deviation.
+
+    >>> paired_p([1.0, 2.0, 3.0]), paired_p([0.0, 0.0]), paired_p([1.0])
+    (0.0741..., 1.0, None)
+    """
+    if len(differences) < 2:
+        return None
+    if not any(differences):
+        return 1.0
+    found = estimate(differences)
+    if not found.std or found.std < 1e-12 * abs(found.mean):
+        return None
+    from scipy import stats
+
+    return float(2 * stats.t.sf(abs(found.mean) / (found.std / math.sqrt(found.n)), found.n - 1))
+
+
+def holm(ps: Sequence[float | None]) -> list[float | None]:
+    """Return p values corrected for several comparisons by Holm's step-down method; unknown ones stay None.
+
+    >>> holm([0.04, 0.01, None, 0.03])
+    [0.06, 0.03, None, 0.06]
+    """
+    known = sorted((p, place) for place, p in enumerate(ps) if p is not None)
+    corrected: list[float | None] = [None] * len(ps)
+    highest = 0.0
+    for rank, (p, place) in enumerate(known):
+        highest = max(highest, min(1.0, p * (len(known) - rank)))
+        corrected[place] = highest
+    return corrected
+
+
 def estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate:
     """Return the mean of at least one value, with its Student's t interval.
 
@@ -31,9 +77,7 @@ def estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate:
     if n == 1:
         return Estimate(1, mean, None, None, None)
     std = float(np.std(values, ddof=1))
-    from scipy import stats
-
-    half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * std / math.sqrt(n)
+    half = t_point(n, confidence) * std / math.sqrt(n)
     return Estimate(n, mean, std, mean - half, mean + half)
 
 
@@ -54,11 +98,9 @@ def estimate_share(values: Sequence[float], confidence: float = 0.95) -> Estimat
     found = estimate(values, confidence)
     if not found.std:  # one value, or all equal
         return found
-    from scipy import stats
-
     error = found.std / math.sqrt(found.n)
     draws = found.mean * (1 - found.mean) / error**2
-    point = float(stats.t.ppf((1 + confidence) / 2, found.n - 1))
+    point = t_point(found.n, confidence)
     shrink = 1 / (1 + point**2 / draws)
     middle = shrink * (found.mean + point**2 / (2 * draws))
     half = shrink * point * math.hypot(error, point / (2 * draws))

@@ -1,9 +1,12 @@
-"""Optional packages, which Atoll's extras install."""
+"""Optional packages, which Atoll's extras name."""
 
-from importlib import import_module
+import re
+from importlib import import_module, metadata
 from typing import Any
 
 from atoll.support.errors import InputError
+
+_OF_EXTRA = re.compile(r"""(?P<package>[^;]+?)\s*;\s*extra == ['"](?P<extra>[\w-]+)['"]""")
 
 
 def load_extra(module: str, extra: str, told: str, package: str = "") -> Any:
@@ -11,7 +14,7 @@ def load_extra(module: str, extra: str, told: str, package: str = "") -> Any:
 
     Args:
         module: the module's name.
-        extra: the extra of Atoll that installs it.
+        extra: the extra of Atoll that names it.
         told: what needs it: the subject of the error's sentence.
         package: the package's name, if it differs from the module's.
 
@@ -21,4 +24,14 @@ def load_extra(module: str, extra: str, told: str, package: str = "") -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise InputError(f"{told} needs {package or module}; run pip install 'atoll[{extra}]'") from error
+        raise InputError(f"{told} needs {package or module}; run {pip_install(extra)}") from error
+
+
+def pip_install(extra: str) -> str:
+    """Return the command that installs an extra's packages, by their own names: Atoll itself is on no index.
+
+    >>> pip_install("privacy")
+    "pip install 'dp-accounting>=0.6'"
+    """
+    named = filter(None, map(_OF_EXTRA.fullmatch, metadata.requires("atoll") or ()))
+    return " ".join(["pip install", *(f"'{each['package']}'" for each in named if each["extra"] == extra)])

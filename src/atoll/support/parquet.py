@@ -1,4 +1,4 @@
-"""Reading untrusted Parquet files with pyarrow, which is optional.
+"""Reading untrusted Parquet files with pyarrow, which takes long to import.
 
 A file that cannot be opened raises OSError, one that is not Parquet pyarrow.ArrowException.
 """

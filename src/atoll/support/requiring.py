@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from atoll.support.errors import InputError
-from atoll.support.wording import allowed, show
+from atoll.support.wording import allowed, show, unknown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,10 +77,13 @@ def check_arguments(
         also: called with all arguments by name; raises an `InputError` or replaces some of them.
     """
     signature = inspect.signature(make)
+    is_open = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
     asked = {name: types.get(name, each.annotation) for name, each in signature.parameters.items()}
 
     @wraps(make)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not is_open and (odd := next((name for name in kwargs if name not in signature.parameters), None)):
+            raise InputError(f"{getattr(make, '__name__', make)}: {odd} is {unknown(odd, signature.parameters)}")
         bound = signature.bind(*args, **kwargs)
         for name, value in bound.arguments.items():
             if asked[name] is not inspect.Parameter.empty:

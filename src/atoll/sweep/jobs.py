@@ -14,7 +14,7 @@ from atoll.sweep.sweep_worker import Answer, Job, News, work
 
 _TICK_SECONDS = 0.3
 # What runs import, some of it only in training: PyTorch's optimizers import torch._dynamo, which takes 2 s.
-_PRELOADED = ["atoll.sweep.sweep_worker", "torch._dynamo", "sklearn.datasets"]
+_PRELOADED = ["atoll.sweep.sweep_worker", "torch._dynamo"]
 _PATIENCE_SECONDS = 15.0  # for a process told to stop at once, while it saves its run
 
 

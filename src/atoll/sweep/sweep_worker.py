@@ -18,7 +18,7 @@ from atoll.runs.run import run_events
 from atoll.runs.run_folder import Row
 from atoll.settings.plugins import import_from
 from atoll.settings.validation import Settings
-from atoll.support.errors import AtollError
+from atoll.support.errors import AtollError, full_disk, is_full
 from atoll.trackers import tracked
 
 _TELL_SECONDS = 0.2  # between reports besides rows
@@ -89,9 +89,10 @@ def work(job: Job, folder: Path, pipe: Connection) -> None:
         except KeyboardInterrupt:
             last = News("stopped")
         except AtollError as error:
-            last = News("failed", error=str(error))
+            last = News("failed", error=full_disk(error) if is_full(error) else str(error))
         except BaseException as error:  # also what the user's code may raise
-            last = News("failed", error=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+            told = full_disk(error) if is_full(error) else f"{type(error).__name__}: {error}"
+            last = News("failed", error=told, trace="" if is_full(error) else traceback.format_exc())
         pipe.send(last)
         pipe.close()
 

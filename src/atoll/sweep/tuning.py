@@ -9,6 +9,7 @@ from typing import Any
 
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
+from atoll.support.extras import pip_install
 from atoll.support.seeds import generator
 from atoll.support.wording import show
 from atoll.sweep.axes import Axis, Interval, parse_value
@@ -30,9 +31,7 @@ def require_optuna() -> Any:
     try:
         optuna = importlib.import_module("optuna")
     except ImportError as error:
-        raise InputError(
-            f'--tune: Optuna is not installed ({error}); install it with `pip install "atoll[tune]"`'
-        ) from error
+        raise InputError(f"--tune: Optuna is not installed ({error}); run {pip_install('tune')}") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 

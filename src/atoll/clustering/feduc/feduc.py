@@ -37,7 +37,7 @@ def feduc(
         problem: pattern, network, and the bound's constants.
         overshoot: place a client that fits nowhere where it exceeds the limit least, instead of refusing.
         refine: improve the greedy clustering by moves and swaps; the bound never gets worse.
-        objective: `bound` is the bound after `problem.steps`; `time` the bound reached within `seconds` of virtual
+        objective: `bound` is the bound after the local steps; `time` the bound reached within `seconds` of virtual
             time, with the time limit chosen too (never above the problem's); `progress` the predicted time to a
             target, which frequent merges of unlike data shorten.
         seconds: for `objective` = 'time'.

@@ -52,14 +52,14 @@ def read_folder(
     base = require_root(root, "folder", "the folder of the clients' files")
     if not base.is_dir():
         state = "is a file" if base.is_file() else "does not exist"
-        raise InputError(f"data.root = '{root}' {state}: give a folder; {_LAYOUT}")
+        raise InputError(f"data.root = '{base}' {state}: give a folder; {_LAYOUT}")
 
     read = partial(_read_part, inputs=inputs, targets=targets, channels_last=channels_last)
     entries = [entry for entry in listed(base) if entry.is_dir() or entry.suffix in TABLES]
     common = [entry for entry in entries if _IS_TEST.match(entry.name)]
     clients = [entry for entry in entries if entry not in common]
     if not clients:
-        raise InputError(f"data.root = '{root}' holds no clients: {_LAYOUT}")
+        raise InputError(f"data.root = '{base}' holds no clients: {_LAYOUT}")
     trains, tests = zip(*(_files_of(entry) for entry in clients), strict=True)
     held_out = [file for entry in common for file in _data_files(entry)]
     return join(
@@ -80,14 +80,14 @@ def folder_files(base: Path) -> list[Path]:
 
 
 def require_root(root: str | None, dataset: str, what: str) -> Path:
-    """Return the path in `data.root`.
+    """Return the absolute path in `data.root`.
 
     Raises:
         InputError: if it is not set; says what it is with this data set.
     """
     if root is None:
         raise InputError(f"data.root is not set: with data.dataset = {dataset!r} it is {what}")
-    return Path(root).expanduser()
+    return Path(root).expanduser().absolute()
 
 
 def listed(folder: Path) -> list[Path]:

@@ -45,10 +45,10 @@ def read_images(root: str | None = None, side: Positive | None = None, test_ever
     trees = [_pictures_of(half) for half in (halves if len(halves) == 2 else [base])]
     found = [picture for tree in trees for picture in tree]
     if not found:
-        raise InputError(f"data.root = '{root}': holds no images; {_LAYOUT}, with the suffix {', '.join(ENDINGS)}")
+        raise InputError(f"data.root = '{base}': holds no images; {_LAYOUT}, with the suffix {', '.join(ENDINGS)}")
     depths = {len(parts) for _, parts in found}
     if len(depths) > 1 or max(depths) > 2 or not trees[0]:
-        raise InputError(f"data.root = '{root}': has another layout; {_LAYOUT}")
+        raise InputError(f"data.root = '{base}': has another layout; {_LAYOUT}")
     return _make(base.resolve().name, trees, has_clients=depths == {2}, side=side, test_every=test_every)
 
 

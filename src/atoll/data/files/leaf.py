@@ -39,7 +39,7 @@ def read_leaf(root: str | None = None, side: Positive | None = None, test_every:
     trains = _users(files["train"] or leaf_files(base), side)
     tests = _users(files["test"], side) if files["train"] else {}
     if not trains:
-        raise InputError(f"data.root = '{root}': holds no .json files, neither directly nor in train and test")
+        raise InputError(f"data.root = '{base}': holds no .json files, neither directly nor in train and test")
     names = sorted(trains, key=natural)
     made = join(
         name=base.resolve().stem,

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.support.errors import InputError
-from atoll.support.extras import load_extra
 from atoll.support.numpy_files import names_in_npz, read_npy, read_npz, require_no_bomb
 from atoll.support.parquet import column_names, read_parquet
 
@@ -95,7 +94,8 @@ def _load(path: Path, name: str | None = None) -> Array:
 
 
 def _open_parquet(path: Path) -> Table:
-    pyarrow = load_extra("pyarrow", "parquet", f"{path}: reading Parquet")
+    import pyarrow
+
     try:
         names = column_names(path)
     except (OSError, ValueError, pyarrow.ArrowException) as error:

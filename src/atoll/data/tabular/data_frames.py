@@ -11,7 +11,6 @@ from atoll.data.tabular.make import make_table
 from atoll.data.tabular.source import Piece, Split, TableSource
 from atoll.data.tabular.table_settings import Wanted
 from atoll.support.errors import InputError
-from atoll.support.extras import load_extra
 from atoll.support.wording import unknown
 
 if TYPE_CHECKING:
@@ -69,7 +68,8 @@ def make_source(name: str, frame: Any, test: Any) -> TableSource:
 
 
 def _as_table(name: str, frame: Any) -> "pa.Table":
-    pa = load_extra("pyarrow", "parquet", "from_pandas:")
+    import pyarrow as pa
+
     if not (hasattr(frame, "__arrow_c_stream__") or isinstance(frame, pa.Table)):
         raise InputError(f"{name}: must be a data frame, not {kind_of(frame)}")
     try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +13,12 @@ from atoll.data.tabular.encoders import Category, Encoder, Number, Text
 from atoll.data.tabular.source import TableSource
 from atoll.data.tabular.table_rows import LEFT_OUT, TRAIN, Uses
 from atoll.data.tabular.table_settings import Missing
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, SettingWarning
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_FEW_ROWS = 20  # of which a column of measurements may well have different ones
 
 Floats32 = npt.NDArray[np.float32]
 
@@ -82,6 +85,20 @@ def encode(source: TableSource, encoders: Sequence[Encoder], keep: Sequence[npt.
             filled[k] += len(own)
         at += batch.num_rows
     return made
+
+
+def warn_of_names(source: TableSource, inputs: Sequence[str]) -> None:
+    """Warn of inputs with another whole number in every row: names of rows, such as a patient's number."""
+    import pyarrow as pa
+
+    whole = [name for name in inputs if pa.types.is_integer(source.schema.field(name).type)]
+    if not (batches := list(source.batches(whole)) if whole else []):
+        return
+    table = pa.Table.from_batches(batches)
+    for name in whole:
+        if table.num_rows >= _FEW_ROWS and len(table[name].unique()) == table.num_rows:
+            told = f"column {name!r} is an input, but has another value in every row, as names of rows have"
+            warn(f"data.inputs: {told}; leave it out with data.id = {name!r}, or name data.inputs", SettingWarning, 2)
 
 
 def is_dense(schema: "pa.Schema", inputs: Sequence[str]) -> bool:

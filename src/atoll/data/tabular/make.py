@@ -10,7 +10,7 @@ from atoll.data.dataset import Dataset
 from atoll.data.files.join import PIXEL_SCALE
 from atoll.data.tabular.arrow import as_damage
 from atoll.data.tabular.encoders import Encoder
-from atoll.data.tabular.inputs import encode, fit, is_dense, make_encoder, read_dense
+from atoll.data.tabular.inputs import encode, fit, is_dense, make_encoder, read_dense, warn_of_names
 from atoll.data.tabular.roles import Roles, find_roles
 from atoll.data.tabular.source import TableSource
 from atoll.data.tabular.table_rows import (
@@ -68,6 +68,8 @@ def make_table(source: TableSource, wanted: Wanted) -> Dataset:
 
 def _make(source: TableSource, wanted: Wanted) -> Dataset:
     roles = find_roles(source, wanted)
+    if wanted.inputs is None:
+        warn_of_names(source, [name for name in roles.inputs if name not in (wanted.categorical or ())])
     encoders = _encoders_of(source, roles, wanted)
     rows = _read_rows(source, roles, wanted)
     windows = _windows_of(rows, wanted)

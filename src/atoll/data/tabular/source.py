@@ -9,7 +9,6 @@ from atoll.data.files.folders import listed, require_root
 from atoll.data.tabular.arrow import Reads, open_arrow, open_parquet
 from atoll.data.tabular.csv import CsvFiles
 from atoll.support.errors import InputError
-from atoll.support.extras import load_extra
 from atoll.support.wording import nearest
 
 if TYPE_CHECKING:
@@ -106,8 +105,7 @@ def open_source(root: str | None, keep: Collection[str] = ()) -> TableSource:
     if not files:
         state = "holds no table" if base.is_dir() else "does not exist" if not base.exists() else "is not a table"
         told = f"give a file, or a folder of files, with the suffix {', '.join(ENDINGS)}"
-        raise InputError(f"data.root = '{root}' {state}: {told}")
-    load_extra("pyarrow", "parquet", f"{files[0]}: reading tables")
+        raise InputError(f"data.root = '{base}' {state}: {told}")
     splits = _splits_of(files, base)
     texts = CsvFiles([file for file in files if file.suffix in CSV], keep)
     opened = {file: texts.open(file) if file.suffix in CSV else _open(file) for file in files}

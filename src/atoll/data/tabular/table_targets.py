@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from atoll.data.tabular.roles import Roles
 from atoll.data.tabular.table_rows import TEST, TRAIN, Labels, Uses, labels_of, only
 from atoll.data.tabular.table_settings import Task
 from atoll.support.arrays import Mask
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, SettingWarning
 from atoll.support.wording import show
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 MOST_CLASSES = 2**16
 _PLAINLY_CLASSES = 100  # more different whole numbers than these may be quantities
+_RARELY_CLASSES = 20  # more than these often are, such as ages
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +81,10 @@ def _task_of(table: "pa.Table", names: tuple[str, ...], kept: Mask) -> Task:
     if not pa.types.is_integer(kinds[0]):
         return "regression"
     if (count := len(np.unique(_column(table, names[0], kept)[kept]))) <= _PLAINLY_CLASSES:
+        if count > _RARELY_CLASSES:
+            told = f"its {count} different whole numbers are taken as {count} classes"
+            hint = "set data.task = 'regression' to predict a number, or 'classes' to silence this"
+            warn(f"data.target = {names[0]!r}: {told}; {hint}", SettingWarning, 2)
         return "classes"
     raise InputError(
         f"data.target = {names[0]!r}: has {count} different whole numbers; set data.task to 'regression' or 'classes'"

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.support.errors import InputError, RunError
+from atoll.support.extras import pip_install
 
 _LONGEST_FOLDER = 40  # characters; Ray puts sockets in it, whose full path may have 107
 _CONNECT_SECONDS = 4.0
@@ -105,7 +106,7 @@ def connect(address: str | None, workers: int | None) -> Cluster:
     if address is not None:
         _require_form(address)
     if importlib.util.find_spec("ray") is None:
-        raise InputError("run.executor = 'ray': the package ray is not installed; install atoll[ray], or use 'cores'")
+        raise InputError(f"run.executor = 'ray': needs ray; run {pip_install('ray')}, or use 'cores'")
     _set_up(own=address is None)
     ray = _import_ray(own=address is None)
     if ray.is_initialized():

@@ -38,7 +38,7 @@ def kind_of(task: ClientTask, trainer: Trainer, fit: Fit) -> object:
     rule = trainer.rule
     moments = [key for key in task.start if "@" in key] if rule.carry_moments else []
     slots = tuple((key, float(task.start[key]) if slot_of(key) in fit.shared else None) for key in moments)
-    return task.round if rule.lr_decay != 1 else None, slots
+    return rule.lr_at(task.round), slots
 
 
 def count_samples(task: ClientTask, trainer: Trainer) -> int:

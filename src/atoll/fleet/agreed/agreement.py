@@ -135,7 +135,7 @@ def digest_of(settings: Settings, form: DataForm, method: Method) -> str:
     agreed: dict[str, Any] = {
         "seed": settings.seed,
         "rounds": settings.rounds if is_own else None,
-        "model": settings.model.model_dump(),
+        "model": settings.model.model_dump(exclude={"start"}),
         "local": settings.local.model_dump(),
         "method": wanted.model_dump() if is_own else wanted.name,
         "rule": plain(method.rule, f"method.name = {wanted.name!r}: its local rule"),

@@ -19,7 +19,7 @@ ALLOWABLE = r"^(seed|rounds|clustering\.clusters|(model|travel|local|method)\.(\
 """What an owner may allow: a setting or a whole section, but nothing that names a file, a device or a machine."""
 
 _SECTIONS = ("model", "travel", "local", "method", "privacy", "secure")
-_OTHERS = ("clustering.clusters", "data.dataset", "data.standardise", "run.precision", "run.debug")
+_OTHERS = ("clustering.clusters", "data.dataset", "data.augment", "data.standardise", "run.precision", "run.debug")
 # Without a colon no function can be named, without dots and slashes no file.
 _WORD = re.compile(r"[A-Za-z0-9_+-]{1,40}")
 _MOST_ITEMS = 1000
@@ -33,6 +33,7 @@ def announce(settings: Settings) -> dict[str, Any]:
     table = json.loads(json.dumps(settings.model_dump(), default=str), parse_constant=str)
     told = {"seed": table["seed"], "rounds": table["rounds"]}
     told |= {f"{section}.{key}": value for section in _SECTIONS for key, value in table[section].items()}
+    told.pop("model.start")  # the server's own: nodes receive the model
     told |= {path: table[(at := path.split("."))[0]][at[1]] for path in _OTHERS}
     return {key: value for key, value in told.items() if re.fullmatch(_KEY, key)}  # user methods may take any
 

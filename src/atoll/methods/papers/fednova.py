@@ -101,7 +101,7 @@ def _require_linear(rule: LocalRule) -> None:
     """Reject an optimiser whose total step is not a weighted sum of gradients."""
     import torch
 
-    made = rule.optimizer([torch.nn.Parameter(torch.zeros(1))], rule.lr)
+    made = rule.optimizer([torch.nn.Parameter(torch.zeros(1, 1))], rule.lr)
     if type(made) is not torch.optim.SGD or made.defaults["weight_decay"]:
         raise InputError(
             f"local.optimizer = {type(made).__name__}: must be 'sgd' or 'momentum' with method.name = 'fednova', whose "

@@ -55,12 +55,14 @@ class PartyTrainer(Trainer):
         """Move the module, which is scratch space, and the pool to the device.
 
         Raises:
-            InputError: the module is not a `Parties` with as many parties as the population.
+            InputError: the module is not a `Parties` with as many parties as the population, or the rule augments.
         """
         if not isinstance(module, Parties) or len(module.parties) != len(population):
             raise InputError(f"the model must be Parties of {len(population)} parties, as the population is")
         super().__init__(module, population, *given, **named)
         self.by_hand, self.dense = False, None
+        if self.rule.augment is not None:
+            raise InputError("data.augment: cannot be used with parties, each of which has a part of every image")
         self.parties = module
 
     def train(self, task: ClientTask) -> ClientUpdate:

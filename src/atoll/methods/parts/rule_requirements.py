@@ -19,7 +19,7 @@ def require_sgd(rule: LocalRule, why: str) -> None:
 
     if rule.optimizer is sgd:
         return
-    made = rule.optimizer([torch.nn.Parameter(torch.zeros(1))], rule.lr)
+    made = rule.optimizer([torch.nn.Parameter(torch.zeros(1, 1))], rule.lr)
     if not _is_plain_sgd(made, rule.lr):
         found = f"{type(made).__name__}{' with momentum' if made.defaults.get('momentum') else ''}"
         raise InputError(f"local.optimizer = {found}: must be 'sgd' with {why}")

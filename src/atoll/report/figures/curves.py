@@ -1,8 +1,8 @@
 """Training curves: loss and accuracy of several runs, side by side in panels."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
@@ -24,37 +24,54 @@ from atoll.report.figures.curve_axes import (
     shown,
     x_axis,
 )
-from atoll.report.figures.style import STYLE, WIDTH_INCHES, add_legend, drawn_width, line_styles, new_figure
+from atoll.report.figures.style import (
+    STYLE,
+    WIDTH_INCHES,
+    add_legend,
+    drawn_width,
+    legend_inches,
+    line_styles,
+    new_figure,
+)
+from atoll.report.reading.groups import Group, group_runs
+from atoll.report.reading.mean_curves import Band, mean_curve, require_band
 from atoll.report.reading.runs import Run
 from atoll.runs.columns import is_built_in
+from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 
+Styles: TypeAlias = Mapping[str, dict[str, Any]]
+BAND_ALPHA = 0.2
 BESIDE_INCHES = 5.0  # width from which two charts are side by side
 
 
-def plot_curves(runs: Sequence[Run], x: XColumn = "round", *, title: str = "") -> Figure:
+def plot_curves(runs: Sequence[Run], x: XColumn = "round", *, title: str = "", band: Band = "interval") -> Figure:
     """Draw training loss and test accuracy against rounds, client updates, virtual time or bytes sent up.
 
-    A single panel has loss beside accuracy; several are side by side, loss above accuracy, at most four in a row.
-    A label looks the same in every panel. Missing values are skipped. If no run has an accuracy, the test loss is
-    drawn instead. Raises InputError if there are no runs.
+    Runs that differ only in seed and label are one line, their mean, in a band: its 95 % t interval or, if `band` is
+    "spread", one sample standard deviation to each side. Only finished runs count, unless none is. A single panel has
+    loss beside accuracy; several are side by side, loss above accuracy, at most four in a row. A label looks the same
+    in every panel. Missing values are skipped. If no run has an accuracy, the test loss is drawn instead. Raises
+    InputError if there are no runs.
     """
     if not runs:
         raise InputError("There is nothing to plot: no runs were given.")
-    return _plot(runs, x_axis(runs, x), _y_axes(runs), title)
+    require_band(band)
+    return _plot(group_runs(runs), x_axis(runs, x), _y_axes(runs), title, band)
 
 
-def draw_curves(ax: Axes, runs: Sequence[Run], y: str = "test_accuracy", x: XColumn = "round", title: str = "") -> None:
-    """Draw one column of runs against another into given axes, with a legend; accuracies in per cent.
+def draw_curves(
+    ax: Axes, runs: Sequence[Run], y: str, x: XColumn = "round", title: str = "", band: Band = "interval"
+) -> None:
+    """Draw one column of runs against another into given axes, with a legend, as `plot_curves` does.
 
     Raises InputError if no run has recorded it.
     """
     axis, known = axis_of(y), _having(runs, y)
-    across, styles = x_axis(known, x), line_styles(run.label for run in known)
-    for run in known:
-        _draw(ax, run, across, axis, styles[run.label])
-    set_y([ax], [shown(known, axis)], axis)
-    set_x([ax], shown(known, across), across, stacked=False)
+    groups, across = group_runs(known), x_axis(known, x)
+    styles = line_styles(group.label for group in groups)
+    set_y([ax], [_draw(ax, groups, across, axis, styles, band)], axis)
+    set_x([ax], _across(groups, across), across, stacked=False)
     ax.set_title(title)
     ax.legend()
 
@@ -66,13 +83,15 @@ def differ_in_bytes(runs: Sequence[Run]) -> bool:
     return bool(sizes) and max(sizes) > 1.01 * min(sizes)
 
 
-def plot_probe(runs: Sequence[Run], column: str, *, title: str = "") -> Figure:
-    """Draw one column of runs against rounds, laid out as in `plot_curves`; accuracies in per cent.
+def plot_probe(
+    runs: Sequence[Run], column: str, x: XColumn = "round", title: str = "", band: Band = "interval"
+) -> Figure:
+    """Draw one column of runs, laid out as in `plot_curves`; accuracies in per cent.
 
     Runs that have not recorded it are skipped. Raises InputError if no run has.
     """
     axis, known = axis_of(column), _having(runs, column)
-    return _plot(known, x_axis(known, "round"), [axis], title)
+    return _plot(group_runs(known), x_axis(known, x), [axis], title, band)
 
 
 def _having(runs: Sequence[Run], column: str) -> list[Run]:
@@ -93,21 +112,21 @@ def probed(runs: Sequence[Run]) -> list[str]:
     return [name for name in columns if not is_built_in(name)]
 
 
-def _plot(runs: Sequence[Run], across: CurveAxis, y_axes: Sequence[CurveAxis], title: str) -> Figure:
-    panels = {panel: [run for run in runs if run.panel == panel] for panel in dict.fromkeys(r.panel for r in runs)}
+def _plot(groups: Sequence[Group], across: CurveAxis, y_axes: Sequence[CurveAxis], title: str, band: Band) -> Figure:
+    panels: dict[str, list[Group]] = {}
+    for group in groups:
+        panels.setdefault(group.panel, []).append(group)
     with mpl.rc_context(STYLE):
-        figure, grid = _make_grid(len(panels), len(y_axes))
-        styles = line_styles(run.label for run in runs)
+        styles = line_styles(group.label for group in groups)
+        figure, grid = _make_grid(len(panels), len(y_axes), legend_inches(styles, drawn_width(WIDTH_INCHES)))
         for row, y_axis in enumerate(y_axes):
-            for axes, members in zip(grid[row], panels.values(), strict=True):
-                for run in members:
-                    _draw(axes, run, across, y_axis, styles[run.label])
-            set_y(grid[row], [shown(members, y_axis) for members in panels.values()], y_axis)
+            pairs = zip(grid[row], panels.values(), strict=True)
+            set_y(grid[row], [_draw(axes, members, across, y_axis, styles, band) for axes, members in pairs], y_axis)
         for column, (panel, members) in enumerate(panels.items()):
-            set_x([row[column] for row in grid], shown(members, across), across, stacked=len(panels) > 1)
+            set_x([row[column] for row in grid], _across(members, across), across, stacked=len(panels) > 1)
             if len(panels) > 1:
                 grid[0][column].set_title(panel)
-        if heading := title or ("" if len(panels) > 1 else runs[0].panel):
+        if heading := title or ("" if len(panels) > 1 else groups[0].panel):
             figure.suptitle(heading, fontsize=10.5, fontweight="bold")
         add_legend(figure, [Line2D([], [], label=label, **style) for label, style in styles.items()], handlelength=2.6)
         figure.align_ylabels()
@@ -120,18 +139,18 @@ def _y_axes(runs: Sequence[Run]) -> list[CurveAxis]:
     return [LOSS, second] if second else [LOSS]
 
 
-def _make_grid(panels: int, rows: int) -> tuple[Figure, list[list[Axes]]]:
-    """Return the figure and its axes as [quantity][panel]."""
+def _make_grid(panels: int, rows: int, legend: float) -> tuple[Figure, list[list[Axes]]]:
+    """Return the figure, with room for a legend of this height, and its axes as [quantity][panel]."""
     if panels == 1:
         if drawn_width(WIDTH_INCHES) < BESIDE_INCHES:  # one above the other
-            figure = new_figure(WIDTH_INCHES, 0.6 + 3.0 * rows)
+            figure = new_figure(WIDTH_INCHES, 0.6 + 3.0 * rows, legend)
             return figure, [[axes] for axes in figure.subplots(rows, 1, squeeze=False)[:, 0]]
-        figure = new_figure(WIDTH_INCHES if rows > 1 else 5.0, 3.4)
+        figure = new_figure(WIDTH_INCHES if rows > 1 else 5.0, 3.4, legend)
         return figure, [[axes] for axes in figure.subplots(1, rows, squeeze=False)[0]]
     columns = panel_columns(panels)
     bands = math.ceil(panels / columns)
     width = WIDTH_INCHES if columns < MAX_COLUMNS else 1.25 * WIDTH_INCHES
-    figure = new_figure(width, 0.6 + 2.1 * rows * bands)
+    figure = new_figure(width, 0.6 + 2.1 * rows * bands, legend)
     cells = figure.subplots(rows * bands, columns, squeeze=False)
     grid = [[cells[rows * (p // columns) + row, p % columns] for p in range(panels)] for row in range(rows)]
     used = {axes for row in grid for axes in row}
@@ -140,9 +159,27 @@ def _make_grid(panels: int, rows: int) -> tuple[Figure, list[list[Axes]]]:
     return figure, grid
 
 
-def _draw(axes: Axes, run: Run, across: CurveAxis, y_axis: CurveAxis, style: dict[str, Any]) -> None:
-    x, y = run.rows[across.column] * across.factor, run.rows[y_axis.column] * y_axis.factor
-    # Else a column that is recorded in every second row only would have no neighbouring points to connect.
-    known = np.isfinite(x) & np.isfinite(y) & (x > 0 if across.log else True)  # zero would be drawn as a level line
-    marker = "o" if np.count_nonzero(known) == 1 else ""
-    axes.plot(x[known], y[known], label=run.label, marker=marker, markersize=4, **style)
+def _draw(
+    axes: Axes, groups: Sequence[Group], across: CurveAxis, y_axis: CurveAxis, styles: Styles, band: Band
+) -> Floats:
+    """Draw each group's mean and its band; return the values that the vertical axis should span."""
+    limits, factor = [], y_axis.factor
+    for group in groups:
+        # Points without both values are left out, else a column recorded in every second row would have no lines.
+        curve = mean_curve(group.counted, across.column, y_axis.column, band)
+        known = curve.x > 0 if across.log else np.ones(len(curve.x), dtype=bool)  # zero would be drawn as a level line
+        x, style = curve.x[known] * across.factor, styles[group.label]
+        marker = "o" if np.count_nonzero(known) == 1 else ""
+        axes.plot(x, curve.y[known] * factor, label=group.label, marker=marker, markersize=4, **style)
+        if curve.has_band:
+            low, high = curve.low[known] * factor, curve.high[known] * factor
+            alpha = BAND_ALPHA / math.sqrt(max(1.0, len(groups) / 3))  # many bands lie over each other
+            axes.fill_between(x, low, high, color=style["color"], alpha=alpha, linewidth=0)
+        limits.append(curve.limits * factor)
+    return np.concatenate(limits)
+
+
+def _across(groups: Sequence[Group], across: CurveAxis) -> Floats:
+    """Return the horizontal values of all groups' curves, as the axis shows them."""
+    each = [mean_curve(group.counted, across.column, across.column).y for group in groups]
+    return np.concatenate(each) * across.factor

@@ -1,6 +1,5 @@
 """The map of a network: where clients and aggregators are, and which belong together."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
 from atoll.report.figures.before_training import MANY_BARS
-from atoll.report.figures.style import PALETTE, STYLE, legend_columns, new_figure
+from atoll.report.figures.style import PALETTE, STYLE, lay_out_legend, new_figure
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
@@ -55,10 +54,10 @@ def plot_map(
         axes = figure.subplots()
         handles = draw_map(axes, clients_xy, aggregators_xy, labels, server_xy, neighbours, title, ids)
         inside = figure.get_figwidth() - 0.5
-        columns = legend_columns([str(handle.get_label()) for handle in handles], inside)
+        columns, _, lines = lay_out_legend([str(handle.get_label()) for handle in handles], inside)
         (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
         height = float(np.clip(inside * (top - bottom) / (right - left), 0.8, 9.0))
-        figure.set_figheight(height + 0.75 + 0.2 * math.ceil(len(handles) / columns))  # title and labels, legend
+        figure.set_figheight(height + 0.75 + 0.2 * lines)  # title and labels, legend
         figure.legend(handles=handles, loc="outside lower center", ncols=columns)
     return figure
 

@@ -1,17 +1,19 @@
 """The look that all figures share."""
 
-import math
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from atoll.runs.columns import column_title
+from atoll.runs.columns import column_title, is_share
+from atoll.support.errors import InputError
 
 LineStyle: TypeAlias = str | tuple[int, tuple[float, ...]]
 
@@ -21,6 +23,18 @@ WIDTH_INCHES = 8.0
 WIDTHS = {"column": 3.5, "text": 7.16}
 """Widths in inches of a column and of both columns of a page, as in IEEE journals."""
 
+SAMPLE_INCHES = 0.55
+"""Of a legend's entry: the line's sample and gaps."""
+
+LETTER_INCHES = 0.075
+"""Of a letter of about 9 points."""
+
+LEAST_LETTERS = 15
+"""Of a line of a label that is wrapped so that more columns fit."""
+
+LINE_INCHES = 0.18
+"""Of a line of a legend, with its gap."""
+
 _width: ContextVar[float | None] = ContextVar("width", default=None)
 
 BLUE = "#0072B2"
@@ -28,7 +42,9 @@ PALE_BLUE = "#A3CDE8"
 
 # Okabe and Ito's palette, safe for colour-blind readers, without its yellow, which is too pale for a line.
 PALETTE = (BLUE, "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333")
-# Seven colours and two patterns have no common factor: 14 different curves before a pair repeats.
+# For the eighth to the twelfth curve, darker or paler than the first seven.
+MORE_COLORS = ("#882255", "#8C7A00", "#6A5ACD", "#8B5A2B", "#5FA8A0")
+# Twelve colours, each first with one pattern and then with the other: 24 different curves before a pair repeats.
 PATTERNS: tuple[LineStyle, ...] = ("-", (0, (4.5, 1.5)))
 
 STYLE: Any = {  # Any, since the type of a key differs between matplotlib's versions
@@ -69,43 +85,85 @@ def figure_width(inches: float | None) -> Iterator[None]:
         _width.reset(token)
 
 
+def width_inches(name: str, width: str | float | None) -> float | None:
+    """Return a width in inches, given as ``column``, ``text`` or inches; None: each figure's own.
+
+    Raises:
+        InputError: it is neither a known name nor a number of inches from 1 to 50; `name` says what gave it.
+    """
+    if width is None:
+        return None
+    try:
+        inches = WIDTHS[width] if width in WIDTHS else float(width)
+    except (ValueError, TypeError):
+        inches = 0.0
+    if not 1 <= inches <= 50:
+        raise InputError(f"{name} {width}: must be {', '.join(WIDTHS)} or a number of inches from 1 to 50")
+    return inches
+
+
 def drawn_width(inches: float) -> float:
     """Return the width of a figure that is usually this wide, in inches."""
     return _width.get() or inches
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of this size in inches; inside `figure_width`, of that width and less height."""
+def new_figure(width: float, height: float, legend: float = 0.0) -> Figure:
+    """Return an empty figure of this size in inches; inside `figure_width`, of that width and less height.
+
+    A legend taller than two lines is given its height, so that it does not flatten the charts.
+    """
     ratio = drawn_width(width) / width
-    return Figure(figsize=(ratio * width, height * ratio**0.5), layout="constrained")
+    more = max(0.0, legend - 2 * LINE_INCHES)
+    return Figure(figsize=(ratio * width, height * ratio**0.5 + more), layout="constrained")
 
 
 def line_styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Assign each distinct label a colour and a line pattern, in order of first appearance."""
+    colors = (*PALETTE, *MORE_COLORS)
     return {
-        label: {"color": PALETTE[index % len(PALETTE)], "linestyle": PATTERNS[index % len(PATTERNS)]}
+        label: {
+            "color": colors[index % len(colors)],
+            "linestyle": PATTERNS[(index + index // len(colors)) % len(PATTERNS)],
+        }
         for index, label in enumerate(dict.fromkeys(labels))
     }
 
 
-def legend_columns(labels: Iterable[str], width_inches: float) -> int:
-    """Return how many columns a legend of this width has, with its rows as even as possible."""
-    lengths = [len(label) for label in labels]
-    inches_per_entry = 0.55 + 0.075 * max(lengths)  # the line's sample and gaps, then about 9 point text
-    fitting = max(1, min(len(lengths), int(width_inches / inches_per_entry)))
-    return math.ceil(len(lengths) / math.ceil(len(lengths) / fitting))
+def lay_out_legend(labels: Sequence[str], width_inches: float) -> tuple[int, list[str], int]:
+    """Return the columns of the lowest legend of this width, its labels wrapped to fit, and its height in lines.
+
+    >>> lay_out_legend(["FedAvg", "FedProx", "SCAFFOLD"], 3.5)
+    (3, ['FedAvg', 'FedProx', 'SCAFFOLD'], 1)
+    """
+    longest = max(map(len, labels), default=0)
+    found: list[tuple[int, int, list[str]]] = []
+    for columns in range(1, len(labels) + 1):
+        letters = int((width_inches / columns - SAMPLE_INCHES) / LETTER_INCHES)
+        if columns > 1 and letters < min(longest, LEAST_LETTERS):
+            break
+        texts = ["\n".join(textwrap.wrap(label, max(letters, 8))) or label for label in labels]
+        filled = np.array_split([text.count("\n") + 1 for text in texts], columns)  # as Matplotlib fills them
+        found.append((max(int(each.sum()) for each in filled), columns, texts))
+    lines, columns, texts = min(found, default=(0, 1, []))
+    return columns, texts, lines
+
+
+def legend_inches(labels: Iterable[str], width_inches: float) -> float:
+    """Return the height of a legend of this width."""
+    return LINE_INCHES * lay_out_legend(list(labels), width_inches)[2]
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist], **look: float) -> None:
     """Put a legend below a figure, if there are entries."""
     if handles:
-        columns = legend_columns([str(handle.get_label()) for handle in handles], figure.get_figwidth())
-        figure.legend(handles=handles, loc="outside lower center", ncols=columns, **look)
+        labels = [str(handle.get_label()) for handle in handles]
+        columns, texts, _ = lay_out_legend(labels, figure.get_figwidth())
+        figure.legend(handles=handles, labels=texts, loc="outside lower center", ncols=columns, **look)
 
 
 def title_and_factor(column: str) -> tuple[str, float]:
     """Return what an axis calls a column, and the factor from its values to those shown: accuracies are in per cent."""
-    return (f"{column_title(column)} (%)", 100.0) if column.endswith("accuracy") else (column_title(column), 1.0)
+    return (f"{column_title(column)} (%)", 100.0) if is_share(column) else (column_title(column), 1.0)
 
 
 def strip_frame(axes: Axes) -> None:

@@ -8,7 +8,7 @@ from atoll.report.page.compared import name_of
 from atoll.report.page.key_numbers import RunPool
 from atoll.report.reading.runs import Run
 from atoll.report.tables.writing import show_number
-from atoll.runs.columns import column_title
+from atoll.runs.columns import column_title, is_share
 from atoll.support.arrays import Floats
 
 MAX_POINTS = 1000
@@ -30,7 +30,7 @@ def _curve(run: Run, column: str, values: Floats, pool: RunPool) -> dict[str, An
         f"mean {middle}.",
         "note": "At the last evaluation, in ascending order; the dashed line is the mean.",
         "column": title,
-        "share": column.endswith("accuracy"),
+        "share": is_share(column),
         "mean": mean,
         "values": pool.put(values[picked]),
     }

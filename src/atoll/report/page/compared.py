@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from atoll.report.page.groups import Group, Panel
 from atoll.report.page.markup import Body, Cell, table
+from atoll.report.reading.groups import Group, Panel
 from atoll.report.reading.runs import Run
 from atoll.runs.fingerprint import flatten
 

@@ -5,17 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from atoll.report.page.about import about
 from atoll.report.page.compared import settings_table, warnings
 from atoll.report.page.details import details
-from atoll.report.page.groups import Group, group_runs, make_panels
 from atoll.report.page.key_numbers import RunPool, curves
 from atoll.report.page.markup import items, paragraph
 from atoll.report.page.privacy_section import privacy_tables
-from atoll.report.page.results import results_table
+from atoll.report.page.results import differences_to, results_table
 from atoll.report.page.scenes import Scenes
 from atoll.report.page.targets import targets_table
+from atoll.report.reading.groups import Group, Panel, find_baseline, group_runs, make_panels
 from atoll.report.reading.runs import Run
 
+MOST_BASELINES = 40  # settings in a panel beyond which only the first baseline is compared
 WAITING = "Waiting for the first row of metrics. It will appear here as soon as it is written."
 
 
@@ -48,15 +50,18 @@ def make_content(
     scenes: Scenes | None = None,
     notices: Sequence[str] = (),
     live: bool = False,
+    baseline: str | None = None,
 ) -> Content:
     """Return the content of a page of these runs.
 
     `targets` are test accuracies, 0 to 1; None chooses some that distinguish the runs. If `stable`, a target counts as
     reached only once all later values meet it too. `scenes` holds those made for an earlier page. `notices` come before
-    the page's own warnings. Without runs, the page says that it is waiting.
+    the page's own warnings. `baseline` is the label of the setting that others are compared with, at first; by default
+    each panel's first. Without runs, the page says that it is waiting.
     """
     groups = group_runs(runs)
     panels = make_panels(groups)
+    against = "" if baseline is None else find_baseline(groups, baseline).label
     pool = RunPool()
     shown = {"curves": curves(panels, pool), "details": details(groups, pool, scenes or Scenes())}
     summary = _summary(runs, groups)
@@ -64,13 +69,27 @@ def make_content(
         title=", ".join(dict.fromkeys(run.name for run in runs)) or "Waiting for runs",
         summary=summary,
         sections={
+            "about": about(runs),
             "notices-body": items([*notices, *warnings(panels)]),
-            "results-body": results_table(panels) + privacy_tables(groups) if runs else paragraph(WAITING),
-            "targets-body": targets_table(panels, targets, stable) if runs else "",
+            "results-body": results_table(panels, against) + privacy_tables(groups) if runs else paragraph(WAITING),
+            "targets-body": targets_table(panels, targets, stable, against) if runs else "",
             "settings-body": settings_table(groups) if runs else "",
         },
-        data={**shown, "columns": pool.packed, "live": live, "state": summary},
+        data={**shown, "compared": _compared(panels, against), "columns": pool.packed, "live": live, "state": summary},
     )
+
+
+def _compared(panels: Sequence[Panel], baseline: str) -> dict[str, Any]:
+    """Return the differences of all groups to each one as a baseline, by panel, so that the reader can choose it."""
+    labels = [[group.label for group in panel.groups] for panel in panels]
+    return {
+        "baseline": baseline or next((each[0] for each in labels), ""),
+        "labels": labels,
+        "differences": [
+            [differences_to(panel, group) for group in panel.groups] if len(panel.groups) <= MOST_BASELINES else []
+            for panel in panels
+        ],
+    }
 
 
 def _summary(runs: Sequence[Run], groups: Sequence[Group]) -> str:

@@ -13,9 +13,9 @@ from atoll.report.figures.network_map import MARKERS, cluster_styles
 from atoll.report.figures.style import PALETTE
 from atoll.report.page.client_table import clients
 from atoll.report.page.compared import name_of
-from atoll.report.page.groups import Group
 from atoll.report.page.key_numbers import RunPool
 from atoll.report.page.scenes import Scene, Scenes
+from atoll.report.reading.groups import Group
 from atoll.report.reading.runs import Run
 from atoll.report.reading.units import format_seconds
 from atoll.support.arrays import Floats, Ids
@@ -62,8 +62,8 @@ def _gantt(run: Run, pool: RunPool, scene: Scene | str) -> Figure | None:
     count = int(clusters.max()) + 1
     pieces = f"{len(clusters):,} pieces of work in {count} cluster{'s' * (count != 1)}"
     alt = f"Gantt chart of {name_of(run)}: {pieces} over {format_seconds(float(ends.max()))} of virtual time."
-    note = "Shades alternate between a cluster's successive pieces of work."
-    note += "" if done is None else " Grey: waiting for the slowest."
+    note = "A bar is one turn of a cluster's training. Its next turn has the other shade."
+    note += "" if done is None else " Grey: it has finished and waits for the slowest cluster."
     if len(clusters) > MAX_BARS:
         note += f" Only the first {MAX_BARS:,} of {len(clusters):,} are drawn."
     return {

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.report.page.groups import Panel
+from atoll.report.reading.groups import Panel
 from atoll.report.reading.runs import Run
 from atoll.report.tables.run_tables import rounds_compare
+from atoll.runs.columns import is_share
 from atoll.support.arrays import Floats
+from atoll.support.estimates import t_point
 
 AXES = (
     ("round", "Rounds", "count"),
@@ -59,8 +61,7 @@ def quantities(runs: Sequence[Run]) -> list[Quantity]:
     }
     names = [name for name in _QUANTITIES if name in known] + sorted(known - _QUANTITIES.keys())
     return [
-        Quantity(name, _QUANTITIES.get(name) or name.replace("_", " ").capitalize(), name.endswith("accuracy"))
-        for name in names
+        Quantity(name, _QUANTITIES.get(name) or name.replace("_", " ").capitalize(), is_share(name)) for name in names
     ]
 
 
@@ -98,11 +99,16 @@ def curves(panels: Sequence[Panel], pool: RunPool) -> dict[str, Any]:
         "axes": [{"column": column, "title": title, "kind": kind} for column, title, kind in AXES],
         "quantities": [{"column": q.column, "title": q.title, "share": q.is_share} for q in shown],
         "labels": labels,
+        "t": {n: t_point(n) for n in {len(group.runs) for panel in panels for group in panel.groups} if n > 1},
         "panels": [
             {
                 "title": panel.title,
                 "groups": [
-                    {"style": labels.index(group.label), "runs": [_columns(run, shown, pool) for run in group.runs]}
+                    {
+                        "style": labels.index(group.label),
+                        "runs": [_columns(run, shown, pool) for run in group.runs],
+                        "done": [run.finished for run in group.runs],
+                    }
                     for group in panel.groups
                 ],
             }

@@ -7,11 +7,12 @@ from html import escape
 
 @dataclass(frozen=True)
 class Cell:
-    """A table cell: its text, a smaller note below it, and a class of the style sheet."""
+    """A table cell: its text, a smaller note below it, a class of the style sheet, and a number for the script."""
 
     text: str
     note: str = ""
     style: str = ""
+    value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -54,4 +55,5 @@ def _cell(cell: Cell, tag: str = "td") -> str:
     style = f' class="{escape(cell.style)}"' if cell.style else ""
     note = f"<small>{escape(cell.note)}</small>" if cell.note else ""
     scope = ' scope="row"' if tag == "th" else ""
-    return f"<{tag}{scope}{style}>{escape(cell.text)}{note}</{tag}>"
+    value = "" if cell.value is None else f' data-value="{cell.value:.9g}"'
+    return f"<{tag}{scope}{style}{value}>{escape(cell.text)}{note}</{tag}>"

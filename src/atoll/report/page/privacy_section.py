@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atoll.report.page.compared import name_of
-from atoll.report.page.groups import Group
 from atoll.report.page.markup import Body, Cell, table
+from atoll.report.reading.groups import Group
 from atoll.report.reading.runs import Run
 from atoll.report.tables.formats import DASH
 from atoll.support.untrusted import read_json

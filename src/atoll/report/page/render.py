@@ -17,7 +17,7 @@ from atoll.report.reading.runs import Run
 from atoll.support.environment import package_versions
 from atoll.support.files import make_folder, write_atomically
 
-SCRIPTS = ("core.js", "chart.js", "curves.js", "details.js", "live.js")
+SCRIPTS = ("core.js", "chart.js", "curves.js", "details.js", "baseline.js", "live.js")
 
 
 def write_page(
@@ -27,16 +27,17 @@ def write_page(
     command: str = "",
     stable: bool = False,
     notices: Sequence[str] = (),
+    baseline: str | None = None,
 ) -> None:
     """Write the page of some runs into one self-contained file, which loads nothing from the network.
 
-    `targets`, `stable` and `notices` are as in `make_content`; `command` is shown as the command that made the page.
-    The file's folder is created if necessary.
+    `targets`, `stable`, `notices` and `baseline` are as in `make_content`; `command` is shown as the command that made
+    the page. The file's folder is created if necessary.
 
     Raises:
         RunError: the file cannot be written.
     """
-    page = render(make_content(runs, targets, stable=stable, notices=notices), command)
+    page = render(make_content(runs, targets, stable=stable, notices=notices, baseline=baseline), command)
     make_folder(file.parent)
     write_atomically(file, page.encode())
 

@@ -5,14 +5,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atoll.report.page.groups import Group, Panel
 from atoll.report.page.key_numbers import bytes_sent
 from atoll.report.page.markup import Body, Cell, table
+from atoll.report.reading.groups import Group, Panel
 from atoll.report.reading.runs import Run
 from atoll.report.reading.units import byte_unit, time_unit
 from atoll.report.tables.formats import DASH
-from atoll.runs.columns import column_title, is_built_in
+from atoll.report.tables.spread import compare, corrected
+from atoll.report.tables.spread_tables import show_difference, show_p
+from atoll.runs.columns import column_title, is_built_in, is_share
 
+DIFFERENCE_NOTE = (
+    "Difference: in final test accuracy, or else loss, to the baseline, over the seeds of both, ± half of its 95 % t "
+    "interval; p by a two-sided paired t test over seeds, corrected for all comparisons with the baseline by Holm's "
+    "method."
+)
 SEEDS_NOTE = "Over several seeds: mean ± sample standard deviation of the finished runs; no ± if all are equal."
 
 
@@ -30,12 +37,24 @@ UnitOf = Callable[[float], Unit]
 """Chooses the unit for a value of this size."""
 
 
-def results_table(panels: Sequence[Panel]) -> str:
-    """Return the table of final losses, accuracies and costs, a line for each group."""
+def results_table(panels: Sequence[Panel], baseline: str = "") -> str:
+    """Return the table of final losses, accuracies and costs, a line for each group.
+
+    Over several seeds also the differences to the setting labelled `baseline`, or else to a panel's first.
+    """
     groups = [group for panel in panels for group in panel.groups]
     columns = [column for column in _columns(groups) if any(_values(group.runs, column[1]) for group in groups)]
     seeds = any(len(group.runs) > 1 for group in groups)
-    header = ["Run", *(["Seeds"] if seeds else []), "State", *(title for title, _, _ in columns)]
+    is_open = any(not run.finished for group in groups for run in group.runs)
+    differences = [differences_to(panel, panel.baseline(baseline)) for panel in panels]
+    differ = any(text for each in differences for text, _ in each)
+    header = [
+        "Run",
+        *(["Seeds"] if seeds else []),
+        *(["State"] if is_open else []),
+        *(title for title, _, _ in columns),
+    ]
+    header += ["Difference"] if differ else []
     bodies = [
         Body(
             panel.title,
@@ -43,15 +62,24 @@ def results_table(panels: Sequence[Panel]) -> str:
                 [
                     Cell(group.label),
                     *([Cell(_seeds(group))] if seeds else []),
-                    _state(group),
+                    *([_state(group)] if is_open else []),
                     *(Cell(write_moments(_values(group.counted, value), unit_of)) for _, value, unit_of in columns),
+                    *([Cell(*difference, "difference")] if differ else []),
                 ]
-                for group in panel.groups
+                for group, difference in zip(panel.groups, own, strict=True)
             ],
         )
-        for panel in panels
+        for panel, own in zip(panels, differences, strict=True)
     ]
-    return table("Final results", header, bodies, SEEDS_NOTE if seeds else "", "results")
+    note = " ".join(filter(None, (SEEDS_NOTE if seeds else "", DIFFERENCE_NOTE if differ else "")))
+    return table("Final results", header, bodies, note, "results")
+
+
+def differences_to(panel: Panel, baseline: Group) -> list[tuple[str, str]]:
+    """Return each group's difference to a baseline in final accuracy, or else loss, and its p value, as texts."""
+    found = [None if group is baseline else compare(group, baseline) for group in panel.groups]
+    known = [each if each is not None and each.estimate.n > 1 else None for each in found]
+    return [("", "") if each is None else (show_difference(each), show_p(each.p, "p")) for each in corrected(known)]
 
 
 def write_moments(values: Sequence[float], unit_of: UnitOf) -> str:
@@ -66,7 +94,8 @@ def write_moments(values: Sequence[float], unit_of: UnitOf) -> str:
     unit = unit_of(mean)
     text = f"{unit.factor * mean:{unit.value}}"
     if len(set(values)) > 1:
-        text += f" ± {unit.factor * float(np.std(values, ddof=1)):{unit.deviation}}"
+        deviation = f"{unit.factor * float(np.std(values, ddof=1)):{unit.deviation}}"
+        text += f" ± {float(deviation):,.0f}" if "e+" in deviation else f" ± {deviation}"
     return f"{text} {unit.symbol}".rstrip()
 
 
@@ -118,7 +147,7 @@ def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Run], float],
         ("Best accuracy", best, share),
         ("Mean cluster accuracy", last("mean_cluster_accuracy"), share),
         ("ARI", last("ari"), lambda _: Unit(1, ".3f", ".3f")),
-        *((column_title(name), last(name), share if name.endswith("accuracy") else plain) for name in probed),
+        *((column_title(name), last(name), share if is_share(name) else plain) for name in probed),
         ("Client updates", last("client_updates"), count),
         ("Bytes sent", lambda run: float(bytes_sent(run)[-1]), size),
         ("Virtual time", last("virtual_time"), seconds),

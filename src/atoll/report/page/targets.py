@@ -1,38 +1,45 @@
 """The page's tables of targets: the cost of reaching an accuracy, and the speed-up over the first line."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from atoll.report.page.groups import Group, Panel
 from atoll.report.page.key_numbers import bytes_sent
 from atoll.report.page.markup import Body, Cell, paragraph, table
 from atoll.report.page.results import UnitOf, count, seconds, size, write_moments
+from atoll.report.reading.groups import Group, Panel
 from atoll.report.reading.runs import Run
 from atoll.report.tables.formats import DASH
 from atoll.report.tables.run_tables import FIRST, STABLE, first_met, rounds_compare, rounds_to_target
+from atoll.report.tables.spread import choose_targets
 from atoll.support.arrays import Floats
 
 NOTE = (
-    "Costs are those at {}, without interpolation. × is the speed-up over the first line of the table; it is left out "
-    "if a seed does not reach the target."
+    "Costs are those at {}, without interpolation. × is the speed-up over the baseline; it is left out if a seed does "
+    "not reach the target."
 )
 NONE = "No target accuracy distinguishes these runs: they have recorded none, or do not differ."
 
 
-def targets_table(panels: Sequence[Panel], targets: Sequence[float] | None, stable: bool = False) -> str:
+def targets_table(
+    panels: Sequence[Panel], targets: Sequence[float] | None, stable: bool = False, baseline: str = ""
+) -> str:
     """Return rounds, client updates, bytes and seconds to each target accuracy, a table for each panel.
 
-    `targets` and `stable` are as in `rounds_to_target`, whose default targets are chosen for each panel.
+    `targets` and `stable` are as in `rounds_to_target`, whose default targets are chosen for each panel. Speed-ups are
+    over the setting labelled `baseline`, or else over a panel's first.
     """
     by_panel = [(panel, _choose(panel, targets, stable)) for panel in panels]
-    tables = [_table(panel, chosen, stable) for panel, chosen in by_panel if chosen]
+    tables = [_table(panel, chosen, stable, baseline) for panel, chosen in by_panel if chosen]
     note = NOTE.format(STABLE if stable else FIRST)
     return "".join(tables) + paragraph(note, "note") if tables else paragraph(NONE)
 
 
 def _choose(panel: Panel, targets: Sequence[float] | None, stable: bool) -> list[float]:
     known = any(np.isfinite(run.rows["test_accuracy"]).any() for run in panel.runs)
+    if known and targets is None and any(len(group.finished) > 1 for group in panel.groups):
+        return choose_targets(panel.groups, stable)
     rows = rounds_to_target(panel.runs, targets, stable=stable) if known else []
     return [reached.target for reached in rows[0].targets] if rows else []
 
@@ -53,21 +60,21 @@ def _costs(panel: Panel) -> list[tuple[str, Callable[[Run], Floats], UnitOf]]:
     return costs if rounds_compare(panel.runs) else sorted(costs, key=lambda cost: cost[0] != "Virtual time")
 
 
-def _table(panel: Panel, targets: Sequence[float], stable: bool) -> str:
+def _table(panel: Panel, targets: Sequence[float], stable: bool, baseline: str) -> str:
     title = "Cost of reaching a test accuracy" + (f": {panel.title}" if panel.title else "")
-    bodies = [Body(f"To {100 * target:g} %", _lines(panel, target, stable)) for target in targets]
+    bodies = [Body(f"To {100 * target:g} %", _lines(panel, target, stable, baseline)) for target in targets]
     return table(title, ["Run", *(name for name, _, _ in _costs(panel))], bodies)
 
 
-def _lines(panel: Panel, target: float, stable: bool) -> list[list[Cell]]:
-    groups = panel.groups
+def _lines(panel: Panel, target: float, stable: bool, baseline: str) -> list[list[Cell]]:
+    groups, against = panel.groups, panel.baseline(baseline)
     lines = [[Cell(group.label)] for group in groups]
     for _, column, unit_of in _costs(panel):
-        base = _reached(groups[0], target, stable, column)
+        base = _reached(against, target, stable, column)
         for line, group in zip(lines, groups, strict=True):
             values = _reached(group, target, stable, column)
             cell = _cell(values, unit_of)
-            line.append(cell if group is groups[0] else _with_speed_up(cell, values, base))
+            line.append(cell if group is against else _with_speed_up(cell, values, base))
     return lines
 
 
@@ -85,9 +92,9 @@ def _cell(values: Sequence[float | None], unit_of: UnitOf) -> Cell:
     known = [value for value in values if value is not None]
     if not known:
         return Cell(DASH, style="missing")
-    return Cell(
-        write_moments(known, unit_of), "" if len(known) == len(values) else f"{len(known)} of {len(values)} seeds"
-    )
+    if len(known) < len(values):
+        return Cell(write_moments(known, unit_of), f"{len(known)} of {len(values)} seeds")
+    return Cell(write_moments(known, unit_of), value=float(np.mean(known)))
 
 
 def _with_speed_up(cell: Cell, values: Sequence[float | None], base: Sequence[float | None]) -> Cell:
@@ -97,4 +104,4 @@ def _with_speed_up(cell: Cell, values: Sequence[float | None], base: Sequence[fl
         return cell
     ratio = round(float(np.mean(first) / np.mean(own)), 2)
     style = "faster" if ratio > 1 else "slower" if ratio < 1 else ""
-    return Cell(cell.text, f"{ratio:.2f}×" if ratio < 10 else f"{ratio:,.0f}×", style)
+    return replace(cell, note=f"{ratio:.2f}×" if ratio < 10 else f"{ratio:,.0f}×", style=style)

@@ -57,12 +57,12 @@ def read_run(folder: Path | str) -> Run:
     records = read_records(folder / "metrics.jsonl")
     if not records:
         raise NotBegun(f"{folder} has no rows yet: its metrics.jsonl is missing or empty.")
-    name = _shown(config.get("name")) or folder.resolve().name
+    name = printable(config.get("name")) or folder.resolve().name
     return Run(
         folder=folder,
         name=name,
-        label=_shown(config.get("label")) or name,
-        panel=_shown(config.get("panel")),
+        label=printable(config.get("label")) or name,
+        panel=printable(config.get("panel")),
         config=config,
         rows=to_columns(records),
         finished=(folder / "summary.json").exists(),
@@ -209,10 +209,10 @@ def _is_name(text: str) -> bool:
     return text not in ("", ".", "..") and not {"/", "\\", "\0"} & set(text) and len(text) < 256
 
 
-def _shown(value: Any) -> str:
+def printable(value: Any, longest: int = LONGEST_TEXT) -> str:
     """Return a text of the settings fit to draw and print: no control characters, limited length."""
     text = "" if value is None else str(value)
-    return "".join(c if c.isprintable() else " " for c in text[:LONGEST_TEXT]).strip()
+    return "".join(c if c.isprintable() else " " for c in text[:longest]).strip()
 
 
 def _read_config(file: Path) -> dict[str, Any]:

@@ -14,11 +14,17 @@ DASH = "\u2013"
 Cells = Sequence[Sequence[str]]
 """A table as lines of cells, the header first."""
 
+_GREEK_NAMES = (
+    "alpha beta gamma delta varepsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon varphi chi "
+    "psi omega mu Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
+)
+_GREEK = dict(zip("αβγδεζηθικλμνξπρστυφχψω\N{MICRO SIGN}ΓΔΘΛΞΠΣΦΨΩ", _GREEK_NAMES.split(), strict=True))
 _LATEX = {
     **{char: f"\\{char}" for char in "&%$#_{}"},
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "|": r"\textbar{}",
     "±": r"$\pm$",
     "×": r"$\times$",
     "<": r"\textless{}",
@@ -26,6 +32,14 @@ _LATEX = {
     DASH: "--",
     "\N{MINUS SIGN}": "$-$",
     "\n": " ",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "≈": r"$\approx$",
+    "∞": r"$\infty$",
+    "→": r"$\to$",
+    "·": r"$\cdot$",
+    "…": r"\ldots{}",
+    **{letter: rf"$\{name}$" for letter, name in _GREEK.items()},
 }
 
 
@@ -93,4 +107,10 @@ def upright(cells: Cells) -> Cells:
 
 
 def _latex(text: str) -> str:
-    return re.sub("[" + re.escape("".join(_LATEX)) + "]", lambda found: _LATEX[found[0]], text)
+    r"""Return text for a cell: special characters escaped, Greek letters as formulas, and no start that a rule reads.
+
+    >>> print(_latex("[a_b] & μ = 5 %"), _latex("*"))
+    {[}a\_b] \& $\mu$ = 5 \% {*}
+    """
+    escaped = re.sub("[" + re.escape("".join(_LATEX)) + "]", lambda found: _LATEX[found[0]], text)
+    return re.sub(r"^\s*([\[*])", r"{\1}", escaped)  # after \\\\ or \midrule these would be an argument

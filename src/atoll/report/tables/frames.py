@@ -130,12 +130,10 @@ def columns_as_csv(columns: Columns) -> str:
 
 
 def columns_as_parquet(columns: Columns) -> bytes:
-    """Return columns as a Parquet file.
+    """Return columns as a Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    Raises:
-        InputError: pyarrow is not installed.
-    """
-    pa, pq = (load_extra(name, "parquet", "--parquet:", "pyarrow") for name in ("pyarrow", "pyarrow.parquet"))
     arrays = {name: pa.array(_alike(values)) for name, values in columns.items()}
     stream = io.BytesIO()
     pq.write_table(pa.table(arrays), stream)

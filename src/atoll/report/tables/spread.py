@@ -1,201 +1,178 @@
-"""The spread over seeds: mean and standard deviation of runs that differ only in their seed."""
+"""Results over seeds: of each setting the mean and its interval, costs of targets, and differences to a baseline."""
 
-import json
-import re
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from rich.table import Table
 
+from atoll.report.reading.groups import Group, find_baseline, group_runs, seed_of
 from atoll.report.reading.runs import Run
-from atoll.report.tables.formats import DASH, csv_table, latex_table, markdown_table, rich_table, upright
-from atoll.report.tables.run_tables import Row
-from atoll.report.tables.writing import MAX_PROBED, as_rich, probes_as_rich
-from atoll.runs.columns import column_title, is_built_in
+from atoll.report.tables.run_tables import Row, first_met, rounds_to_target
+from atoll.runs.columns import is_built_in
+from atoll.support.errors import InputError
+from atoll.support.estimates import Estimate, estimate, holm, paired_p
 
-SPREAD_NOTE = "Final values of finished runs: mean ± sample standard deviation over seeds."
-_TITLES = {
-    "train_loss": "Final loss",
-    "test_accuracy": "Final accuracy",
-    "ari": "Final ARI",
-    "parameter_error": "Final parameter error",
-}
+USUAL = ("train_loss", "test_accuracy", "ari", "parameter_error")
+COMPARED = ("test_accuracy", "test_loss", "train_loss")
+"""What differences are of: the first of these whose final values are known."""
+COSTS = ("round", "client_updates", "virtual_time", "bytes_sent")
 
 
 @dataclass(frozen=True)
-class Moments:
-    """Mean and sample standard deviation (divisor n - 1) of n values; the deviation of one value is None."""
+class TargetSpread:
+    """What a target costs over seeds.
 
-    n: int
-    mean: float
-    std: float | None
+    Attributes:
+        target: in the unit of its metric.
+        metric: the column that is to reach it.
+        reached: how many seeds did.
+        costs: by field of `Reached`; empty unless all seeds reached it, since a mean of the lucky ones is biased.
+    """
+
+    target: float
+    metric: str
+    reached: int
+    costs: dict[str, Estimate]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A setting's final values minus those of a baseline, paired by seed.
+
+    Attributes:
+        column: whose values.
+        baseline: label of the baseline.
+        estimate: mean, deviation and 95 % t interval of the differences, uncorrected.
+        p: of a two-sided paired t test, corrected by Holm's method for all comparisons with the baseline; None if all
+            differences are equal, or a single seed is shared.
+    """
+
+    column: str
+    baseline: str
+    estimate: Estimate
+    p: float | None
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Finished runs that differ only in their seed, and the moments of their final values, by column.
+    """Runs that differ only in seed and label, and the estimates of their final values, by column.
 
-    A column is left out unless every run of the group has a final value.
+    Only finished runs count; `planned` includes the others. A column is left out unless every finished run has a final
+    value.
     """
 
     panel: str
     label: str
     seeds: tuple[int, ...]
-    final: dict[str, Moments]
+    planned: int
+    final: dict[str, Estimate]
+    targets: tuple[TargetSpread, ...] = ()
+    difference: Difference | None = None
 
 
-def spread_over_seeds(runs: Sequence[Run]) -> list[Spread]:
-    """Group finished runs that differ only in seed and label, and return the spread of each group.
+def spread_over_seeds(
+    runs: Sequence[Run],
+    targets: Sequence[float] | None = None,
+    stable: bool = False,
+    baseline: str | None = None,
+) -> list[Spread]:
+    """Return the results of each setting over its seeds, in the order of each setting's first run.
 
-    Groups are in the order of their first run; a repeated seed counts once. Returns nothing if no group has two seeds.
+    `targets` and `stable` are as in `rounds_to_target`. Returns nothing if no setting has two finished seeds.
+
+    Raises:
+        InputError: no setting is labelled `baseline`, or no other one shares two finished seeds with it.
     """
-    groups = defaultdict[str, dict[int, Run]](dict)
-    for run in runs:
-        if run.finished:
-            groups[setting_of(run)].setdefault(seed_of(run), run)
-    if all(len(members) < 2 for members in groups.values()):
+    groups = group_runs(runs)
+    found = find_baseline(groups, baseline) if baseline is not None else None
+    if all(len(group.finished) < 2 for group in groups):
+        if found is not None:
+            raise InputError(_no_pairs(found))
         return []
-    return [_sum_up(members) for members in groups.values()]
+    targets = choose_targets(groups, stable) if targets is None else targets
+    rows = dict(zip(map(id, runs), rounds_to_target(runs, targets, stable=stable), strict=True))
+    spreads = [_sum_up(group, [rows[id(run)] for run in group.finished]) for group in groups]
+    return _compared(groups, spreads, found) if found is not None else spreads
 
 
-def setting_of(run: Run) -> str:
-    """Return a text that runs share exactly if they differ only in seed and label."""
-    settings = {name: value for name, value in run.config.items() if name not in ("seed", "label")}
-    return json.dumps(settings, sort_keys=True, default=str)
+def compare(group: Group, baseline: Group) -> Difference | None:
+    """Return the difference of two settings' final values, uncorrected; None if they share no finished seed."""
+    own, other = ({seed_of(run): run for run in each.finished} for each in (group, baseline))
+    pairs = [(own[seed], other[seed]) for seed in own if seed in other]
+    for column in COMPARED:
+        values = [_final(one, column) - _final(two, column) for one, two in pairs]
+        if values and np.isfinite(values).all():
+            return Difference(column, baseline.label, estimate(values), paired_p(values))
+    return None
 
 
-def seed_of(run: Run) -> int:
-    """Return a run's seed."""
-    return int(run.config.get("seed", 0))
+def corrected(differences: Sequence[Difference | None]) -> list[Difference | None]:
+    """Return differences to one baseline with their p values corrected for their number, by Holm's method."""
+    ps = holm([None if each is None else each.p for each in differences])
+    return [each and replace(each, p=p) for each, p in zip(differences, ps, strict=True)]
 
 
-def label_of_seeds(runs: Sequence[Run]) -> str:
-    """Return the common label of runs that differ only in their seed."""
-    return _common_label([str(run.config.get("label") or run.name) for run in runs]) or runs[0].name
+def _compared(groups: Sequence[Group], spreads: Sequence[Spread], baseline: Group) -> list[Spread]:
+    """Return the spreads with their differences to the baseline of their panel, which has the same label."""
+    bases = {group.panel: group for group in reversed(groups) if group.label == baseline.label}
+    pairs = [(group, bases.get(group.panel)) for group in groups]
+    found = [compare(group, base) if base is not None and base is not group else None for group, base in pairs]
+    if not any(each is not None and each.estimate.n > 1 for each in found):
+        raise InputError(_no_pairs(baseline))
+    return [replace(one, difference=each) for one, each in zip(spreads, corrected(found), strict=True)]
 
 
-def spread_as_markdown(spreads: Sequence[Spread]) -> str:
-    """Return the spreads as a Markdown table with aligned columns; unknown values are en dashes."""
-    return markdown_table(_cells(spreads), _texts(spreads)) + f"\n{SPREAD_NOTE}\n"
-
-
-def spread_as_latex(spreads: Sequence[Spread]) -> str:
-    """Return the spreads as a LaTeX table with booktabs' rules."""
-    return latex_table(_cells(spreads), _texts(spreads), SPREAD_NOTE)
-
-
-def spread_as_csv(spreads: Sequence[Spread]) -> str:
-    """Return the spreads as comma-separated values, numbers in full, columns such as test_accuracy_mean."""
-    return csv_table(
-        [
-            {"panel": spread.panel, "label": spread.label, "seeds": " ".join(map(str, spread.seeds))}
-            | {f"{column}_{name}": each for column, found in spread.final.items() for name, each in vars(found).items()}
-            for spread in spreads
-        ]
+def _no_pairs(baseline: Group) -> str:
+    return (
+        f"baseline {baseline.label!r}: a paired test needs another setting with at least two finished seeds of this "
+        f"one's ({', '.join(map(str, map(seed_of, baseline.finished))) or 'none'}); "
+        "run more seeds, as by atoll sweep FILE --over seed=0..4"
     )
 
 
-def spread_as_rich(spreads: Sequence[Spread], title: str = "") -> Table:
-    """Return the spreads as a table for the terminal; too many custom metrics are left to `tables_as_rich`."""
-    shown = [name for name in _shown(spreads) if name in _TITLES or len(_probed(spreads)) <= MAX_PROBED]
-    return rich_table(_cells(spreads, shown), _texts(spreads), title, SPREAD_NOTE)
-
-
-def tables_as_rich(rows: Sequence[Row], spreads: Sequence[Spread]) -> list[Table]:
-    """Return all tables for the terminal: runs, the spread over seeds, and metrics that did not fit."""
-    tables = [as_rich(rows), *([spread_as_rich(spreads)] if spreads else [])]
-    if (probed := _probed(spreads)) and len(probed) > MAX_PROBED:
-        header, *lines = _cells(spreads, probed)
-        texts = _texts(spreads)
-        cells = [["Mean ± deviation over seeds", *header[texts + 1 :]]]
-        cells += [[" ".join(filter(None, line[:texts])), *line[texts + 1 :]] for line in lines]
-        return [*tables, rich_table(upright(cells), 1)]
-    return [*tables, *([probes] if (probes := probes_as_rich(rows)) else [])]
-
-
-def _sum_up(members: dict[int, Run]) -> Spread:
-    runs = list(members.values())
-    last = {
-        name: [float(run.rows[name][-1]) for run in runs]
-        for name in (*_TITLES, *(name for name in runs[0].rows if not is_built_in(name)))
-        if all(name in run.rows for run in runs)
-    }
+def _sum_up(group: Group, rows: Sequence[Row]) -> Spread:
+    runs = group.finished
+    own = dict.fromkeys(name for run in runs for name in run.rows if not is_built_in(name))
+    last = {name: [_final(run, name) for run in runs] for name in (*USUAL, *own)}
     return Spread(
-        panel=runs[0].panel,
-        label=label_of_seeds(runs),
-        seeds=tuple(members),
-        final={name: _moments(values) for name, values in last.items() if np.isfinite(values).all()},
+        panel=group.panel,
+        label=group.label,
+        seeds=tuple(map(seed_of, runs)),
+        planned=len(group.runs),
+        final={name: estimate(values) for name, values in last.items() if values and np.isfinite(values).all()},
+        targets=tuple(_targets(rows)),
     )
 
 
-def _moments(values: Sequence[float]) -> Moments:
-    """Return the moments of at least one value.
+def choose_targets(groups: Sequence[Group], stable: bool) -> list[float]:
+    """Choose the highest multiple of 5 % that all settings reach with all seeds, the highest any does, and one between.
 
-    >>> _moments([1.0, 3.0])
-    Moments(n=2, mean=2.0, std=1.4142135623730951)
+    Those that every run meets at its first row, before training, are left out.
     """
-    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Moments(len(values), float(np.mean(values)), std)
-
-
-def _common_label(labels: Sequence[str]) -> str:
-    """Return the words with which all labels begin, without a trailing word for the seed.
-
-    >>> _common_label(["CFL-MGD, seed 10", "CFL-MGD, seed 11"])
-    'CFL-MGD'
-    """
-    if len(set(labels)) == 1:
-        return labels[0]
-    words: list[str] = []
-    for column in zip(*(label.split() for label in labels), strict=False):
-        if len(set(column)) > 1:
-            break
-        words.append(column[0])
-    return re.sub(r"(\bseed)?[\s,;:(\[/|–-]*$", "", " ".join(words)).rstrip(" ,;:([/|–-")
-
-
-def _texts(spreads: Sequence[Spread]) -> int:
-    return 2 if any(spread.panel for spread in spreads) else 1
-
-
-def _shown(spreads: Sequence[Spread]) -> list[str]:
-    """Return the columns of any group, the usual ones first."""
-    return sorted({name for spread in spreads for name in spread.final}, key=_rank)
-
-
-def _probed(spreads: Sequence[Spread]) -> list[str]:
-    """Return the columns of custom evaluation metrics."""
-    return [name for name in _shown(spreads) if name not in _TITLES]
-
-
-def _cells(spreads: Sequence[Spread], shown: Sequence[str] | None = None) -> list[list[str]]:
-    """Return the table as text, its header first; with panels only if some group has one."""
-    panels = _texts(spreads) > 1
-    shown = _shown(spreads) if shown is None else shown
-    titles = (_TITLES.get(name) or f"Final {column_title(name).lower()}" for name in shown)
-    header = [*(["Panel"] if panels else []), "Run", "Seeds", *titles]
-    return [header] + [
-        [
-            *([spread.panel] if panels else []),
-            spread.label,
-            str(len(spread.seeds)),
-            *(_write(name, spread.final[name]) if name in spread.final else DASH for name in shown),
+    reaching: dict[float, int] = {}
+    for target in (step / 20 for step in range(1, 21)):
+        firsts = [
+            [first_met(run.rows["test_accuracy"], target, stable=stable) for run in group.finished]
+            for group in groups
+            if group.finished
         ]
-        for spread in spreads
-    ]
+        if any(first for group in firsts for first in group):
+            reaching[target] = sum(None not in group for group in firsts)
+    if not any(reaching.values()):
+        return []
+    top = max(target for target, count in reaching.items() if count)
+    low = max((target for target, count in reaching.items() if count == max(reaching.values())), default=top)
+    middle = min(reaching, key=lambda target: abs(target - (low + top) / 2))
+    return sorted({low, middle, top})
 
 
-def _rank(column: str) -> tuple[int, str]:
-    """Order the usual columns first, then custom ones by name."""
-    return list(_TITLES).index(column) if column in _TITLES else len(_TITLES), column
+def _targets(rows: Sequence[Row]) -> Iterator[TargetSpread]:
+    for each in zip(*(row.targets for row in rows), strict=True):
+        met = [reached for reached in each if reached.round is not None]
+        known = {name: [getattr(reached, name) for reached in met] for name in COSTS} if len(met) == len(each) else {}
+        costs = {name: estimate(values) for name, values in known.items() if None not in values}
+        yield TargetSpread(each[0].target, rows[0].metric, len(met), costs)
 
 
-def _write(name: str, moments: Moments) -> str:
-    if name.endswith("accuracy"):
-        spread = "" if moments.std is None else f" ± {100 * moments.std:.2f}"
-        return f"{100 * moments.mean:.2f}{spread} %"
-    if name == "ari":
-        return f"{moments.mean:.3f}" + ("" if moments.std is None else f" ± {moments.std:.3f}")
-    return f"{moments.mean:.4g}" + ("" if moments.std is None else f" ± {moments.std:.2g}")
+def _final(run: Run, column: str) -> float:
+    return float(run.rows[column][-1]) if column in run.rows else np.nan

@@ -9,7 +9,7 @@ from rich.table import Table
 from atoll.report.reading.units import format_bytes, format_seconds
 from atoll.report.tables.formats import DASH, csv_table, latex_table, markdown_table, rich_table, upright
 from atoll.report.tables.run_tables import FIRST, STABLE, Reached, Row
-from atoll.runs.columns import column_title
+from atoll.runs.columns import column_title, is_share
 
 MAX_PROBED = 2  # custom metrics beyond which a terminal is too narrow
 COSTS = {
@@ -112,7 +112,7 @@ def _cells(rows: Sequence[Row], *costs: str, probed: Sequence[str] | None = None
     header = [*(["Panel"] if panels else []), "Run", "Final loss", "Final accuracy", "Best accuracy"]
     header += [*(["ARI"] if aris else []), *map(column_title, probed)]
     if rows:
-        header += [f"To {_name(rows[0].metric, r.target)}" for r in rows[0].targets]
+        header += [f"To {target_name(rows[0].metric, r.target)}" for r in rows[0].targets]
     return [header] + [
         [
             *([row.panel] if panels else []),
@@ -128,7 +128,8 @@ def _cells(rows: Sequence[Row], *costs: str, probed: Sequence[str] | None = None
     ]
 
 
-def _name(metric: str, target: float) -> str:
+def target_name(metric: str, target: float) -> str:
+    """Return what tables call a target; test accuracies have the value alone, in per cent."""
     value = f"{100 * target:g} %" if metric.endswith("accuracy") else f"{target:g}"
     return value if metric == "test_accuracy" else f"{metric} {value}"
 
@@ -139,7 +140,7 @@ def show_number(column: str, value: float | None) -> str:
     >>> show_number("worst_accuracy", 0.25), show_number("gap", 0.25)
     ('25.00 %', '0.25')
     """
-    if column.endswith("accuracy"):
+    if is_share(column):
         return _percent(value)
     return DASH if value is None else f"{value:.4g}"
 

@@ -1,5 +1,5 @@
 // Curves: three lists choose what is shown, the legend's buttons which curves.
-const view = { x: "", y: [], log: null, band: true, hidden: new Set() };
+const view = { x: "", y: [], log: null, band: "interval", hidden: new Set() };
 
 function fill(select, options, value) {
   const isSame = (option, i) => select.options[i].value === option.column && select.options[i].text === option.title;
@@ -82,11 +82,11 @@ function points(run, y) {
   return found;
 }
 
-/** The mean over seeds and the sample standard deviation, at the rounds that all seeds have. */
-function meanOf(runs) {
+/** The mean over seeds and the edges of its band, at the rounds that all seeds have. */
+function meanOf(runs, share) {
   const started = runs.filter((run) => run.round.length);
   const at = started.map((run) => new Map(run.round.map((round, i) => [round, i])));
-  const mean = { x: [], y: [], std: [] };
+  const mean = { x: [], y: [], low: [], high: [] };
   for (const round of started.length ? started[0].round : []) {
     const places = at.map((map) => map.get(round));
     if (places.includes(undefined)) continue;
@@ -94,7 +94,10 @@ function meanOf(runs) {
     const middle = ys.reduce((sum, y) => sum + y, 0) / ys.length;
     mean.x.push(started.reduce((sum, run, k) => sum + run.x[places[k]], 0) / ys.length);
     mean.y.push(middle);
-    mean.std.push(ys.length > 1 ? Math.sqrt(ys.reduce((sum, y) => sum + (y - middle) ** 2, 0) / (ys.length - 1)) : 0);
+    const std = ys.length > 1 ? Math.sqrt(ys.reduce((sum, y) => sum + (y - middle) ** 2, 0) / (ys.length - 1)) : 0;
+    const half = view.band === "spread" ? std : std * (data.curves.t[ys.length] || 0) / Math.sqrt(ys.length);
+    mean.low.push(ys.every((y) => y >= 0) ? Math.max(0, middle - half) : middle - half);
+    mean.high.push(share ? Math.min(100, middle + half) : middle + half);
   }
   return mean;
 }
@@ -107,13 +110,15 @@ function marksOf(panel, y, factor, unit) {
     if (view.hidden.has(label)) continue;
     const style = styleOf(label);
     const runs = group.runs.map((run) => points(run, y));
-    const mean = runs.length > 1 ? meanOf(runs) : runs[0];
+    const counted = group.done.includes(true) ? runs.filter((_, i) => group.done[i]) : runs;
+    const mean = runs.length > 1 ? meanOf(counted, y.share) : runs[0];
     const scaled = (xs) => xs.map((x) => x * factor);
     const x = scaled(mean.x);
-    if (runs.length > 1 && view.band) {
-      const low = mean.y.map((value, i) => value - mean.std[i]), high = mean.y.map((value, i) => value + mean.std[i]);
-      const bottom = y.share || !view.log ? low : low.map((v, i) => Math.max(v, mean.y[i] / 100)); // log: none below 0
-      marks.push({ type: "area", x, y0: bottom, y1: high, fill: faded(style.color, 0.16) });
+    if (runs.length > 1 && view.band !== "none") {
+      const bottom = y.share || !view.log ? mean.low : mean.low.map((v, i) => Math.max(v, mean.y[i] / 100)); // log: none below 0
+      marks.push({ type: "area", x, y0: bottom, y1: mean.high, fill: faded(style.color, panel.groups.length > 4 ? 0.1 : 0.16) });
+    }
+    if (runs.length > 1 && panel.groups.length <= 3) {
       const thin = { type: "line", quiet: true, color: faded(style.color, 0.35), width: 1 };
       for (const run of runs) marks.push({ ...thin, x: scaled(run.x), y: run.y });
     }
@@ -205,6 +210,6 @@ byId("x").addEventListener("change", (event) => { view.x = event.target.value; v
   told();
 }));
 byId("log").addEventListener("change", (event) => { view.log = event.target.checked; drawCurves(); });
-byId("band").addEventListener("change", (event) => { view.band = event.target.checked; drawCurves(); });
+byId("band").addEventListener("change", (event) => { view.band = event.target.value; drawCurves(); });
 byId("all").addEventListener("click", () => { toggle(data.curves.labels, true); say("All curves are shown."); });
 byId("none").addEventListener("click", () => { toggle(data.curves.labels, false); say("All curves are hidden."); });

@@ -10,6 +10,7 @@ function begin() {
   for (const id of ["targets", "settings"]) byId(id).hidden = !byId(`${id}-body`).childElementCount;
   buildControls();
   buildDetail();
+  buildBaseline();
   drawAll();
 }
 

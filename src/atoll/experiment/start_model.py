@@ -1,0 +1,74 @@
+"""The model that a run starts from (`model.start`): a file of tensors, or another run's folder."""
+
+import json
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from atoll.local.models import Model
+from atoll.local.weights import is_finite, load_model
+from atoll.support.errors import InputError
+
+
+def load_start(module: nn.Module, start: str) -> None:
+    """Copy the model at a path into the module.
+
+    Raises:
+        InputError: it cannot be read, or is of another form; names the tensors and shapes.
+    """
+    told = f"model.start = {start!r}"
+    model = _read(Path(start).expanduser(), told)
+    own = {name: list(tensor.shape) for name, tensor in module.state_dict().items()}
+    found = {name: list(tensor.shape) for name, tensor in model.items()}
+    unlike = [name for name in own | found if own.get(name) != found.get(name)]
+    if unlike:
+        held, wanted = (f"{each[unlike[0]]}" if unlike[0] in each else "missing" for each in (found, own))
+        more = f", and {len(unlike) - 1} more tensors differ" if unlike[1:] else ""
+        raise InputError(
+            f"{told}: is not of the form of model.name; its {unlike[0]!r} is {held}, the model's is {wanted}{more}"
+        )
+    if not is_finite(model, 0.0):
+        raise InputError(f"{told}: holds numbers that are not finite")
+    load_model(module, model)
+
+
+def file_of(start: Path) -> Path:
+    """Return the file that holds the model at this path: itself, or the latest checkpoint of a run's folder."""
+    return max((start / "checkpoint").glob("event-*.safetensors"), default=start) if start.is_dir() else start
+
+
+def _read(path: Path, told: str) -> Model:
+    file = file_of(path)
+    if not file.is_file():
+        what = "holds no checkpoint of a run" if path.is_dir() else "does not exist"
+        raise InputError(f"{told}: {path.absolute()} {what}; give a .safetensors or .pt file, or a run's folder")
+    try:
+        if path.is_dir():
+            return _of_run(file, told)
+        if file.suffix == ".safetensors":
+            return safetensors.torch.load_file(file)
+        made = torch.load(file, map_location="cpu", weights_only=True)
+        if isinstance(made, dict) and all(isinstance(each, torch.Tensor) for each in made.values()):
+            return made
+    except InputError:
+        raise
+    except Exception as error:  # of many kinds, for a file that is not what it seems
+        reason = " ".join(str(error).split())[:100]
+        raise InputError(f"{told}: cannot be read as a model ({type(error).__name__}: {reason})") from error
+    raise InputError(f"{told}: must hold a state dict, tensors by name; save module.state_dict()")
+
+
+def _of_run(file: Path, told: str) -> Model:
+    """Return the one model in a checkpoint."""
+    layout = json.loads(file.with_suffix(".json").read_bytes())["state"]
+    numbers = set(layout["starts"]) if layout["server"] is None else {layout["server"]}
+    if len(numbers) > 1:
+        raise InputError(
+            f"{told}: the run has {len(numbers)} models; choose one by `atoll export --cluster`, and give its file"
+        )
+    prefix = f"{numbers.pop()}/"
+    tensors = safetensors.torch.load_file(file)
+    named = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+    return {name: tensor for name, tensor in named.items() if "@" not in name}

@@ -1,0 +1,79 @@
+"""Learning rates by round: PyTorch's schedules, a list, or a function of one's own; all known before training."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from atoll.local.from_torch import torch_schedules
+from atoll.support.errors import InputError
+from atoll.support.limits import NotNegative
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+
+def constant(lr: float) -> float:
+    """Return the same rate in every round."""
+    return lr
+
+
+def listed(round: int, rounds: int, rates: list[NotNegative]) -> float:
+    """Return the rates of a list, one per round.
+
+    Args:
+        rates: the learning rate of each round, at least as many as rounds.
+    """
+    if len(rates) < rounds:
+        raise InputError(f"local.rates: has {len(rates)} rates, but the run has rounds = {rounds}; give one per round")
+    return rates[round]
+
+
+SCHEDULES: Mapping[str, Callable[..., Any]] = {"constant": constant, "list": listed, **torch_schedules()}
+
+
+def fill(given: Mapping[str, Any], lr: float, rounds: int) -> dict[str, Any]:
+    """Return a schedule's settings; of those left unset, with what follows from the run."""
+    from_run = {"T_max": rounds, "total_steps": rounds, "base_lr": lr}
+    return {**given, **{key: value for key, value in from_run.items() if given.get(key) is None}}
+
+
+def scheduled_rates(make: "Callable[[Optimizer], LRScheduler]", lr: float, rounds: int) -> list[float]:
+    """Return the learning rates that a scheduler of PyTorch gives when it takes a step after every round.
+
+    Raises:
+        InputError: it is no scheduler, or ends before the run.
+    """
+    import torch
+
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
+    scheduler = make(optimizer)
+    if not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
+        raise InputError(f"local.schedule: must return an LRScheduler, it returned {type(scheduler).__name__!r}")
+    rates = [float(optimizer.param_groups[0]["lr"])][:rounds]
+    while len(rates) < rounds:
+        optimizer.step()
+        try:
+            scheduler.step()
+        except ValueError as error:
+            ends = f"its rates end after {len(rates)} rounds, but rounds = {rounds}"
+            raise InputError(f"local.schedule: {ends} ({' '.join(str(error).split())})") from error
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+    return rates
+
+
+def warmed_up(name: str, rates: list[Any], lr: float, warmup_rounds: int) -> tuple[float, ...]:
+    """Return rates after others that rise evenly towards `lr`: ``lr * (r + 1) / (warmup_rounds + 1)`` in round r.
+
+    >>> warmed_up("list", [0.4, 0.2], 0.4, 3)
+    (0.1, 0.2, 0.3, 0.4, 0.2)
+
+    Raises:
+        InputError: a rate is not a finite number of at least 0; names its round.
+    """
+    whole = [lr * (round_ + 1) / (warmup_rounds + 1) for round_ in range(warmup_rounds)] + rates
+    for round_, rate in enumerate(whole):
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < math.inf:
+            wrong = f"the rate of round {round_} is {rate!r}"
+            raise InputError(f"local.schedule = {name!r}: {wrong}; must be a finite number of at least 0")
+    return tuple(map(float, whole))

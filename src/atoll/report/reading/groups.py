@@ -1,0 +1,172 @@
+"""Groups of runs that differ only in their seed, and panels of groups that may be compared."""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from atoll.report.reading.runs import Run, printable
+from atoll.runs.fingerprint import flatten
+from atoll.support.errors import InputError
+from atoll.support.wording import nearest
+
+_SEED = re.compile(r"[\s,(]*\bseed \d+\)?$")
+_MOST_NAMED = 3  # settings in a label
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs of one configuration, one for each seed, in the order given; most often a single run.
+
+    `label` is unique within the panel, and `dataset` is the data set of all of them.
+    """
+
+    panel: str
+    dataset: str
+    label: str
+    runs: tuple[Run, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seed of each run."""
+        return tuple(map(seed_of, self.runs))
+
+    @property
+    def finished(self) -> tuple[Run, ...]:
+        """The runs that are complete."""
+        return tuple(run for run in self.runs if run.finished)
+
+    @property
+    def counted(self) -> tuple[Run, ...]:
+        """The runs that are averaged: the finished ones, or all while none has finished."""
+        return self.finished or self.runs
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Groups with the same data set and panel, which may be compared; the first is the baseline."""
+
+    title: str
+    dataset: str
+    groups: tuple[Group, ...]
+
+    def baseline(self, label: str) -> Group:
+        """Return the group with this label, or else the first."""
+        return next((group for group in self.groups if group.label == label), self.groups[0])
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs, group by group."""
+        return [run for group in self.groups for run in group.runs]
+
+
+def group_runs(runs: Sequence[Run]) -> list[Group]:
+    """Group runs that differ only in seed and label, in the order of each group's first run.
+
+    Unlike `spread_over_seeds` it includes unfinished runs. A repeated seed begins a new group, so that no run counts
+    twice in a mean.
+    """
+    members = defaultdict[tuple[str, int], list[Run]](list)
+    seen = Counter[tuple[str, int]]()
+    for run in runs:
+        key, seed = setting_of(run), seed_of(run)
+        members[key, seen[key, seed]].append(run)
+        seen[key, seed] += 1
+    return _with_unique_labels([_make_group(group) for group in members.values()])
+
+
+def make_panels(groups: Sequence[Group]) -> list[Panel]:
+    """Sort groups into panels, each of one data set: accuracies on different data sets are not comparable."""
+    sorted_in = defaultdict[tuple[str, str], list[Group]](list)
+    for group in groups:
+        sorted_in[group.panel, group.dataset].append(group)
+    shared = Counter(panel for panel, _ in sorted_in)
+    return [
+        Panel(" · ".join(filter(None, (panel, dataset if shared[panel] > 1 else ""))), dataset, tuple(own))
+        for (panel, dataset), own in sorted_in.items()
+    ]
+
+
+def _make_group(runs: Sequence[Run]) -> Group:
+    first = runs[0]
+    data = first.config.get("data")
+    dataset = str(data.get("dataset", "")) if isinstance(data, dict) else ""
+    return Group(first.panel, dataset, label_of_seeds(runs), tuple(runs))
+
+
+def find_baseline(groups: Sequence[Group], label: str) -> Group:
+    """Return the first group with this label, in upper or lower case, with or without the seed of its only run.
+
+    Raises:
+        InputError: there is none; names those that there are.
+    """
+    known = {_SEED.sub("", group.label).casefold(): group for group in reversed(groups)}
+    known |= {group.label.casefold(): group for group in reversed(groups)}
+    found = known.get(label.strip().casefold())
+    if found is None:
+        labels = list(dict.fromkeys(group.label for group in groups))
+        close = nearest(label, labels)
+        meant = f" (did you mean {close!r}?)" if close else ""
+        raise InputError(f"baseline {label!r}: no setting has this label{meant}; the labels are {'; '.join(labels)}")
+    return found
+
+
+def _with_unique_labels(groups: Sequence[Group]) -> list[Group]:
+    """Tell groups of one panel and label apart."""
+    alike = defaultdict[tuple[str, str], list[Group]](list)
+    for group in groups:
+        alike[group.panel, group.label].append(group)
+    labels = {id(group): label for own in alike.values() for group, label in zip(own, _labels(own), strict=True)}
+    return [replace(group, label=labels[id(group)]) for group in groups]
+
+
+def _labels(groups: Sequence[Group]) -> list[str]:
+    """Return labels with the settings in which groups differ, such as ``lr = 0.1``; for equal ones, their own."""
+    if len(groups) == 1:
+        return [groups[0].label]
+    flat = [_settings_of(group.runs[0].config) for group in groups]
+    names = sorted({name for each in flat for name in each})
+    apart = [name for name in names if len({str(each.get(name)) for each in flat}) > 1][:_MOST_NAMED]
+    endings = [", ".join(f"{name.rpartition('.')[2]} = {each.get(name, 'unset')}" for name in apart) for each in flat]
+    if len(set(endings)) == len(groups):
+        return [f"{group.label} ({ending})" for group, ending in zip(groups, endings, strict=True)]
+    own = [group.runs[0].label for group in groups]
+    return own if len(set(own)) == len(own) else [f"{label} ({number})" for number, label in enumerate(own, start=1)]
+
+
+def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in flatten(dict(config)).items() if name not in ("seed", "label")}
+
+
+def setting_of(run: Run) -> str:
+    """Return a text that runs share exactly if they differ only in seed and label."""
+    settings = {name: value for name, value in run.config.items() if name not in ("seed", "label")}
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def seed_of(run: Run) -> int:
+    """Return a run's seed."""
+    return int(run.config.get("seed", 0))
+
+
+def label_of_seeds(runs: Sequence[Run]) -> str:
+    """Return the common label of runs that differ only in their seed."""
+    return _common_label([printable(run.config.get("label")) or run.name for run in runs]) or runs[0].name
+
+
+def _common_label(labels: Sequence[str]) -> str:
+    """Return the words with which all labels begin, without a trailing word for the seed.
+
+    >>> _common_label(["CFL-MGD, seed 10", "CFL-MGD, seed 11"])
+    'CFL-MGD'
+    """
+    if len(set(labels)) == 1:
+        return labels[0]
+    words: list[str] = []
+    for column in zip(*(label.split() for label in labels), strict=False):
+        if len(set(column)) > 1:
+            break
+        words.append(column[0])
+    return re.sub(r"(\bseed)?[\s,;:(\[/|–-]*$", "", " ".join(words)).rstrip(" ,;:([/|–-")

@@ -1,0 +1,258 @@
+"""Results over seeds as Markdown, LaTeX and comma-separated values, and for the terminal."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from atoll.report.reading.mean_curves import Band
+from atoll.report.reading.units import byte_unit, time_unit
+from atoll.report.tables.formats import (
+    DASH,
+    csv_table,
+    latex_table,
+    markdown_table,
+    rich_table,
+    upright,
+)
+from atoll.report.tables.run_tables import Row
+from atoll.report.tables.spread import COSTS, USUAL, Difference, Spread
+from atoll.report.tables.writing import MAX_PROBED, as_rich, probes_as_rich, target_name
+from atoll.runs.columns import column_title, is_share
+from atoll.support.estimates import Estimate
+
+_MEANING = {"interval": "its 95 % t interval", "spread": "the sample standard deviation"}
+_TITLES = {"train_loss": "Final loss", "test_accuracy": "Final accuracy", "ari": "Final ARI"}
+Column = tuple[str, float, int]
+"""A column's title, the factor from stored to shown values, and how many digits follow the point."""
+
+
+def final_as_markdown(spreads: Sequence[Spread], band: Band = "interval") -> str:
+    """Return final results over seeds as a Markdown table with aligned columns; unknown values are en dashes."""
+    return markdown_table(_final_cells(spreads, band), _texts(spreads)) + f"\n{final_note(spreads, band)}\n"
+
+
+def final_as_latex(spreads: Sequence[Spread], band: Band = "interval") -> str:
+    """Return final results over seeds as a LaTeX table with booktabs' rules, the note as a comment."""
+    return latex_table(_final_cells(spreads, band), _texts(spreads), final_note(spreads, band))
+
+
+def targets_as_markdown(spreads: Sequence[Spread], band: Band = "interval") -> str:
+    """Return the costs of targets over seeds as a Markdown table, a line for each target and setting."""
+    return markdown_table(_target_cells(spreads, band), 1 + _texts(spreads)) + f"\n{targets_note(band)}\n"
+
+
+def targets_as_latex(spreads: Sequence[Spread], band: Band = "interval") -> str:
+    """Return the costs of targets over seeds as a LaTeX table, a line for each target and setting."""
+    return latex_table(_target_cells(spreads, band), 1 + _texts(spreads), targets_note(band))
+
+
+def spread_as_csv(spreads: Sequence[Spread]) -> str:
+    """Return all results over seeds as comma-separated values, numbers in full, columns such as test_accuracy_mean."""
+    return csv_table([_record(spread) for spread in spreads])
+
+
+def tables_as_rich(rows: Sequence[Row], spreads: Sequence[Spread], band: Band = "interval") -> list[Table]:
+    """Return the tables for the terminal: results over seeds, or of single runs if no setting has several seeds."""
+    if not spreads:
+        return [as_rich(rows), *([probes] if (probes := probes_as_rich(rows)) else [])]
+    many = len(probed := _probed(spreads)) > MAX_PROBED
+    shown = [name for name in _shown(spreads) if not many or name not in probed]
+    tables = [rich_table(_final_cells(spreads, band, shown), _texts(spreads), note=final_note(spreads, band))]
+    if many:
+        header, *lines = _final_cells(spreads, band, probed, whole=False)
+        texts = _texts(spreads)
+        cells = [["Over seeds", *header[texts + 1 :]]]
+        cells += [[" ".join(filter(None, line[:texts])), *line[texts + 1 :]] for line in lines]
+        tables.append(rich_table(upright(cells), 1))
+    if any(spread.targets for spread in spreads):
+        tables.append(rich_table(_target_cells(spreads, band), 1 + _texts(spreads), note=targets_note(band)))
+    return tables
+
+
+def final_note(spreads: Sequence[Spread], band: Band = "interval") -> str:
+    """Return the note below final results, which names the test if there is a baseline."""
+    note = f"Final values of finished runs: mean ± {_half(band)} over seeds."
+    told = [spread.difference for spread in spreads if spread.difference is not None]
+    return f"{note} {difference_note(told)}" if told else note
+
+
+def difference_note(differences: Sequence[Difference]) -> str:
+    """Return what differences to a baseline are, and the test behind their p values."""
+    first, count = differences[0], sum(each.p is not None for each in differences)
+    what = column_title(first.column).lower()
+    many = f", corrected for {count} comparisons by Holm's method" if count > 1 else ""
+    return (
+        f"Difference: in final {what} to {first.baseline}, over the seeds of both, with its 95 % t interval. "
+        f"p: two-sided paired t test over seeds{many}."
+    )
+
+
+def targets_note(band: Band = "interval") -> str:
+    """Return the note below the costs of targets."""
+    return f"Mean ± {_half(band)} over seeds; no mean if a seed missed the target. Time is virtual, bytes up and down."
+
+
+def show_difference(found: Difference) -> str:
+    """Return a difference as text, with its interval; of accuracies in percentage points.
+
+    >>> show_difference(Difference("test_accuracy", "FedAvg", Estimate(5, 0.021, 0.01, 0.0086, 0.0334), 0.01))
+    '+2.10 ± 1.24'
+    """
+    factor, digits = (100.0, 2) if found.column.endswith("accuracy") else (1.0, 4)
+    text = f"{factor * found.estimate.mean:+.{digits}f}"
+    half = _half_of(found.estimate, "interval")
+    return text if half is None else f"{text} ± {factor * half:.{digits}f}"
+
+
+def show_p(p: float | None, name: str = "") -> str:
+    """Return a p value as text, after a name if one is given.
+
+    >>> show_p(0.0123), show_p(1e-5), show_p(None), show_p(0.2, "p")
+    ('0.012', '< 0.001', '–', 'p = 0.200')
+    """
+    if p is None:
+        return f"{name} {DASH}".lstrip()
+    if p < 0.001:
+        return f"{name} < 0.001".lstrip()
+    return f"{name} = {p:.3f}" if name else f"{p:.3f}"
+
+
+def _half(band: Band) -> str:
+    return f"half of {_MEANING[band]}" if band == "interval" else _MEANING[band]
+
+
+def _final_cells(
+    spreads: Sequence[Spread], band: Band, shown: Sequence[str] | None = None, whole: bool = True
+) -> list[list[str]]:
+    """Return final results as text, header first; with differences, if `whole` and there is a baseline."""
+    shown = _shown(spreads) if shown is None else shown
+    columns = {name: _column_of(name, [one.final[name] for one in spreads if name in one.final]) for name in shown}
+    differ = whole and any(spread.difference for spread in spreads)
+    header = [*_head(spreads), "Seeds", *(columns[name][0] for name in shown), *(["Difference", "p"] if differ else [])]
+    return [header] + [
+        [
+            *_name(spread, spreads),
+            _seeds(spread),
+            *(_write(spread.final.get(name), columns[name], band) for name in shown),
+            *(_difference(spread.difference) if differ else []),
+        ]
+        for spread in spreads
+    ]
+
+
+def _target_cells(spreads: Sequence[Spread], band: Band) -> list[list[str]]:
+    """Return the costs of targets as text, header first: targets in turn, in each a line for each setting."""
+    every = [target for spread in spreads for target in spread.targets]
+    columns = [_cost_column(name, [each.costs[name] for each in every if name in each.costs]) for name in COSTS]
+    cells = [["Target", *_head(spreads), "Seeds", *(title for title, _, _ in columns)]]
+    for place, target in enumerate(next(spread.targets for spread in spreads if spread.targets)):
+        for spread in (one for one in spreads if one.targets):
+            own = spread.targets[place]
+            costs = [_write(own.costs.get(name), column, band) for name, column in zip(COSTS, columns, strict=True)]
+            seeds = f"{own.reached} of {len(spread.seeds)}"
+            cells.append([target_name(target.metric, target.target), *_name(spread, spreads), seeds, *costs])
+    return cells
+
+
+def _record(spread: Spread) -> dict[str, Any]:
+    named = {"panel": spread.panel, "label": spread.label, "seeds": " ".join(map(str, spread.seeds))}
+    record: dict[str, Any] = {**named, "finished": len(spread.seeds), "planned": spread.planned}
+    for column, found in spread.final.items():
+        record |= _numbers(column, found)
+    for target in spread.targets:
+        prefix = f"to_{target.target:g}_"
+        record[f"{prefix}seeds"] = target.reached
+        for cost, found in target.costs.items():
+            record |= _numbers(prefix + cost, found)
+    if spread.difference is not None:
+        record |= _numbers("difference", spread.difference.estimate) | {"difference_p": spread.difference.p}
+    return record
+
+
+def as_plain(spreads: Sequence[Spread]) -> list[dict[str, Any]]:
+    """Return the results over seeds as plain values for JSON; unknown ones are None."""
+    return [asdict(spread) for spread in spreads]
+
+
+def _numbers(name: str, found: Estimate) -> dict[str, float | None]:
+    return {
+        f"{name}_mean": found.mean,
+        f"{name}_std": found.std,
+        f"{name}_ci_low": found.low,
+        f"{name}_ci_high": found.high,
+    }
+
+
+def _head(spreads: Sequence[Spread]) -> list[str]:
+    return ["Panel", "Run"] if _texts(spreads) > 1 else ["Run"]
+
+
+def _name(spread: Spread, spreads: Sequence[Spread]) -> list[str]:
+    return [spread.panel, spread.label] if _texts(spreads) > 1 else [spread.label]
+
+
+def _texts(spreads: Sequence[Spread]) -> int:
+    return 2 if any(spread.panel for spread in spreads) else 1
+
+
+def _seeds(spread: Spread) -> str:
+    done = len(spread.seeds)
+    return str(done) if done == spread.planned else f"{done} of {spread.planned}"
+
+
+def _difference(found: Difference | None) -> list[str]:
+    return [DASH, DASH] if found is None else [show_difference(found), show_p(found.p)]
+
+
+def _shown(spreads: Sequence[Spread]) -> list[str]:
+    """Return the columns of any setting, accuracy and loss first, then custom ones by name."""
+    order = ("test_accuracy", *(name for name in USUAL if name != "test_accuracy"))
+    known = {name for spread in spreads for name in spread.final}
+    return [name for name in order if name in known] + sorted(known - set(order))
+
+
+def _probed(spreads: Sequence[Spread]) -> list[str]:
+    """Return the columns of custom evaluation metrics."""
+    return [name for name in _shown(spreads) if name not in USUAL]
+
+
+def _column_of(name: str, found: Sequence[Estimate]) -> Column:
+    title = _TITLES.get(name) or f"Final {column_title(name).lower()}"
+    if is_share(name):
+        return f"{title} (%)", 100.0, 2
+    return title, 1.0, 3 if name == "ari" else _digits(found)
+
+
+def _cost_column(name: str, found: Sequence[Estimate]) -> Column:
+    most = max((each.mean for each in found), default=0.0)
+    if name == "virtual_time":
+        unit = time_unit(most)
+        return f"Time ({unit.symbol})", 1 / unit.seconds, _digits(found, 1 / unit.seconds)
+    if name == "bytes_sent":
+        length, symbol = byte_unit(most)
+        return f"Sent ({symbol})", 1 / length, _digits(found, 1 / length)
+    return {"round": "Rounds", "client_updates": "Client updates"}[name], 1.0, int(any(e.std for e in found))
+
+
+def _digits(found: Sequence[Estimate], factor: float = 1.0) -> int:
+    """Return how many digits after the point leave the smallest mean two that count, at most six."""
+    least = min((abs(factor * each.mean) for each in found if each.mean), default=1.0)
+    return max(0, min(6, 1 - math.floor(math.log10(least))))
+
+
+def _write(found: Estimate | None, column: Column, band: Band) -> str:
+    if found is None:
+        return DASH
+    _, factor, digits = column
+    text, half = f"{factor * found.mean:,.{digits}f}", _half_of(found, band)
+    return text if half is None else f"{text} ± {factor * half:,.{digits}f}"
+
+
+def _half_of(found: Estimate, band: Band) -> float | None:
+    """Return what is written after ±; None for a single value."""
+    if band == "spread" or found.high is None:
+        return found.std
+    return found.high - found.mean

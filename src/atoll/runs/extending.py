@@ -1,0 +1,97 @@
+"""Lets a run go on for longer than it was begun for, if the longer run begins as this one did."""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from atoll.engine.engine import Method, State
+from atoll.experiment.experiment import Experiment
+from atoll.fleet.agreed.comparable import plain
+from atoll.runs.fingerprint import LENGTH, as_written, differences, flatten
+from atoll.runs.rows import Recorder
+from atoll.runs.run_folder import RunFolder
+from atoll.runs.stopping import Stopping
+from atoll.schedules.events import FROM_SERVER, Event, Schedule
+from atoll.schedules.recorded import line_of
+from atoll.settings.experiment_file import overlay, resolved
+from atoll.settings.validation import validate
+from atoll.support.errors import InputError
+from atoll.support.wording import show
+
+
+def extend(folder: RunFolder, recorder: Recorder) -> None:
+    """Make a folder's run one of the recorder's length: a finished run goes on, and so does one that was stopped.
+
+    Raises:
+        InputError: the run has done more, or the longer run would have begun differently; says what to do.
+    """
+    settings, before = recorder.experiment.settings, folder.settings_table()
+    old, new = flatten(before), flatten(as_written(settings))
+    changed = [key for key in LENGTH if old.get(key) != new.get(key)]
+    if recorder.experiment.schedule is not None:
+        return
+    if changed and not differences({**old, **{key: new.get(key) for key in changed}}, settings):
+        told = ", ".join(f"{key} was {show(old.get(key))}, is now {show(new.get(key))}" for key in changed)
+        run = {"virtual_seconds": old.get("run.virtual_seconds")}
+        first = Experiment(validate(overlay(resolved(settings), {"rounds": old["rounds"], "run": run})))
+        if why := _why_not(folder, first, recorder.experiment):
+            raise InputError(
+                f"--resume: {folder.path} cannot go on ({told}): {why}; or begin a new run with model.start = "
+                f"'{folder.path}'"
+            )
+        folder.lengthen(settings, recorder.schedule)
+    elif folder.is_finished and folder.summary().get("stopped") and old.get("run.stop_at") != new.get("run.stop_at"):
+        stopping = Stopping(recorder.rules)
+        stopping.resume(folder.rows())
+        if not stopping.why:
+            folder.lengthen(settings, recorder.schedule)
+
+
+def _why_not(folder: RunFolder, first: Experiment, longer: Experiment) -> str:
+    """Return why a run cannot become a longer one, and what to do; empty if it can."""
+    done, whole = folder.rows()[-1]["event"], len(longer.method.schedule)
+    if done > whole or (folder.is_finished and whole <= done and not folder.summary().get("stopped")):
+        return f"it has done {done} events, and the new schedule has {whole}; raise rounds"
+    if longer.planned.private is not None or folder.happened.exists():
+        return "its privacy budget, or its fleet, was planned for the first length"
+    old, new = first.method, longer.method
+    shared = min(len(old.rule.rates), len(new.rule.rates))
+    unlike = [r for r, (a, b) in enumerate(zip(old.rule.rates, new.rule.rates, strict=False)) if a != b]
+    if unlike or (shared == 0 and len(old.rule.rates) != len(new.rule.rates)):
+        at = f"from round {unlike[0]} on" if unlike else "throughout"
+        return f"learning rates would differ {at}; keep what follows from rounds, by local.T_max or local.total_steps"
+    if _parts(old) != _parts(new):
+        return "what clients do depends on rounds"
+    last = min(len(old.schedule), whole) - 1
+    for one, other in zip(old.schedule.events, new.schedule.events, strict=False):
+        pair = map(_less_starts, (one, other)) if one.index == last else (one, other)
+        if len({json.dumps(line_of(event, 0)) for event in pair}) > 1:
+            return f"its schedule would differ from event {one.index} on"
+    return ""
+
+
+def _less_starts(event: Event) -> Event:
+    """Return an event that hands out no models of the server: a schedule's last one has nobody to give them to."""
+    return replace(event, starts=tuple(pair for pair in event.starts if pair[1] != FROM_SERVER))
+
+
+def with_starts(state: State, schedule: Schedule) -> State:
+    """Return the state with the server's models that its last event hands out, which a shorter schedule may not."""
+    if state.server is None or not state.events_done:
+        return state
+    given = [cluster for cluster, mix in schedule.events[state.events_done - 1].starts if mix == FROM_SERVER]
+    starts = (state.server if cluster in given else model for cluster, model in enumerate(state.starts))
+    return replace(state, starts=tuple(starts))
+
+
+def _parts(method: Method) -> list[Any]:
+    """Return what training depends on besides the schedule and its rates, as far as it can be compared."""
+    stages = [(stage.name, stage.digest) for stage in method.stages]
+    found: list[Any] = [replace(method.rule, rates=()), method.trained_by, stages]
+    found += [method.assign, method.combine, method.server_rule, method.regroup, method.shared, method.starts]
+    made: list[Any] = []
+    for each in found:
+        with suppress(InputError):
+            made.append(plain(each, "the method"))
+    return made

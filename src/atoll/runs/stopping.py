@@ -1,0 +1,115 @@
+"""What ends a run before its last round: a metric's value, no better one for some rounds, or a function."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from atoll.experiment.experiment import Experiment
+from atoll.runs.run_folder import Row
+from atoll.support.errors import InputError
+from atoll.support.wording import unknown
+
+OnRow = Callable[[Row], object]
+
+_NUMBER = r"[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?"
+_FORM = re.compile(rf"(\w+)\s*(?:(>=|<=)\s*({_NUMBER})|patience\s+(\d+))")
+_COLUMNS = ("train_loss", "test_loss", "test_accuracy", "local_loss", "mean_cluster_accuracy", "worst_cluster_accuracy")
+_MEASURED = ("h_device", "h_cluster")
+_COSTS = ("virtual_time", "wall_time", "client_updates", "bytes_up", "bytes_down", "epsilon", "ari", "parameter_error")
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """One condition of `run.stop_at`.
+
+    Attributes:
+        metric: a column of the rows.
+        sign: ">=", "<=" or "patience".
+        limit: the value to reach, or the rounds without a better one.
+    """
+
+    metric: str
+    sign: str
+    limit: float
+
+    def why(self, rows: Sequence[Row]) -> str:
+        """Return why a run stops at the last of its rows; empty if it does not."""
+        value = rows[-1].get(self.metric)
+        if not isinstance(value, int | float):
+            return ""
+        at = f"in round {rows[-1]['round']}"
+        if self.sign == "patience":
+            sign = -1 if self.metric.endswith(("accuracy", "ari")) else 1
+            known = [row for row in rows if row.get(self.metric) is not None]
+            best = min(known, key=lambda row: sign * float(row[self.metric]))
+            waited, held = rows[-1]["round"] - best["round"], f"{self.metric} = {best[self.metric]:g}"
+            return f"{at}, {waited} rounds after its best {held} of round {best['round']}" * bool(waited >= self.limit)
+        met = bool(value >= self.limit if self.sign == ">=" else value <= self.limit)
+        return f"{at}, with {self.metric} = {value:g} {self.sign} {self.limit:g}" * met
+
+
+def stop_rules(experiment: Experiment, probed: Sequence[str]) -> list[StopRule]:
+    """Return the conditions of `run.stop_at`, of which the first that holds ends the run.
+
+    Args:
+        experiment: the run.
+        probed: the columns of its probes.
+
+    Raises:
+        InputError: a condition is malformed, of a metric that the run does not have, or looked at too rarely.
+    """
+    run = experiment.settings.run
+    told = f"run.stop_at = {run.stop_at!r}"
+    rules = []
+    for text in re.split(r"\s+or\s+", (run.stop_at or "").strip()) if run.stop_at is not None else ():
+        found = _FORM.fullmatch(text)
+        if not found:
+            forms = "'test_accuracy >= 0.9', 'test_loss <= 0.1', 'test_loss patience 5' (rounds), or several with 'or'"
+            raise InputError(f"{told}: must be such as {forms}")
+        if found[1] not in (known := [*_COLUMNS, *_COSTS, *(_MEASURED if run.heterogeneity else ()), *probed]):
+            raise InputError(f"{told}: {found[1]!r} is {unknown(found[1], known)}")
+        if found[1].endswith("accuracy") and not experiment.clients.dealt.data.classes:
+            raise InputError(f"{told}: the data have no classes, so there is no {found[1]}")
+        limit = float(found[3] or found[4])
+        if found[4] and limit < run.evaluate_every:
+            each = f"run.evaluate_every = {run.evaluate_every}"
+            raise InputError(f"{told}: {each} gives no evaluation in {limit:g} rounds; lower it, or wait longer")
+        rules.append(StopRule(found[1], found[2] or "patience", limit))
+    return rules
+
+
+class Stopping:
+    """Decides after every row whether the run stops.
+
+    Attributes:
+        why: why it stops; empty while it goes on.
+    """
+
+    def __init__(self, rules: Sequence[StopRule], on_row: OnRow | None = None) -> None:
+        """Stop by rules, or once `on_row`, called with each new row, returns something true."""
+        self.why = ""
+        self._rules = rules
+        self._on_row = on_row
+
+    def resume(self, rows: Sequence[Row]) -> None:
+        """Look at the rows of a run so far."""
+        for count in range(2, len(rows) + 1):
+            self._look(rows[:count])
+
+    def take(self, rows: Sequence[Row]) -> None:
+        """Look at the last row, which is new; before training, rules do not apply.
+
+        Raises:
+            InputError: the first row lacks the metric of a rule.
+        """
+        if len(rows) > 1:
+            self._look(rows)
+        elif missing := [rule.metric for rule in self._rules if rule.metric not in rows[0]]:
+            raise InputError(
+                f"run.stop_at: the rows of this run have no {missing[0]!r}; they have {', '.join(rows[0])}"
+            )
+        if self._on_row is not None and self._on_row(dict(rows[-1])):
+            self.why = self.why or f"in round {rows[-1]['round']}, since on_row returned something true"
+
+    def _look(self, rows: Sequence[Row]) -> None:
+        self.why = self.why or next(filter(None, (rule.why(rows) for rule in self._rules)), "")

@@ -1,0 +1,35 @@
+"""Paths in an experiment file: looked for beside the file first, then in the working folder."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_SECTIONS = ("data", "network", "faults")
+_KEYS = ("root", "file", "edges")
+
+
+def located(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return an experiment file's table with its relative paths as they are found from the working folder.
+
+    What is in neither place becomes the absolute path beside the file, in `folder`, which an error names.
+    """
+    return {key: _located(key, held, folder) for key, held in table.items()}
+
+
+def _located(key: str, held: Any, folder: Path) -> Any:
+    if isinstance(held, list):  # panels and runs
+        return [located(each, folder) if isinstance(each, Mapping) else each for each in held]
+    if not isinstance(held, Mapping):
+        return held
+    if key in _SECTIONS:
+        return {k: _path(v, folder) if k in _KEYS or k.endswith("_file") else v for k, v in held.items()}
+    return located(held, folder)
+
+
+def _path(value: Any, folder: Path) -> Any:
+    if not isinstance(value, str) or not value or value.startswith("~"):
+        return value
+    beside = folder / value
+    if beside.exists():
+        return str(beside)
+    return value if Path(value).exists() else str(beside.absolute())

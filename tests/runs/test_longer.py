@@ -1,0 +1,184 @@
+"""Runs that end early, and runs that go on after their end."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import atoll
+from atoll.cli import main
+from atoll.runs.run_folder import Row, RunFolder
+from atoll.support.errors import InputError
+
+TINY: dict[str, Any] = {
+    "data": {"clients": 8, "samples": 30},
+    "local": {"lr": 0.1, "steps": 2},
+    "method": {"name": "fedavg", "fraction": 0.5},
+    "clustering": {"clusters": 2},
+}
+
+
+def run(out: Path | None, rounds: int = 12, stop_at: str | None = None, resume: bool = False, **more: Any) -> Any:
+    own = {"executor": "serial", **more.pop("run", {})} | ({"stop_at": stop_at} if stop_at else {})
+    return atoll.run(TINY, out, rounds=rounds, run=own, resume=resume, **more)
+
+
+def same_rows(one: Path, other: Path) -> bool:
+    def rows(place: Path) -> list[Row]:
+        return [{key: value for key, value in row.items() if key != "wall_time"} for row in RunFolder(place).rows()]
+
+    return rows(one) == rows(other)
+
+
+def same_models(one: Any, other: Any) -> bool:
+    pairs = zip(one.state.starts, other.state.starts, strict=True)
+    return all(torch.equal(a[key], b[key]) for a, b in pairs for key in a)
+
+
+def test_a_run_stops_at_a_value_and_is_finished(tmp_path: Path) -> None:
+    whole = run(None)
+    losses = whole.history["test_loss"]
+    limit = float(losses[5] + losses[6]) / 2
+    stopped = run(tmp_path / "a", stop_at=f"test_loss <= {limit}")
+    reached = next(i for i, loss in enumerate(losses) if loss <= limit)
+    assert stopped.history["test_loss"].tolist() == losses[: reached + 1].tolist()
+    assert f"in round {reached}, with test_loss" in stopped.summary["stopped"]
+    assert stopped.summary["events"] == stopped.summary["rounds"] == reached
+    again = run(tmp_path / "a", stop_at=f"test_loss <= {limit}", resume=True)
+    assert again.summary == stopped.summary
+    further = run(tmp_path / "a", resume=True)  # without the condition it goes on
+    assert "stopped" not in further.summary
+    assert same_models(further, whole)
+
+
+def test_patience_counts_rounds_without_a_better_value(tmp_path: Path) -> None:
+    schedule = {**TINY["local"], "schedule": "list", "rates": [0.1] * 4 + [0.0] * 20}
+    result = run(tmp_path / "a", 20, "test_loss patience 6 or test_accuracy >= 1", local=schedule)
+    best = int(result.history["test_loss"].argmin())
+    assert result.history["round"][-1] == best + 6
+    assert f"6 rounds after its best test_loss = {result.history['test_loss'][best]:g}" in result.summary["stopped"]
+
+
+@pytest.mark.parametrize("executor", ["cores", pytest.param("ray", marks=pytest.mark.slow)])
+def test_other_executors_stop_at_the_same_row(executor: str, tmp_path: Path) -> None:
+    for name in ("serial", executor):
+        run(tmp_path / name, 6, "test_loss <= 2.2", run={"executor": name, "workers": 2})
+    assert same_rows(tmp_path / "serial", tmp_path / executor)
+    assert RunFolder(tmp_path / "serial").summary()["stopped"] == RunFolder(tmp_path / executor).summary()["stopped"]
+
+
+def test_a_run_cut_before_its_stop_resumes_to_the_same_stop(tmp_path: Path) -> None:
+    condition = {"stop_at": "test_loss patience 3", "executor": "serial"}
+    table = {**TINY, "rounds": 12, "local": {"lr": 1.5, "steps": 6}}
+    atoll.run(table, tmp_path / "whole", run=condition)
+    steps = atoll.run_events(atoll.Experiment(atoll.make_runs(table, None, {"run": condition})[0]), tmp_path / "cut")
+    for step in steps:
+        if step.events_done == 2:
+            break
+    steps.close()
+    atoll.run(table, tmp_path / "cut", run=condition, resume=True)
+    assert same_rows(tmp_path / "whole", tmp_path / "cut")
+    assert RunFolder(tmp_path / "whole").summary().get("stopped") == RunFolder(tmp_path / "cut").summary().get(
+        "stopped"
+    )
+
+
+def test_on_row_sees_every_row_and_can_stop() -> None:
+    seen: list[int] = []
+
+    def note(row: Row) -> bool:
+        seen.append(row["round"])
+        return bool(row["round"] == 3)
+
+    result = run(None, on_row=note)
+    assert seen == [0, 1, 2, 3]
+    assert result.summary["stopped"] == "in round 3, since on_row returned something true"
+
+
+def test_a_metric_that_the_rows_lack_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"run\.stop_at: the rows of this run have no 'ari'; they have event, round"):
+        run(tmp_path / "a", stop_at="ari >= 0.5")
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"stop_at": "test_accuracy > 0.5"}, "must be such as 'test_accuracy >= 0.9'"),
+        ({"stop_at": "test_accuracy >= much"}, "must be such as"),
+        ({"stop_at": "test_acuracy >= 0.5"}, "'test_acuracy' is unknown, did you mean 'test_accuracy'"),
+        ({"stop_at": "h_device <= 0.5"}, "'h_device' is unknown"),
+        ({"stop_at": "test_loss patience 3", "evaluate_every": 5}, "run.evaluate_every = 5 gives no evaluation in 3"),
+    ],
+)
+def test_conditions_that_never_apply_are_refused(more: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=told):
+        run(tmp_path / "a", run=more)
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "local"),
+    [
+        ({"name": "fedavg", "fraction": 0.5}, {}),
+        ({"name": "fedcluster", "fraction": 0.5}, {"schedule": "step", "step_size": 2}),
+        ({"name": "scaffold", "fraction": 0.5}, {"schedule": "cosine", "T_max": 9}),
+        ({"name": "ifca", "clusters": 2}, {}),
+        ({"name": "hierarchical", "pattern": "decsyn", "intra_rounds": 1}, {"steps": 1}),
+    ],
+)
+def test_4_and_5_rounds_are_9_to_the_bit(method: dict[str, Any], local: dict[str, Any], tmp_path: Path) -> None:
+    own: dict[str, Any] = {"method": method, "local": {**TINY["local"], **local}, "run": {"evaluate_every": 3}}
+    whole = run(tmp_path / "whole", 9, **own)
+    run(tmp_path / "parts", 4, **own)
+    parts = run(tmp_path / "parts", 9, resume=True, **own)
+    assert same_models(whole, parts)
+    assert same_rows(tmp_path / "whole", tmp_path / "parts")
+    assert RunFolder(tmp_path / "parts").settings_table()["rounds"] == 9
+    assert not run(tmp_path / "parts", 9, resume=True, **own).warnings
+
+
+def test_an_interrupted_run_may_become_longer_or_shorter(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", 6)
+    steps = atoll.run_events(
+        atoll.Experiment(atoll.make_runs(TINY, None, {"rounds": 9, "run": {"executor": "serial"}})[0]), tmp_path / "a"
+    )
+    for step in steps:
+        if step.events_done == 4:
+            break
+    steps.close()
+    assert same_models(run(tmp_path / "a", 6, resume=True), whole)
+    with pytest.raises(InputError, match=r"cannot go on \(rounds was 6, is now 5\): it has done 6 events"):
+        run(tmp_path / "a", 5, resume=True)
+
+
+def test_a_run_that_would_have_begun_differently_says_what_to_do(tmp_path: Path) -> None:
+    run(tmp_path / "a", 4, local={**TINY["local"], "schedule": "cosine"})
+    before = (tmp_path / "a" / "config.toml").read_bytes()
+    with pytest.raises(
+        InputError, match=r"learning rates would differ from round 1 on; keep .* local\.T_max .* model\.start"
+    ):
+        run(tmp_path / "a", 8, local={**TINY["local"], "schedule": "cosine"}, resume=True)
+    with pytest.raises(
+        InputError, match=r"was run with other settings: local\.lr was 0\.1, is now 0\.2, .*rounds was 4"
+    ):
+        run(tmp_path / "a", 8, local={"lr": 0.2, "steps": 2, "schedule": "cosine"}, resume=True)
+    run(tmp_path / "b", 4, method={"name": "ifca", "clusters": 2, "resample": True})
+    with pytest.raises(InputError, match="what clients do depends on rounds"):
+        run(tmp_path / "b", 8, method={"name": "ifca", "clusters": 2, "resample": True}, resume=True)
+    run(tmp_path / "c", 4, method={"name": "fedbuff", "concurrency": 3, "buffer": 2})
+    with pytest.raises(InputError, match="its schedule would differ from event 2 on"):
+        run(tmp_path / "c", 8, method={"name": "fedbuff", "concurrency": 3, "buffer": 2}, resume=True)
+    assert (tmp_path / "a" / "config.toml").read_bytes() == before
+    assert RunFolder(tmp_path / "a").is_finished
+
+
+def test_the_command_line_says_why_a_run_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", "quickstart", "--only", "FedAvg", "--set", "rounds=4", "--set", "data.clients=10"]
+    words += ["--set", "run.stop_at=test_loss <= 100", "--out", str(tmp_path / "a")]
+    assert main(words) == 0
+    assert "stopped: in round 1, with test_loss" in (first := capsys.readouterr()).out + first.err
+    assert main([*words, "--resume"]) == 0
+    assert "stopped: in round 1" in (second := capsys.readouterr()).out + second.err
+    assert json.loads((tmp_path / "a" / "summary.json").read_text())["rounds"] == 1

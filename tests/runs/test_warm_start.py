@@ -1,0 +1,110 @@
+"""Runs that start from a model, and models that predict from inputs as they are stored."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import atoll
+from atoll.data.datasets import load
+from atoll.support.errors import InputError
+
+TINY: dict[str, Any] = {
+    "rounds": 2,
+    "data": {"clients": 6, "samples": 30},
+    "local": {"lr": 0.1, "steps": 2},
+    "method": {"name": "fedavg", "fraction": 0.5},
+    "run": {"executor": "serial"},
+}
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, and its model in two files."""
+    place = tmp_path_factory.mktemp("before")
+    model = atoll.run(TINY, place / "run", rounds=4).model()
+    save_file(model, place / "model.safetensors")
+    torch.save(model, place / "model.pt")
+    save_file({**model, "1.weight": torch.zeros(3, 3)}, place / "other.safetensors")
+    save_file({"1.weight": model["1.weight"]}, place / "part.safetensors")
+    save_file({name: tensor * torch.nan for name, tensor in model.items()}, place / "nan.safetensors")
+    torch.save([1, 2], place / "list.pt")
+    (place / "text.safetensors").write_text("no tensors")
+    return place
+
+
+@pytest.mark.parametrize("start", ["run", "model.safetensors", "model.pt"])
+def test_a_run_starts_from_a_file_or_another_run(start: str, before: Path) -> None:
+    last = atoll.read_result(before / "run")
+    first = atoll.run(TINY, model={"start": str(before / start)})
+    assert first.history["train_loss"][0] == last.history["train_loss"][-1]
+    assert first.history["train_loss"][-1] != last.history["train_loss"][-1]
+
+
+@pytest.mark.parametrize("executor", ["cores", pytest.param("ray", marks=pytest.mark.slow)])
+def test_executors_start_alike_and_a_resume_keeps_the_start(executor: str, before: Path, tmp_path: Path) -> None:
+    table = {**TINY, "model": {"start": str(before / "run")}}
+    one = atoll.run(table)
+    two = atoll.run(table, tmp_path / "a", run={"executor": executor, "workers": 2}, rounds=1)
+    two = atoll.run(table, tmp_path / "a", run={"executor": executor, "workers": 2}, resume=True)
+    assert one.history["train_loss"].tolist() == two.history["train_loss"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [
+        ("nowhere.pt", r"nowhere\.pt does not exist; give a \.safetensors or \.pt file, or a run's folder"),
+        (".", "holds no checkpoint of a run"),
+        ("other.safetensors", r"its '1\.weight' is \[3, 3\], the model's is \["),
+        ("part.safetensors", r"is missing, the model's is \[.*, and \d more tensors differ"),
+        ("nan.safetensors", "holds numbers that are not finite"),
+        ("list.pt", "must hold a state dict"),
+        ("text.safetensors", "cannot be read as a model"),
+    ],
+)
+def test_a_start_that_does_not_fit_is_refused(start: str, told: str, before: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"model\.start = .*{told}"):
+        atoll.run(TINY, tmp_path / "a", model={"start": str(before / start)})
+    assert not (tmp_path / "a").exists()
+
+
+def test_clusters_that_must_differ_have_no_common_start(before: Path) -> None:
+    with pytest.raises(InputError, match=r"model\.start = .*: cannot be used with method\.name = 'ifca'"):
+        atoll.run(TINY, method={"name": "ifca", "clusters": 2}, model={"start": str(before / "run")})
+
+
+@pytest.mark.parametrize("how", ["unit", "pool", "image"])
+def test_predictions_take_stored_inputs(how: str) -> None:
+    result = atoll.run(TINY, rounds=8, data={"standardise": how})
+    data = load("digits")
+    classes = result.predict(data.test_inputs)
+    assert (classes == data.test_targets).mean() == pytest.approx(result.history["test_accuracy"][-1])
+    shares = result.predict(data.test_inputs[:5], probabilities=True)
+    assert shares.shape == (5, 10)
+    np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-5)
+    with pytest.raises(InputError, match=r"predict: inputs must be numbers \[n, .*\], not \[8, 8\]"):
+        result.predict(np.zeros((8, 8)))
+
+
+def test_regression_predicts_numbers() -> None:
+    result = atoll.run(
+        TINY, data={"dataset": "regression", "partition": "iid"}, method={"name": "fedavg"}, model="linear"
+    )
+    data = atoll.Experiment(result.settings).population.data
+    errors = (result.predict(data.test_inputs) - data.test_targets) ** 2 / 2
+    assert errors.mean() == pytest.approx(result.history["test_loss"][-1], rel=1e-4)
+
+
+@pytest.mark.parametrize("method", [{"name": "fedavg"}, {"name": "ifca", "clusters": 2}, {"name": "fedper"}])
+def test_results_of_single_clients(method: dict[str, Any], tmp_path: Path) -> None:
+    result = atoll.run(TINY, tmp_path / "a", method=method, run={"probes": ["client_accuracy"], "executor": "serial"})
+    found = result.clients()
+    assert [len(each) for each in found.values()] == [6] * 4
+    assert found["accuracy"].mean() == pytest.approx(result.history["client_accuracy"][-1])
+    again = atoll.read_result(tmp_path / "a").clients()
+    assert {name: each.tolist() for name, each in again.items()} == {
+        name: each.tolist() for name, each in found.items()
+    }
