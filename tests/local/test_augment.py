@@ -135,7 +135,7 @@ def runs(**changes: Any) -> Iterator[Any]:
         yield atoll.run(settings(run={"executor": executor, "workers": 2}, **changes))
 
 
-@pytest.mark.parametrize("augment", ["cifar", "crop-flip", own], ids=str)
+@pytest.mark.parametrize("augment", ["cifar", "crop-flip", own])
 def test_cores_give_serials_bits(augment: Any) -> None:
     one, other = runs(data={"augment": augment})
     assert same(one.model(), other.model())
@@ -305,7 +305,6 @@ LIKE = r"must return a tensor like its inputs, float32 \[4, 3, 12, 12\]; it retu
         ({"flip": 0.5}, r"data.flip: is taken by data.augment = 'crop-flip', not by data.augment = 'cifar'"),
         ({"contrast": 2.0}, r"data.contrast = 2.0"),
     ],
-    ids=str,
 )
 def test_bad_input_is_told_in_a_sentence_before_anything_is_written(
     data: dict[str, Any], told: str, tmp_path: Path
