@@ -39,7 +39,8 @@ def estimate_in_words(claim: Claim, found: Estimate | None) -> str:
         return f"{mean} ({found.low:.2f} to {found.high:.2f})"
     half, other = found.high - found.mean, found.mean - found.low
     if not math.isclose(half, other, rel_tol=1e-6, abs_tol=1e-9):  # a target was met between two probes
-        return f"{mean} ({value_in_words(claim, found.low)} to {value_in_words(claim, found.high)})"
+        low, high = (value_in_words(claim, end).partition(" ")[0] for end in (found.low, found.high))
+        return f"{mean} ({low} to {high})"
     return value_in_words(claim, found.mean, half)
 
 
