@@ -24,7 +24,7 @@ OPTIONS = {
     ],
     "report": [
         *("DIR...", "--out", "--html", "--target", "--stable", "--width", "--overlay", "--against"),
-        *("--json", "--csv", "--parquet"),
+        *("--baseline", "--band", "--json", "--csv", "--parquet"),
     ],
     "reproduce": [
         "PAPER|FIGURE",

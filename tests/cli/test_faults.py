@@ -110,7 +110,6 @@ REFUSED = [
         ["method.name=hierarchical", "rounds=20", "faults.deadline_seconds=1e-4"],
         ["faults.deadline_seconds = 0.0001", "the fastest needs 0.0"],
     ),
-    (["method.name=own:plain", "faults.deadline_seconds=9"], ["faults.deadline_seconds = 9", "parameter clock"]),
     (["faults.attackers=0.5", "run.executor=stacked"], ["run.executor = 'stacked'", "faults.attackers", "'serial'"]),
     (["faults.tolerate=true", "run.executor=weighted", "local.steps=1"], ["run.executor = 'weighted'", "tolerate"]),
     (["method.combine=median", "run.executor=weighted", "local.steps=1"], ["run.executor = 'weighted'", "mean of mod"]),

@@ -202,7 +202,7 @@ def test_workers_with_other_packages_are_refused() -> None:
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"the package ray is not installed; install atoll\[ray\]"):
+    with pytest.raises(InputError, match=r"run.executor = 'ray': needs ray; run pip install 'ray"):
         connect(None, 1)
 
 

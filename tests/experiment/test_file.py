@@ -40,6 +40,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "secure.threshold": ("0.75", 0.75),
     "fleet.samples_limit": ("1.5", 1.5),
     "network.grid": ("[2, 3]", [2, 3]),
+    "data.augment": ("crop-flip", "crop-flip"),
     "travel.stages": ('["clip"]', ["clip"]),
     "run.trackers": ('["tensorboard"]', ["tensorboard"]),
 }

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from atoll.experiment.experiment import Experiment
-from atoll.reproduce import recipe_runs as running
+from atoll.reproduce import recipe_plans
 from atoll.reproduce import reproduce_progress as progress
 from atoll.reproduce.kept_runs import PLANS
+from atoll.reproduce.recipe_plans import make_plans
 from atoll.reproduce.recipe_runs import RecipeTask, settings_of
 from atoll.reproduce.reproduce_progress import ReproduceProgress
 from atoll.settings.validation import Settings
@@ -72,14 +73,14 @@ def test_clusterings_go_on_where_they_were_stopped(tmp_path: Path, monkeypatch: 
         return Experiment(settings)
 
     with monkeypatch.context() as patch:
-        patch.setattr(running, "Experiment", experiment)
+        patch.setattr(recipe_plans, "Experiment", experiment)
         with pytest.raises(KeyboardInterrupt):
-            running._cluster(task)
+            make_plans(task.folder, task.settings)
     assert len(json.loads((tmp_path / PLANS).read_bytes())["plans"]) == 2
-    assert not running._cluster(task)
+    assert not make_plans(task.folder, task.settings)
     plans = json.loads((tmp_path / PLANS).read_bytes())["plans"]
     assert [(plan["label"], plan["seed"]) for plan in plans] == [(each.label, each.seed) for each in settings]
-    assert running._cluster(task)
+    assert make_plans(task.folder, task.settings)
     assert str(ReproduceProgress([task], 1)) == "nothing is trained"
 
 

@@ -127,7 +127,9 @@ def test_onnx_computes_the_same(tmp_path: Path, model: str) -> None:
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(atoll.InputError, match=r'format onnx needs .* pip install "atoll\[onnx\]"'):
+    with pytest.raises(
+        atoll.InputError, match=r"needs onnx and onnxscript; run pip install 'onnx>=1.18' 'onnxscript>=0.5'"
+    ):
         export_model(tmp_path, "onnx")
 
 

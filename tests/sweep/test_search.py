@@ -158,7 +158,7 @@ def test_the_table(tmp_path: Path) -> None:
 
 def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(InputError, match=r"--tune: Optuna is not installed .*`pip install \"atoll\[tune\]\"`"):
+    with pytest.raises(InputError, match=r"--tune: Optuna is not installed .*; run pip install 'optuna>=4.5'$"):
         tuning.require_optuna()
 
 

@@ -34,6 +34,8 @@ def settings(
         print_json(list(map(asdict, listed)))
         return
     table = Table("setting", "default", "type", "meaning", box=None)
+    table.columns[0].no_wrap = True
+    table.columns[0].overflow = "fold"
     for each in listed:
         table.add_row(*map(escape, (each.name, each.default, each.kind, each.meaning)))
     out.print(table)

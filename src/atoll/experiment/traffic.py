@@ -9,8 +9,7 @@ from atoll.experiment.client_training import ClientTraining
 from atoll.experiment.initial_model import InitialModel
 from atoll.experiment.planned_method import PlannedMethod
 from atoll.local.models import form_of
-from atoll.local.trainer import carried_bytes
-from atoll.local.weights import bytes_of_form, count_bytes
+from atoll.local.weights import bytes_of_form, carried_bytes, count_bytes
 from atoll.schedules.events import Event
 
 

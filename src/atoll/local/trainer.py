@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
-from operator import attrgetter
 from typing import Any, ParamSpec
 
 import numpy as np
@@ -21,7 +20,6 @@ from atoll.local.rounded import Rounded
 from atoll.local.rule import LocalRule, sgd
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.weights import (
-    count_bytes,
     is_finite,
     load_model,
     load_moments,
@@ -243,17 +241,6 @@ def require_finite(task: ClientTask, model: Model, loss: float, rule: LocalRule)
             f"event {task.event}, cluster {task.cluster}, client {task.client}: training became not finite "
             f"(mean loss {loss}); lower local.lr = {rule.lr}"
         )
-
-
-def carried_bytes(rule: LocalRule, module: nn.Module) -> int:
-    """Return the bytes of the optimiser's state that travels with a model; takes a step on the module to see it."""
-    if not rule.carry_moments:
-        return 0
-    optimizer = rule.optimizer(module.parameters(), rule.lr)
-    for parameter in filter(attrgetter("requires_grad"), module.parameters()):
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    return count_bytes(read_moments(optimizer, dict(module.named_parameters())))
 
 
 def _add_proximal(parameters: dict[str, nn.Parameter], start: Model, mu: float) -> None:

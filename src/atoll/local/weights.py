@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Container, Mapping
+from operator import attrgetter
 from warnings import warn
 
 import torch
 from torch import Tensor, nn
 
 from atoll.local.models import Form, Model, Shape
+from atoll.local.rule import LocalRule
 from atoll.support.errors import InputError, SettingWarning
 from atoll.support.requiring import require
 
@@ -155,3 +157,14 @@ def read_moments(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Para
         for slot, tensor in optimizer.state[parameter].items()
         if isinstance(tensor, Tensor)
     }
+
+
+def carried_bytes(rule: LocalRule, module: nn.Module) -> int:
+    """Return the bytes of the optimiser's state that travels with a model; takes a step on the module to see it."""
+    if not rule.carry_moments:
+        return 0
+    optimizer = rule.optimizer(module.parameters(), rule.lr)
+    for parameter in filter(attrgetter("requires_grad"), module.parameters()):
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    return count_bytes(read_moments(optimizer, dict(module.named_parameters())))

@@ -9,7 +9,8 @@ from atoll.report.reading.runs import Run, read_begun
 from atoll.reproduce.claims import Paper
 from atoll.reproduce.costs import RunCost, cost_of
 from atoll.reproduce.judging import Verdict, judge
-from atoll.reproduce.recipe_runs import SEEDS, is_trained, read_plans, settings_of
+from atoll.reproduce.recipe_plans import read_plans
+from atoll.reproduce.recipe_runs import SEEDS, is_trained, settings_of
 from atoll.settings import experiment_file as config
 
 

@@ -4,11 +4,10 @@ import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import torch
 
@@ -17,14 +16,13 @@ from atoll.experiment.experiment import Experiment
 from atoll.reproduce.claims import Paper, needs_training
 from atoll.reproduce.judging import without_seed
 from atoll.reproduce.kept_runs import PLANS, keep, keep_plans, kept_file, unpack, unpack_plans
+from atoll.reproduce.recipe_plans import make_plans
 from atoll.runs.run import run_events
 from atoll.runs.run_folder import RunFolder
 from atoll.runs.run_folders import begin_folders, name_folders, prepare_folders
 from atoll.settings import experiment_file as config
 from atoll.settings.validation import Settings
 from atoll.support.errors import AtollError, InputError
-from atoll.support.files import to_json, write_atomically
-from atoll.support.untrusted import read_json
 
 
 @dataclass(frozen=True)
@@ -240,41 +238,9 @@ def _keep(task: RecipeTask) -> str:
     return "" if task.kept is None or task.kept.exists() else keep(task.kept, task.folder, task.settings[0])
 
 
-def read_plans(folder: Path) -> dict[str, Any]:
-    """Return the clusterings in a folder, with the settings that made them.
-
-    Raises:
-        InputError: if they cannot be read.
-    """
-    file = folder / PLANS
-    try:
-        held = read_json(file, folder) if file.exists() else {"settings": [], "plans": []}
-        if len(held["settings"]) != len(held["plans"]) or not all(isinstance(plan, dict) for plan in held["plans"]):
-            raise ValueError("it must hold a plan for each of its settings")
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise InputError(f"{file} cannot be read ({error}); remove it to make the clusterings again") from error
-    return held
-
-
 def _cluster_all(task: RecipeTask) -> Outcome:
     """Make the missing clusterings, and keep them all."""
-    was_finished = _cluster(task)
+    was_finished = make_plans(task.folder, task.settings)
     if task.kept is None or (was_finished and task.kept.exists()):
         return Outcome(task, was_finished=was_finished)
     return Outcome(task, was_finished=was_finished, note=keep_plans(task.kept, task.folder))
-
-
-def _cluster(task: RecipeTask) -> bool:
-    """Make the missing clusterings, each saved before the next; return whether there were none."""
-    file = task.folder / PLANS
-    held = read_plans(task.folder)
-    pairs = list(zip(held["settings"], held["plans"], strict=True))
-    asked = [settings.model_dump(mode="json") for settings in task.settings]
-    made = [(before, plan) for before, plan in pairs if before in asked]
-    missing = [pair for pair in zip(asked, task.settings, strict=True) if pair[0] not in held["settings"]]
-    task.folder.mkdir(parents=True, exist_ok=True)
-    for now, settings in missing:
-        plan = {"label": settings.label, "panel": settings.panel, "seed": settings.seed}
-        made.append((now, plan | asdict(Experiment(settings).plan.summary)))
-        write_atomically(file, to_json({"settings": [each for each, _ in made], "plans": [each for _, each in made]}))
-    return not missing

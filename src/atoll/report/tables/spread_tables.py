@@ -9,14 +9,7 @@ from rich.table import Table
 
 from atoll.report.reading.mean_curves import Band
 from atoll.report.reading.units import byte_unit, time_unit
-from atoll.report.tables.formats import (
-    DASH,
-    csv_table,
-    latex_table,
-    markdown_table,
-    rich_table,
-    upright,
-)
+from atoll.report.tables.formats import DASH, csv_table, latex_table, markdown_table, rich_table, upright
 from atoll.report.tables.run_tables import Row
 from atoll.report.tables.spread import COSTS, USUAL, Difference, Spread
 from atoll.report.tables.writing import MAX_PROBED, as_rich, probes_as_rich, target_name
@@ -25,8 +18,7 @@ from atoll.support.estimates import Estimate
 
 _MEANING = {"interval": "its 95 % t interval", "spread": "the sample standard deviation"}
 _TITLES = {"train_loss": "Final loss", "test_accuracy": "Final accuracy", "ari": "Final ARI"}
-Column = tuple[str, float, int]
-"""A column's title, the factor from stored to shown values, and how many digits follow the point."""
+Column = tuple[str, float, int]  # title, factor from stored to shown values, digits after the point
 
 
 def final_as_markdown(spreads: Sequence[Spread], band: Band = "interval") -> str:

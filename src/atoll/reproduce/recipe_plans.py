@@ -1,0 +1,45 @@
+"""The clusterings of recipes that are not trained, in one file of a folder."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from atoll.experiment.experiment import Experiment
+from atoll.reproduce.kept_runs import PLANS
+from atoll.settings.validation import Settings
+from atoll.support.errors import InputError
+from atoll.support.files import to_json, write_atomically
+from atoll.support.untrusted import read_json
+
+
+def read_plans(folder: Path) -> dict[str, Any]:
+    """Return the clusterings in a folder, with the settings that made them.
+
+    Raises:
+        InputError: if they cannot be read.
+    """
+    file = folder / PLANS
+    try:
+        held = read_json(file, folder) if file.exists() else {"settings": [], "plans": []}
+        if len(held["settings"]) != len(held["plans"]) or not all(isinstance(plan, dict) for plan in held["plans"]):
+            raise ValueError("it must hold a plan for each of its settings")
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{file} cannot be read ({error}); remove it to make the clusterings again") from error
+    return held
+
+
+def make_plans(folder: Path, wanted: Sequence[Settings]) -> bool:
+    """Make the missing clusterings, each saved before the next; return whether there were none."""
+    file = folder / PLANS
+    held = read_plans(folder)
+    pairs = list(zip(held["settings"], held["plans"], strict=True))
+    asked = [settings.model_dump(mode="json") for settings in wanted]
+    made = [(before, plan) for before, plan in pairs if before in asked]
+    missing = [pair for pair in zip(asked, wanted, strict=True) if pair[0] not in held["settings"]]
+    folder.mkdir(parents=True, exist_ok=True)
+    for now, settings in missing:
+        plan = {"label": settings.label, "panel": settings.panel, "seed": settings.seed}
+        made.append((now, plan | asdict(Experiment(settings).plan.summary)))
+        write_atomically(file, to_json({"settings": [each for each, _ in made], "plans": [each for _, each in made]}))
+    return not missing
