@@ -175,7 +175,8 @@ def _claim(claim: Claim) -> str:
 def _verdict(verdict: Verdict) -> str:
     style = verdict.status.replace(" ", "-")
     needs = [need_in_words(verdict.claim, need) for need in verdict.needs]
-    of = f"{verdict.scale} scale" + (", exploratory" if verdict.claim.exploratory else "")
+    at = f"{verdict.scale} scale" if verdict.status != "not run" else ""
+    of = ", ".join(filter(None, (at, "exploratory" if verdict.claim.exploratory else "")))
     small = "".join(f"<small>{escape(text)}</small>" for text in (*needs, verdict.reason, of) if text)
     return f'<b class="{style}">{verdict.status}</b>{small}'
 
