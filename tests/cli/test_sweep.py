@@ -31,7 +31,7 @@ def untimed(folder: Path) -> list[dict[str, Any]]:
 def test_a_grid_over_seeds(atoll: Command, folder: Path) -> None:
     printed = atoll(*GRID, "--over", "seed=0..1", "--jobs", 2, "--out", "s").succeeded()
     assert "2 of 2" in printed
-    assert printed.endswith("Results: s\n")
+    assert printed.endswith("Results: s\nFigures and tables: atoll report s --out s/report\n")
     names = [f"lr={lr},seed={seed}" for lr in ("0.1", "0.2") for seed in (0, 1)]
     assert sorted(path.name for path in (folder / "s").iterdir()) == sorted(
         [*names, "experiment.json", "sweep.json", "table.csv", "table.md"]
