@@ -278,7 +278,7 @@ def test_a_cluster_of_its_own_gives_serials_bits_and_leaves_nothing() -> None:
         started = set(children_of(os.getpid())) - before[1]
         everyone = [*started, *(child for pid in started for child in children_of(pid))]
         assert listening(everyone) == {"0100007F", "0000000000000000FFFF00000100007F"}  # 127.0.0.1, in both notations
-        with pytest.raises(InputError, match="connected to a Ray cluster already"):
+        with pytest.raises(InputError, match="already connected to a Ray cluster"):
             Ray(trainer, 1)
     assert found.tobytes() == trainer.losses(models, np.array([6, 0, 3]), 0).tobytes()
     assert not cluster.folder.exists()
