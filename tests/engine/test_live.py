@@ -232,6 +232,25 @@ def test_a_run_on_nodes_is_stopped_and_goes_on(make: Make, tmp_path: Path, metho
         assert last_models(tmp_path / "live") == last_models(tmp_path / "simulated")
 
 
+def test_a_run_goes_on_though_clusters_arrived_in_another_order_than_planned(make: Make, tmp_path: Path) -> None:
+    """The plan has clusters take turns; here cluster 0 is so slow that it has not arrived when the run is stopped."""
+    experiment, fleet = make("cenasy")
+
+    def slowly(task: str, payload: bytes, honest: Callable[[], bytes]) -> bytes:
+        time.sleep(0.3)
+        return honest()
+
+    fleet.faults = {f"node-{client}": slowly for client in experiment.clustering.members(0).tolist()}
+    with closing(run_events(experiment, tmp_path / "live", fleet=fleet)) as steps:
+        assert [next(steps).events_done for _ in range(3)] == [0, 1, 2]
+    fleet.faults = {}
+    rows = carry(experiment, tmp_path / "live", fleet=fleet, resume=True)
+    happened = tmp_path / "live" / "happened.jsonl"
+    assert [event.active for event in read_schedule(happened).events[:2]] == [(1,), (1,)]
+    assert shared(carry(experiment, tmp_path / "replay", schedule=happened)) == shared(rows)
+    assert last_models(tmp_path / "replay") == last_models(tmp_path / "live")
+
+
 @pytest.mark.parametrize("method", thinned(["fedcluster", "censyn", "cenasy"], 1))
 def test_while_nobody_is_there_nothing_happens(make: Make, tmp_path: Path, method: str) -> None:
     """All nodes are cut off before the third event, and back a little later."""

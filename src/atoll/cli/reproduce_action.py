@@ -51,11 +51,6 @@ class ReproduceOptions:
     quiet: bool
     verbose: bool
 
-    @property
-    def scales(self) -> tuple[str, ...]:
-        """The scales of the runs, the largest first."""
-        return _SCALES[::-1] if self.scale == LARGEST else (self.scale,)
-
     def folder_of(self, recipe: str, scale: str) -> Path:
         """Return the folder of a recipe's runs at a scale."""
         return self.place / scale / recipe if self.scale == LARGEST else self.place / recipe
@@ -83,6 +78,34 @@ class ReproduceOptions:
         return f"atoll reproduce {self.what} {options}"
 
 
+@dataclass(frozen=True)
+class _Share:
+    """A recipe at one scale: the folder of its runs, and how many seeds are kept."""
+
+    recipe: str
+    scale: str
+    folder: Path
+    held: int
+
+    def seeds(self, asked: ReproduceOptions, seeds: int) -> int:
+        """Return how many seeds its runs have; the page of what is kept asks for no more than these."""
+        return max(seeds if asked.run or asked.seeds else 1, self.held) if self.held else seeds
+
+
+def _share_out(asked: ReproduceOptions, recipes: Sequence[str]) -> list[_Share]:
+    """Return the recipes at the scale asked for; at the largest, at each scale that is kept, or else the smallest."""
+
+    def share(name: str, scale: str) -> _Share:
+        return _Share(
+            name, scale, asked.folder_of(name, scale), seeds_kept(asked.kept, name, scale) if asked.kept else 0
+        )
+
+    if asked.scale != LARGEST:
+        return [share(name, asked.scale) for name in recipes]
+    each = {name: [share(name, scale) for scale in reversed(_SCALES)] for name in recipes}
+    return [one for own in each.values() for one in [one for one in own if one.held] or own[-1:]]
+
+
 def usual_scale(folder: Path | None, evidence: Path | None, run: bool) -> str:
     """Return the scale where none is given: the folder's, or tiny, or the largest that is kept if nothing is run."""
     if folder is not None and (folder / _NOTE).is_file():
@@ -98,17 +121,12 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
     """
     papers, recipes = _choose(asked.what)
     _check(asked)
-    kept = asked.kept
-    held = {(name, scale): seeds_kept(kept, name, scale) for name in recipes for scale in asked.scales} if kept else {}
-    seeds = _claim_folder(asked, any(held.values()))
-    wanted = seeds if asked.run or asked.seeds else 1  # the page of what is kept asks for no more
-    seeds_of = {each: max(wanted, found) for each, found in held.items() if found}
+    shares = _share_out(asked, recipes)
+    seeds = _claim_folder(asked, any(share.held for share in shares))
     tasks = list[RecipeTask]()
-    for name in recipes:
-        trained = is_trained(name, papers)
-        for scale in asked.scales:
-            some = seeds_of.get((name, scale), seeds)
-            tasks += running.plan_tasks(name, scale, asked.folder_of(name, scale), trained, some, asked.device, kept)
+    for share in shares:
+        trained, number = is_trained(share.recipe, papers), share.seeds(asked, seeds)
+        tasks += running.plan_tasks(share.recipe, share.scale, share.folder, trained, number, asked.device, asked.kept)
     if asked.run:
         running.begin_tasks(tasks)
     refused = running.restore(tasks)
@@ -126,18 +144,12 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
         except KeyboardInterrupt:
             err.print(f"interrupted, {progress}; to resume: {asked.command(seeds)}", markup=False)
             raise
-    results = [
-        at_largest_scale(
-            [
-                gather(
-                    *(name, papers, scale, asked.folder_of(name, scale), problems.get(name, ())),
-                    seeds_of.get((name, scale), seeds),
-                )
-                for scale in asked.scales
-            ]
-        )
-        for name in recipes
-    ]
+    gathered: dict[str, list[ClaimResult]] = {}
+    for share in shares:
+        told, number = problems.get(share.recipe, ()), share.seeds(asked, seeds)
+        found = gather(share.recipe, papers, share.scale, share.folder, told, number)
+        gathered.setdefault(share.recipe, []).append(found)
+    results = [at_largest_scale(own) for own in gathered.values()]
     _show(asked, papers, results, record(results, asked.scale, seeds, progress), progress)
     return failures
 

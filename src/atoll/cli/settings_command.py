@@ -35,7 +35,6 @@ def settings(
         return
     table = Table("setting", "default", "type", "meaning", box=None)
     table.columns[0].no_wrap = True
-    table.columns[0].overflow = "fold"
     for each in listed:
         table.add_row(*map(escape, (each.name, each.default, each.kind, each.meaning)))
     out.print(table)

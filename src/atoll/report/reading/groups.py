@@ -65,7 +65,7 @@ class Panel:
 def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Group runs that differ only in seed and label, in the order of each group's first run.
 
-    Unlike `spread_over_seeds` it includes unfinished runs. A repeated seed begins a new group, so that no run counts
+    Unfinished runs are included. A repeated seed begins a new group, so that no run counts
     twice in a mean.
     """
     members = defaultdict[tuple[str, int], list[Run]](list)
