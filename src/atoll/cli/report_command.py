@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,6 @@ from atoll.cli.options import JsonOption, WidthOption
 from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
-    from atoll.report.reading.mean_curves import Band
     from atoll.report.reading.runs import Run
 
 TargetOption = Annotated[
@@ -67,14 +66,15 @@ def report_command(
     target = target or None
     inches = read_width(width)
     _check_page(page)
-    bands = _read_band(band)
     from atoll.report.figures.style import figure_width
+    from atoll.report.reading.mean_curves import require_band
     from atoll.report.report_files import write_report
     from atoll.report.tables.run_tables import rounds_to_target
     from atoll.report.tables.spread import spread_over_seeds
     from atoll.report.tables.spread_tables import tables_as_rich
     from atoll.report.tables.writing import as_dicts
 
+    bands = require_band(band)
     runs, notices = _read(folders, overlay)
     for option, file in (("--html", page), ("--csv", as_csv), ("--parquet", as_parquet)):
         claim_file(option, file)
@@ -97,19 +97,6 @@ def report_command(
         out.print(table)
     for file in files:
         out.print(str(file), markup=False)
-
-
-def _read_band(text: str) -> "Band":
-    """Return the kind of band.
-
-    Raises:
-        InputError: there is none of this name.
-    """
-    from atoll.report.reading.mean_curves import BANDS
-
-    if text not in BANDS:
-        raise InputError(f"--band {text}: must be {' or '.join(BANDS)}")
-    return cast("Band", text)
 
 
 def _place_of(folder: Path | None, otherwise: Path | None) -> Path | None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -71,10 +71,15 @@ def mean_curve(runs: Sequence[Run], x: str, y: str, band: Band = "interval") -> 
     return MeanCurve(across.mean(axis=0), mean, low, high)
 
 
-def require_band(band: str) -> None:
-    """Raise InputError unless this is a kind of band."""
-    if band not in get_args(Band):
-        raise InputError(f"band = {band!r}: must be {' or '.join(map(repr, get_args(Band)))}")
+def require_band(band: str) -> Band:
+    """Return the kind of band of this name.
+
+    Raises:
+        InputError: there is none of this name.
+    """
+    if band not in BANDS:
+        raise InputError(f"band = {band!r}: must be {' or '.join(map(repr, BANDS))}")
+    return cast("Band", band)
 
 
 def _points(run: Run, x: str, y: str) -> tuple[Floats, Floats, Floats]:
