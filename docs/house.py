@@ -53,6 +53,12 @@ def room_of(module: str) -> str:
 
 
 @cache
+def syntax_of(path: Path) -> ast.Module:
+    """Return a file's syntax tree."""
+    return ast.parse(path.read_bytes())
+
+
+@cache
 def imports() -> tuple[Import, ...]:
     """Return every import of the package within the package, also by name (`importlib`, tables of lazy imports)."""
     return tuple(
@@ -60,7 +66,7 @@ def imports() -> tuple[Import, ...]:
         for module, path in modules().items()
         for file in (path, path.with_suffix(".pyi"))
         if file.is_file()
-        for each in _imports_of(module, ast.parse(file.read_bytes()))
+        for each in _imports_of(module, syntax_of(file))
     )
 
 
@@ -117,7 +123,7 @@ def floors_of(house: "nx.DiGraph[str]") -> list[list[str]]:
 def sentence_of(room: str) -> str:
     """Return the first line of a room's docstring."""
     path = modules().get(f"atoll.{room}", modules()["atoll"])
-    return (ast.get_docstring(ast.parse(path.read_bytes())) or "").partition("\n")[0]
+    return (ast.get_docstring(syntax_of(path)) or "").partition("\n")[0]
 
 
 def figures(house: "nx.DiGraph[str]") -> str:

@@ -85,7 +85,7 @@ def can_import(name: str) -> bool:
 @cache
 def classes() -> dict[str, ast.ClassDef]:
     """Return the package's classes by name."""
-    trees = [ast.parse(path.read_bytes()) for path in house.modules().values()]
+    trees = [house.syntax_of(path) for path in house.modules().values()]
     return {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
@@ -109,7 +109,7 @@ def attributes_of(node: ast.ClassDef) -> Iterator[str]:
 def is_there(file: str, name: str) -> bool:
     """Return whether a file of the package, or of the project, defines a name such as ``Class.method``."""
     path = next((place for place in (house.PACKAGE / file, ROOT / file) if place.is_file()), None)
-    body: list[ast.stmt] = ast.parse(path.read_bytes()).body if path else []
+    body: list[ast.stmt] = house.syntax_of(path).body if path else []
     for part in filter(None, name.split(".")):
         found = next((node for node in body if part in names_of(node)), None)
         if found is None:

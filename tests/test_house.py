@@ -19,7 +19,7 @@ from tests.names_in_docs import named_in, pages, stands_for_something
 
 house = hook_of("house")
 
-SRC_LINES = 59_060
+SRC_LINES = 59_500  # and fewer than 60,000 with the stubs
 LARGE_FILES = 20  # above 250 lines
 LONG_FUNCTION = 17  # lines without the docstring; nine of ten functions have no more
 COMPLEXITY = 15
@@ -152,7 +152,7 @@ def test_no_function_is_complex() -> None:
 def trees() -> dict[Path, ast.Module]:
     """Return the package's files, by their paths inside it."""
     paths = house.modules().values()
-    return {path.relative_to(house.PACKAGE): ast.parse(path.read_bytes()) for path in paths}
+    return {path.relative_to(house.PACKAGE): house.syntax_of(path) for path in paths}
 
 
 def test_no_method_is_known_by_name_outside_its_room() -> None:
@@ -164,7 +164,7 @@ def test_no_method_is_known_by_name_outside_its_room() -> None:
 
 def branches_on_names(path: Path) -> Iterator[int]:
     """Yield the lines on which a choice is made by a method's name."""
-    tree = ast.parse(path.read_bytes())
+    tree = house.syntax_of(path)
     types = {id(inner) for node in ast.walk(tree) if is_literal_type(node) for inner in ast.walk(node)}
     for node in ast.walk(tree):
         if id(node) not in types and any(map(names_methods, looked_at(node))):

@@ -215,6 +215,7 @@ def test_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(descendants(os.getpid())) <= set(there) or not can_measure()
 
 
+@pytest.mark.more
 def test_a_contender_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(racing, "PATIENCE_SECONDS", 3.0)
     contenders = [paced(PLAIN), paced(MATRIX_PRODUCT, parameters=0), paced("hangs", seconds=60)]

@@ -134,6 +134,8 @@ FILES = [
     ("[data]\npartiton = 'iid'", ["data.partiton", "did you mean 'partition'?"]),
     ("[data]\nclients = '5'", ["data.clients = '5'", "a whole number"]),
     ("data = 5", ["data = 5", "must be a table"]),
+    ('label = "a\\u0000"', ["label = 'a\\x00': must not contain the character NUL"]),
+    ('[data]\nclients_file = "a\\u0000"', ["data.clients_file", "must not contain the character NUL"]),
     ("rounds = '3'\nseed = 'x'", ["seed = 'x'", "and 1 more such"]),
     ("runs = 5", ["runs", "[[runs]]"]),
     ("runs = []", ["runs", "[[runs]]"]),

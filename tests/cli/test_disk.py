@@ -73,6 +73,7 @@ def test_disk_full_in_the_middle(atoll: Command, mount: Mount) -> None:
     assert [row["train_loss"] for row in resumed] == [row["train_loss"] for row in whole]
 
 
+@pytest.mark.more
 def test_read_only_disk(atoll: Command, mount: Mount) -> None:
     disk = mount("size=1m")
     atoll("run", "tiny.toml", "--out", disk / "run").succeeded()

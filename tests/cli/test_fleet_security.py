@@ -109,6 +109,7 @@ def test_plaintext_is_refused(running: FlowerFleet) -> None:
         client.post(url, content=b"")
 
 
+@pytest.mark.more
 def test_a_second_machine_with_the_same_key_is_refused(
     running: FlowerFleet, node: NodeConfiguration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.conftest import Command
 from tests.cli.test_page import CHROMIUM, browser  # noqa: F401  (a fixture)
+from tests.tiers import thinned
 
 FILE = """
 name = "site"
@@ -94,7 +95,7 @@ def test_the_page_needs_nothing_else(site: Path) -> None:
     assert "is first: 40.0 % after" in page
 
 
-@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize("width", thinned([1200, 390], 1))
 def test_the_page_is_drawn(site: Path, browser: Any, width: int) -> None:  # noqa: F811
     """Map, first events and curves; another pattern shows another plan, or why it was dropped."""
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme="dark")

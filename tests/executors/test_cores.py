@@ -220,6 +220,7 @@ def test_the_last_clients_are_trained_by_falling_cost_to_the_same_bits(workers: 
             assert ours.loss == theirs.loss
 
 
+@pytest.mark.more
 def test_workers_end_together_though_the_last_client_is_by_far_the_largest() -> None:
     def work(samples: int) -> Callable[[], None]:
         return lambda: time.sleep(0.03 * samples)

@@ -118,7 +118,7 @@ def run_events(experiment: Experiment, executor: FleetExecutor) -> list[Step]:
     return list(train(experiment.method, executor, first(experiment, executor)))
 
 
-@pytest.mark.parametrize("changes", thinned(METHODS.values(), 5), ids=METHODS)
+@pytest.mark.parametrize("changes", thinned(METHODS.values(), 3), ids=METHODS)
 def test_with_all_nodes_there_the_bits_are_those_of_simulation(changes: dict[str, Any], tmp_path: Path) -> None:
     experiment = small(**changes)
     executor = join(experiment, fleet := MemoryFleet(open_sites(experiment, tmp_path)))

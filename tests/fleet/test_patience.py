@@ -65,6 +65,7 @@ def seconds_until_cut(caller: socket.socket) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.more
 def test_requests_one_after_the_other_are_answered(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port)) as caller:
         for _ in range(3):

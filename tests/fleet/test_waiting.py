@@ -65,6 +65,7 @@ def test_a_server_that_waits_for_nodes_says_so(tmp_path: Path) -> None:
     assert "waiting for nodes: 0 s of 0.5 s; 3 of 4 clients are there; missing: 3" in told
 
 
+@pytest.mark.more
 def test_a_node_with_other_settings_is_asked_ever_less_often(tmp_path: Path) -> None:
     asked: list[float] = []
 

@@ -187,7 +187,7 @@ def test_with_a_server_its_model_is_measured(pattern: str, clustering: str) -> N
         assert measured_by_hand(experiment, state.server).fits(row["test_loss"], row["test_accuracy"])
 
 
-@pytest.mark.parametrize("clustering", thinned([*CLUSTERINGS, "placing:some"], 2))
+@pytest.mark.parametrize("clustering", thinned([*CLUSTERINGS, "placing:some"], 1))
 @pytest.mark.parametrize("pattern", ["decsyn", "decasy"])
 def test_without_a_server_the_mean_model_and_each_aggregators_are_measured(pattern: str, clustering: str) -> None:
     experiment = made(f"method.pattern={pattern}", f"clustering.method={clustering}")

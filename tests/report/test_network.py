@@ -21,7 +21,7 @@ from atoll.report.figures.sizes import plot_size_against, rank_correlation
 from atoll.report.figures.style import BLUE, PALE_BLUE, PALETTE
 from atoll.support.errors import InputError
 from tests.report.test_report import legend_texts, render
-from tests.tiers import part_of
+from tests.tiers import part_of, thinned
 
 CLIENTS = [[1.0, 1.0], [9.0, 1.0], [2.0, 8.0], [5.0, 5.0]]
 AGGREGATORS = [[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]]
@@ -415,12 +415,15 @@ def average_ranks(values: Sequence[float]) -> list[float]:
 
 @pytest.mark.parametrize(
     "draw",
-    [
-        lambda: plot_map(CLIENTS, AGGREGATORS, [0, 1, 2, 2], [1, 2], [[1], [0], []]),
-        lambda: plot_completion([1.0, 2.0], 3.0),
-        lambda: plot_bars({"a": {"x": [1.0, 2.0]}}, "EMD"),
-        lambda: plot_size_against([1.0, 2.0], [1, 2], "x"),
-    ],
+    thinned(
+        [
+            lambda: plot_map(CLIENTS, AGGREGATORS, [0, 1, 2, 2], [1, 2], [[1], [0], []]),
+            lambda: plot_completion([1.0, 2.0], 3.0),
+            lambda: plot_bars({"a": {"x": [1.0, 2.0]}}, "EMD"),
+            lambda: plot_size_against([1.0, 2.0], [1, 2], "x"),
+        ],
+        1,
+    ),
 )
 def test_equal_input_gives_equal_pictures(draw: Callable[[], Figure]) -> None:
     assert render(draw()) == render(draw())

@@ -188,6 +188,7 @@ class TestTables:
         assert lines[0].split("|")[1:5] == [" Target ", " Run  ", "  Seeds ", " Rounds "]
         assert len(lines) == 2 + 2 * 2 + 2
 
+    @pytest.mark.more
     def test_targets_that_no_run_reaches_are_said_to_be_unreached(self, tmp_path: Path) -> None:
         study = write_study(tmp_path / "study", ["a", "b"])
         write_report(find_runs([study]), tmp_path / "out", [0.999])

@@ -37,6 +37,7 @@ def ends(found: Iterator[tuple[Job, News] | None]) -> dict[str, News]:
     return {step[0].name: step[1] for step in found if step is not None and step[1].state != "running"}
 
 
+@pytest.mark.more
 def test_the_bits_are_those_of_a_run_here(tmp_path: Path) -> None:
     jobs = [Job(f"seed {i}", settings(seed=i), tmp_path / f"{i}", at_once=2) for i in range(3)]
     found = ends(run_jobs(iter(jobs), 2))

@@ -293,6 +293,7 @@ def test_a_tracker_that_is_switched_on_later_gets_all_rows(name: str, tmp_path: 
     assert all(len(values) == 1 for key, values in READ[name](tmp_path).items() if key.startswith("summary/"))
 
 
+@pytest.mark.more
 def test_a_replaced_run_begins_anew(tmp_path: Path) -> None:
     list(steps(experiment(*NAMES), tmp_path))
     list(steps(experiment(*NAMES, lr=0.5), tmp_path, overwrite=True))

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from atoll.support.errors import InputError
 from atoll.support.limits import BelowOne, Count, NotNegative, Number, Positive, PositiveFloat, Range
@@ -22,6 +22,14 @@ class Section(BaseModel):
         arbitrary_types_allowed=True,
         protected_namespaces=(),
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_without_nul(cls, value: Any) -> Any:
+        """Refuse a text with a character that no file's path can have."""
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("must not contain the character NUL")
+        return value
 
     def __eq__(self, other: object) -> bool:
         """Compare settings, whichever class was built for the functions they name."""

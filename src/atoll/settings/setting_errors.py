@@ -37,6 +37,8 @@ def _sentence(
     name, kind = ".".join(path), fault["type"]
     if kind in ("extra_forbidden", "missing"):
         return f"{name}{why(path, kind)}"
+    if kind == "value_error":
+        return f"{name} = {show(fault['input'])}: {fault['ctx']['error']}"
     field = model.model_fields[path[0]]
     section = field.annotation
     if isinstance(section, type) and issubclass(section, BaseModel):
