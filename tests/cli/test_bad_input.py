@@ -147,6 +147,22 @@ FILES = [
 ]
 
 
+def test_an_error_in_a_schedule_names_the_run(atoll: Command, folder: Path) -> None:
+    runs = """rounds = 5
+[data]
+clients = 6
+[[runs]]
+label = "flat"
+method.name = "fedavg"
+[[runs]]
+label = "edges"
+method = { name = "hierarchical", intra_rounds = 2 }
+"""
+    (folder / "exp.toml").write_text(runs)
+    assert "run 'edges': rounds = 5: must be a multiple of" in atoll("run", "exp.toml").refused()
+    assert "run 'edges'" not in atoll("run", "exp.toml", "--only", "edges").refused()
+
+
 @pytest.mark.parametrize(("text", "told"), FILES)
 def test_experiment_file(atoll: Command, folder: Path, text: str, told: list[str]) -> None:
     (folder / "exp.toml").write_text(text)

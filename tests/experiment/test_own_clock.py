@@ -1,11 +1,20 @@
 """A method of one's own is on the clock of the others, whether it asks for the clock or not."""
 
+import re
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import atoll
+from atoll.report.page.compared import warnings as told_on_the_page
+from atoll.report.reading.groups import group_runs, make_panels
+from atoll.report.tables.run_tables import rounds_to_target
+from atoll.report.tables.spread import spread_over_seeds
+from atoll.report.tables.spread_tables import targets_as_markdown
+from atoll.report.tables.writing import as_latex, as_markdown
 from atoll.support.errors import SettingWarning
 
 
@@ -40,3 +49,29 @@ def test_faults_are_on_the_clock_too(settings: dict[str, Any]) -> None:
 def test_seconds_of_its_own_are_kept_and_warned_of() -> None:
     with pytest.warns(SettingWarning, match=r"hasty'.*takes no `clock`, so its virtual seconds are its own"):
         assert seconds_of(hasty) == [0.5, 1.0, 1.5]
+
+
+def test_tables_and_pages_mark_seconds_of_its_own(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        for name, method in (("hasty", hasty), ("with clock", with_clock)):
+            short: dict[str, Any] = {
+                "rounds": 2,
+                "data": {"clients": 4},
+                "local": {"steps": 2},
+                "seed": seed,
+                "label": name,
+            }
+            how = pytest.warns(SettingWarning) if method is hasty else nullcontext()
+            with how:
+                atoll.run(atoll.Experiment(method=method, **short), tmp_path / f"{name}-{seed}")
+    runs = atoll.find_runs([tmp_path])
+    note = "* Its virtual times are its method's own, not those of the clients' clock."
+    rows = rounds_to_target(runs, [0.05])
+    tables = as_markdown(rows), as_latex(rows), targets_as_markdown(spread_over_seeds(runs, [0.05]))
+    for table in tables:
+        assert note.removeprefix("* ") in table
+        assert re.search(r"hasty[^|&\n]*\*", table)
+        assert not re.search(r"with clock[^|&\n]*\*", table)
+    assert [text for text in told_on_the_page(make_panels(group_runs(runs))) if "own" in text] == [f"hasty: {note[2:]}"]
+    (_, fair) = [run for run in runs if not run.own_seconds]
+    assert "Its virtual" not in as_markdown(rounds_to_target([fair], [0.05]))

@@ -272,6 +272,7 @@ FEDUC = ("method.name=hierarchical", "clustering.method=feduc")
         (("method.name=hierarchical", "clustering.method=comaw"), r"clustering\.method = 'comaw' puts clients"),
         ((*FEDUC, "network.metres_per_round=1.0"), r"network\.metres_per_round: cannot be used with fleet\.recluster"),
         ((*FEDUC, "run.virtual_seconds=9.0"), r"run\.virtual_seconds = 9: cannot be used with fleet\.recluster_every"),
+        ((*FEDUC, "run.client_updates=9"), r"run\.client_updates = 9: cannot be used with fleet\.recluster_every"),
     ],
 )
 def test_where_clusters_cannot_change_that_is_refused(tmp_path: Path, changes: tuple[str, ...], told: str) -> None:

@@ -373,12 +373,23 @@ def test_a_warning_of_clients_left_out() -> None:
 
 def test_a_warning_where_rounds_end_a_run_before_its_time() -> None:
     """Else patterns that are to be compared at one time would end at times of their own."""
-    told = r"run\.virtual_seconds = 1e\+06: rounds = .* ends the run at .* s already; raise rounds to use the time"
+    told = r"run\.virtual_seconds = 1e\+06: rounds = .* ends the run at .* s already; raise rounds to use all of it"
     with pytest.warns(SettingWarning, match=told):
         made("run.virtual_seconds=1e6").method  # noqa: B018
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made("run.virtual_seconds=3").method  # noqa: B018
+
+
+def test_runs_beside_fedavg_end_after_equal_work() -> None:
+    """Whatever a round is in each."""
+    for method in ("hierarchical", "fedavg", "fedcluster"):
+        fraction = ("method.fraction=1.0",) if method != "hierarchical" else ()
+        schedule = made(f"method.name={method}", *fraction, "run.client_updates=120", "rounds=240").method.schedule
+        done = sum(event.client_updates for event in schedule.events)
+        assert 120 - max(event.client_updates for event in schedule.events) < done <= 120
+    with pytest.warns(SettingWarning, match=r"run\.client_updates = 1e\+09: rounds = .* ends the run at .* already;"):
+        made("run.client_updates=1000000000").method  # noqa: B018
 
 
 # Composing

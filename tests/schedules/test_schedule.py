@@ -148,3 +148,19 @@ def test_a_schedule_until_a_virtual_time(clusters: int, rounds: int, seconds: fl
     assert part.rounds == part.rounds_done(len(part)) == min(int(seconds), len(whole)) // clusters
     with pytest.raises(InputError, match=r"run.virtual_seconds = 0.5: the first event ends after 1 s"):
         whole.until(0.5)
+
+
+@given(clusters=st.integers(1, 4), rounds=st.integers(1, 5), most=st.integers(1, 60))
+def test_a_schedule_until_so_many_client_updates(clusters: int, rounds: int, most: int) -> None:
+    population = some_clients(8)
+    whole = cycling(population, random(population, clusters, generator(0, "clustering")), rounds)
+    first = whole.events[0].client_updates
+    if most < first:
+        with pytest.raises(InputError, match=rf"run.client_updates = {most}: the first event has {first}"):
+            whole.until(client_updates=most)
+        return
+    part = whole.until(client_updates=most)
+    done = [sum(event.client_updates for event in whole.events[:count]) for count in range(len(whole) + 1)]
+    assert done[len(part)] <= most
+    assert len(part) == len(whole) or done[len(part) + 1] > most
+    assert part.until(seconds=2.0, client_updates=most).events == whole.events[: min(2, len(part))]

@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from atoll.cli.consoles import err as err
 from atoll.cli.consoles import out as out
-from atoll.support.errors import AtollError, InputError, RunError, full_disk, is_full
+from atoll.support.errors import AtollError, InputError, RunError, full_disk, is_full, naming
 
 if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
@@ -116,12 +116,15 @@ def check_runs(runs: "Iterable[Experiment]", schedules: bool = True) -> None:
         InputError: if one of them cannot be carried out.
     """
     from atoll.runs.probes import check_probes
+    from atoll.runs.titles import title_of
     from atoll.trackers import require_trackers
 
-    for each in runs:
-        each.check() if schedules else each.check_parts()
-        check_probes(each)
-        require_trackers(each.settings)
+    every = list(runs)
+    for each in every:
+        with naming(title_of(each.settings) if len(every) > 1 else ""):
+            each.check() if schedules else each.check_parts()
+            check_probes(each)
+            require_trackers(each.settings)
 
 
 def check_file(option: str, path: Path | None) -> None:

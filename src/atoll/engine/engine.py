@@ -103,6 +103,7 @@ class Method:
         arrivals: makes an event of whichever cluster finishes next, in asynchronous patterns; None in others.
         labels: each client's first cluster, [clients], if clusters are learned; -1: none yet. None: they are not.
         regroup: finds new clusters after each event that `regroups`; None: clients stay in their clusters.
+        own_seconds: whether events' virtual seconds are a custom method's own instead of the clients' clock's.
         announce: called with every event before its clients are asked; an exception that it raises ends the run.
         told: returns the setting because of which the method lacks what a stage may need, for errors.
     """
@@ -123,6 +124,7 @@ class Method:
     arrivals: Arrivals | None = None
     labels: Ids | None = None
     regroup: Regroup | None = None
+    own_seconds: bool = False
     announce: Callable[[Event], None] | None = None
     told: Callable[[Need], str] = lambda need: "the method"
 

@@ -53,7 +53,7 @@ def put_on_clock(settings: Settings, method: Method, clock: Clock) -> tuple[Meth
         return replace(method, schedule=replace(method.schedule, events=pack(_timed(events, clock)))), clock
     told = "takes no `clock`, so its virtual seconds are its own and not those of other methods"
     warn(f"method.name = {settings.method.name!r}: {told}; compare it by rounds or client updates", SettingWarning, 2)
-    return method, None
+    return replace(method, own_seconds=True), None
 
 
 def _timed(events: Sequence[Event], clock: Clock) -> Iterator[Event]:

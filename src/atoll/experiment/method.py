@@ -1,5 +1,6 @@
 """From settings to a method with its whole schedule."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ from atoll.settings.signatures import asks_for
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, SettingWarning
 
-_NEARLY = 0.9  # of run.virtual_seconds; the next event may not have fitted
+_NEARLY = 0.9  # of where a run is cut; the next event may not have fitted
 
 
 def make_method(settings: Settings, offered: Mapping[str, Any], clients: int, phases: Callable[[], Any]) -> Method:
@@ -63,11 +64,15 @@ def told_by(settings: Settings, need: Need) -> str:
 
 
 def until(settings: Settings, method: Method) -> Method:
-    """Return the method with its schedule cut at `run.virtual_seconds`; warn if `rounds` ends it long before."""
-    seconds = settings.run.virtual_seconds
-    if seconds is None:
+    """Return the method with its schedule cut where `run` says; warn if `rounds` ends it long before."""
+    seconds, updates, schedule = settings.run.virtual_seconds, settings.run.client_updates, method.schedule
+    if seconds is None and updates is None:
         return method
-    if (end := method.schedule.events[-1].seconds) < _NEARLY * seconds:
-        told = f"run.virtual_seconds = {seconds:g}: rounds = {settings.rounds} ends the run at {end:.4g} s"
-        warn(f"{told} already; raise rounds to use the time", SettingWarning, 2)
-    return replace(method, schedule=method.schedule.until(seconds))
+    cut = schedule.until(seconds or math.inf, updates or math.inf)
+    if len(cut) == len(schedule):
+        end, done = schedule.events[-1].seconds, sum(event.client_updates for event in schedule.events)
+        for limit, most, last, unit in (("virtual_seconds", seconds, end, " s"), ("client_updates", updates, done, "")):
+            if most is not None and last < _NEARLY * most:
+                told = f"run.{limit} = {most:g}: rounds = {settings.rounds} ends the run at {last:.4g}{unit} already"
+                warn(f"{told}; raise rounds to use all of it", SettingWarning, 2)
+    return replace(method, schedule=cut)

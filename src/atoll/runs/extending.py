@@ -33,7 +33,7 @@ def extend(folder: RunFolder, recorder: Recorder) -> None:
         return
     if changed and not differences({**old, **{key: new.get(key) for key in changed}}, settings):
         told = ", ".join(f"{key} was {show(old.get(key))}, is now {show(new.get(key))}" for key in changed)
-        run = {"virtual_seconds": old.get("run.virtual_seconds")}
+        run = {key.removeprefix("run."): old.get(key) for key in LENGTH if key.startswith("run.")}
         first = Experiment(validate(overlay(resolved(settings), {"rounds": old["rounds"], "run": run})))
         if why := _why_not(folder, first, recorder.experiment):
             raise InputError(

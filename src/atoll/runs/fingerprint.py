@@ -16,7 +16,7 @@ from atoll.settings.sections import MAY_DIFFER
 from atoll.settings.validation import Settings
 from atoll.support.wording import show
 
-LENGTH = ("rounds", "run.virtual_seconds")
+LENGTH = ("rounds", "run.virtual_seconds", "run.client_updates")
 """Settings that may be raised when a run resumes, if it begins as a longer one would (`runs/extending.py`)."""
 
 

@@ -190,6 +190,7 @@ class Recorder:
             "final": rows[-1],
             "best_test_accuracy": max(accuracies, default=None),
             **({"stopped": stopped} if stopped else {}),
+            **({"own_seconds": True} if self.experiment.method.own_seconds else {}),
             "events": done,
             "rounds": self.schedule.rounds_done(done),
             "clients": len(self.experiment.population),

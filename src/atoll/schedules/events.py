@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import accumulate, islice
 from operator import attrgetter
 from typing import Any
 
@@ -174,12 +174,20 @@ class Schedule:
         """Return the number of events."""
         return len(self.events)
 
-    def until(self, seconds: float) -> "Schedule":
-        """Return the schedule of the events that are over by this virtual time; none is an `InputError`."""
-        count = bisect_right(self.events, seconds, key=attrgetter("seconds"))
+    def until(self, seconds: float = math.inf, client_updates: float = math.inf) -> "Schedule":
+        """Return the schedule of the events that are over by this virtual time, with at most so many client updates.
+
+        Raises:
+            InputError: there are none.
+        """
+        count, first = bisect_right(self.events, seconds, key=attrgetter("seconds")), self.events[0]
         if not count:
-            first = self.events[0].seconds
-            raise InputError(f"run.virtual_seconds = {seconds:g}: the first event ends after {first:g} s")
+            raise InputError(f"run.virtual_seconds = {seconds:g}: the first event ends after {first.seconds:g} s")
+        if client_updates < math.inf:
+            done = list(accumulate(event.client_updates for event in islice(self.events, count)))
+            count = bisect_right(done, client_updates)
+        if not count:
+            raise InputError(f"run.client_updates = {client_updates}: the first event has {first.client_updates}")
         return replace(self, events=pack(islice(self.events, count)), rounds=self.rounds_done(count))
 
     @property

@@ -5,6 +5,7 @@ run of every panel, as a figure is every curve in every panel. `scales` holds na
 ``[scales.small]``, of the whole file, a panel or a run.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ from pydantic import BaseModel
 
 from atoll.settings.choices import CHOICES, choices_that_take, chosen, method_kind, taken
 from atoll.settings.file_paths import located
+from atoll.settings.sections import NAME
 from atoll.settings.signatures import asks_for
 from atoll.settings.validation import LISTS, Settings, full_model, unused, validate, who_takes, with_plain_names
 from atoll.support.errors import InputError, SettingWarning
@@ -55,7 +57,8 @@ def read_experiment(name: str | Path) -> Table:
         raise InputError(f"experiment {str(name)!r}: is not valid TOML ({error})") from error
     if not table:
         raise InputError(f"experiment {str(name)!r}: is empty; `atoll recipes show quickstart` prints one")
-    return table
+    own = path.stem if re.fullmatch(NAME, path.stem) else None
+    return table if own is None or "name" in table else {"name": own, **table}
 
 
 def recipe_names() -> list[str]:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from atoll.support.errors import InputError
 from atoll.support.limits import BelowOne, Count, NotNegative, Number, Positive, PositiveFloat, Range
 
+NAME = r"^\w[\w.,=() +-]*$"
 MAY_DIFFER = "a run may be resumed with another value"
 """Marks a setting that affects neither a run's bits nor its rows."""
 
@@ -322,6 +323,10 @@ class RunSettings(Section):
     virtual_seconds: PositiveFloat | None = Field(
         None, description="end the run after this much virtual time, or after `rounds` if that comes first"
     )
+    client_updates: Positive | None = Field(
+        None,
+        description="end the run before clients have trained more often than this, or after `rounds`",
+    )
     stop_at: Annotated[str | None, MAY_DIFFER] = Field(
         None,
         description="end the run early: 'test_accuracy >= 0.9', 'test_loss <= 0.1', 'test_loss patience 5' (rounds "
@@ -373,7 +378,7 @@ class Sections(Section):
     """The settings at the top of an experiment file, and its sections; `Settings` checks them."""
 
     name: Annotated[str, MAY_DIFFER] = Field(
-        "experiment", pattern=r"^\w[\w.,=() +-]*$", description="the experiment's name"
+        "experiment", pattern=NAME, description="the experiment's name; of a file, the file's unless it says another"
     )
     label: Annotated[str, MAY_DIFFER] = Field("", description="label of the run's curve in figures")
     panel: Annotated[str, MAY_DIFFER] = Field("", description="panel of the figure in which the run's curve appears")

@@ -60,11 +60,11 @@ def require_reclustering(experiment: Experiment) -> None:
     for other in ("trace_file", "metres_per_round", "recluster_every"):
         if getattr(settings.network, other) is not None:
             raise InputError(f"network.{other}: cannot be used with fleet.recluster_every, which knows no positions")
-    if settings.run.virtual_seconds is not None:
-        raise InputError(
-            f"run.virtual_seconds = {settings.run.virtual_seconds:g}: cannot be used with fleet.recluster_every, which "
-            "changes how long the plan takes; set rounds"
-        )
+    for limit in ("virtual_seconds", "client_updates"):
+        if (most := getattr(settings.run, limit)) is not None:
+            raise InputError(
+                f"run.{limit} = {most:g}: cannot be used with fleet.recluster_every, which changes the plan; set rounds"
+            )
 
 
 class Planner:

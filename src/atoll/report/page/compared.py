@@ -7,6 +7,7 @@ import numpy as np
 from atoll.report.page.markup import Body, Cell, table
 from atoll.report.reading.groups import Group, Panel
 from atoll.report.reading.runs import Run
+from atoll.report.tables.run_tables import OWN_SECONDS, OWN_SECONDS_NOTE
 from atoll.runs.fingerprint import flatten
 
 UNSET = "–"
@@ -31,7 +32,9 @@ def settings_table(groups: Sequence[Group]) -> str:
 def warnings(panels: Sequence[Panel]) -> list[str]:
     """Return a sentence for everything that makes a comparison unfair or incomplete."""
     runs = [run for panel in panels for run in panel.runs]
-    return [*_mixed(panels), *_unfinished(runs), *(text for run in runs for text in _gaps(run))]
+    groups = [group for panel in panels for group in panel.groups if any(run.own_seconds for run in group.runs)]
+    own = [f"{name_of(group)}: {OWN_SECONDS_NOTE.removeprefix(OWN_SECONDS).strip()}" for group in groups]
+    return [*_mixed(panels), *_unfinished(runs), *own, *(text for run in runs for text in _gaps(run))]
 
 
 def name_of(run: Run | Group) -> str:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ class Run:
     further column of numbers. Times are in seconds, accuracies between 0 and 1, counts and bytes cumulative. `tables`
     maps each column of lists, such as counts by cluster, to a list for each row; missing and null are None. `clients`
     maps each metric of single clients to its last values. `finished` says whether the run is complete (its
-    summary.json exists).
+    summary.json exists), and `own_seconds` whether its virtual times are a custom method's own, not the clock's.
     """
 
     folder: Path
@@ -35,6 +36,7 @@ class Run:
     finished: bool
     tables: Tables = field(default_factory=dict)
     clients: Columns = field(default_factory=dict)
+    own_seconds: bool = False
 
 
 class NotBegun(InputError):
@@ -68,7 +70,15 @@ def read_run(folder: Path | str) -> Run:
         finished=(folder / "summary.json").exists(),
         tables=to_tables(records),
         clients=read_clients(folder / "clients.json"),
+        own_seconds=_has_own_seconds(folder / "summary.json"),
     )
+
+
+def _has_own_seconds(summary: Path) -> bool:
+    with suppress(OSError, ValueError):
+        told = read_json(summary, summary.parent)
+        return isinstance(told, dict) and told.get("own_seconds") is True
+    return False
 
 
 def find_runs(paths: Iterable[Path | str]) -> list[Run]:

@@ -15,6 +15,9 @@ from atoll.support.errors import InputError
 MAX_TARGETS = 3
 SAME_WORK = 1.1  # ratio of updates per round up to which rounds count as equal work
 FIRST = "the first measurement that meets it"
+OWN_SECONDS = "*"
+"""Marks runs whose virtual times are their method's own."""
+OWN_SECONDS_NOTE = f"{OWN_SECONDS} Its virtual times are its method's own, not those of the clients' clock."
 STABLE = "the first measurement from which all later ones meet it"
 
 
@@ -34,7 +37,8 @@ class Row:
     """One run's line of the table: its final results, its best accuracy, and the cost of each target.
 
     `final` has the last values of custom evaluation metrics, by column; `stable` says whether a target counts as met
-    only once all later values meet it, and `by_time` whether virtual time compares the runs better than rounds.
+    only once all later values meet it, `by_time` whether virtual time compares the runs better than rounds, and
+    `own_seconds` whether virtual times are a custom method's own.
     """
 
     panel: str
@@ -50,6 +54,12 @@ class Row:
     final: dict[str, float | None] = field(default_factory=dict)
     stable: bool = False
     by_time: bool = False
+    own_seconds: bool = False
+
+    @property
+    def shown_label(self) -> str:
+        """The label, marked if the run is unfinished, or has seconds of its own."""
+        return self.label + OWN_SECONDS * self.own_seconds + " (unfinished)" * (not self.finished)
 
 
 def rounds_to_target(
@@ -84,6 +94,7 @@ def rounds_to_target(
             final={name: _number(values[-1]) for name, values in run.rows.items() if not is_built_in(name)},
             stable=stable,
             by_time=by_time,
+            own_seconds=run.own_seconds,
         )
         for run in runs
     ]

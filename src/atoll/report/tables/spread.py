@@ -58,7 +58,7 @@ class Spread:
     """Runs that differ only in seed and label, and the estimates of their final values, by column.
 
     Only finished runs count; `planned` includes the others. A column is left out unless every finished run has a final
-    value.
+    value. `own_seconds` says whether virtual times are a custom method's own.
     """
 
     panel: str
@@ -68,6 +68,7 @@ class Spread:
     final: dict[str, Estimate]
     targets: tuple[TargetSpread, ...] = ()
     difference: Difference | None = None
+    own_seconds: bool = False
 
 
 def spread_over_seeds(
@@ -141,6 +142,7 @@ def _sum_up(group: Group, rows: Sequence[Row]) -> Spread:
         planned=len(group.runs),
         final={name: estimate(values) for name, values in last.items() if values and np.isfinite(values).all()},
         targets=tuple(_targets(rows)),
+        own_seconds=any(run.own_seconds for run in runs),
     )
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from atoll.report.reading.mean_curves import Band
 from atoll.report.reading.units import byte_unit, time_unit
 from atoll.report.tables.formats import DASH, csv_table, latex_table, markdown_table, rich_table, upright
-from atoll.report.tables.run_tables import Row
+from atoll.report.tables.run_tables import OWN_SECONDS, OWN_SECONDS_NOTE, Row
 from atoll.report.tables.spread import COSTS, USUAL, Difference, Spread
 from atoll.report.tables.writing import MAX_PROBED, as_rich, probes_as_rich, target_name
 from atoll.runs.columns import column_title, is_share
@@ -33,12 +33,12 @@ def final_as_latex(spreads: Sequence[Spread], band: Band = "interval") -> str:
 
 def targets_as_markdown(spreads: Sequence[Spread], band: Band = "interval") -> str:
     """Return the costs of targets over seeds as a Markdown table, a line for each target and setting."""
-    return markdown_table(_target_cells(spreads, band), 1 + _texts(spreads)) + f"\n{targets_note(band)}\n"
+    return markdown_table(_target_cells(spreads, band), 1 + _texts(spreads)) + f"\n{targets_note(spreads, band)}\n"
 
 
 def targets_as_latex(spreads: Sequence[Spread], band: Band = "interval") -> str:
     """Return the costs of targets over seeds as a LaTeX table, a line for each target and setting."""
-    return latex_table(_target_cells(spreads, band), 1 + _texts(spreads), targets_note(band))
+    return latex_table(_target_cells(spreads, band), 1 + _texts(spreads), targets_note(spreads, band))
 
 
 def spread_as_csv(spreads: Sequence[Spread]) -> str:
@@ -60,7 +60,7 @@ def tables_as_rich(rows: Sequence[Row], spreads: Sequence[Spread], band: Band = 
         cells += [[" ".join(filter(None, line[:texts])), *line[texts + 1 :]] for line in lines]
         tables.append(rich_table(upright(cells), 1))
     if any(spread.targets for spread in spreads):
-        tables.append(rich_table(_target_cells(spreads, band), 1 + _texts(spreads), note=targets_note(band)))
+        tables.append(rich_table(_target_cells(spreads, band), 1 + _texts(spreads), note=targets_note(spreads, band)))
     return tables
 
 
@@ -82,9 +82,10 @@ def difference_note(differences: Sequence[Difference]) -> str:
     )
 
 
-def targets_note(band: Band = "interval") -> str:
+def targets_note(spreads: Sequence[Spread], band: Band = "interval") -> str:
     """Return the note below the costs of targets."""
-    return f"Mean ± {_half(band)} over seeds; no mean if a seed missed the target. Time is virtual, bytes up and down."
+    note = f"Mean ± {_half(band)} over seeds; no mean if a seed missed the target. Time is virtual, bytes up and down."
+    return f"{note} {OWN_SECONDS_NOTE}" if any(spread.own_seconds for spread in spreads) else note
 
 
 def show_difference(found: Difference) -> str:
@@ -145,7 +146,9 @@ def _target_cells(spreads: Sequence[Spread], band: Band) -> list[list[str]]:
             own = spread.targets[place]
             costs = [_write(own.costs.get(name), column, band) for name, column in zip(COSTS, columns, strict=True)]
             seeds = f"{own.reached} of {len(spread.seeds)}"
-            cells.append([target_name(target.metric, target.target), *_name(spread, spreads), seeds, *costs])
+            *panel, label = _name(spread, spreads)
+            name = [*panel, label + OWN_SECONDS * spread.own_seconds]
+            cells.append([target_name(target.metric, target.target), *name, seeds, *costs])
     return cells
 
 

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from atoll.report.reading.units import format_bytes, format_seconds
 from atoll.report.tables.formats import DASH, csv_table, latex_table, markdown_table, rich_table, upright
-from atoll.report.tables.run_tables import FIRST, STABLE, Reached, Row
+from atoll.report.tables.run_tables import FIRST, OWN_SECONDS_NOTE, STABLE, Reached, Row
 from atoll.runs.columns import column_title, is_share
 
 MAX_PROBED = 2  # custom metrics beyond which a terminal is too narrow
@@ -28,7 +28,8 @@ def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     `stable` only if true.
     """
     unused = (set() if _has_ari(rows) else {"final_ari"}) | (set() if _probed(rows) else {"final"})
-    unused |= {"by_time"} | (set() if any(row.stable for row in rows) else {"stable"})
+    unused |= {"by_time"} | (set() if any(row.own_seconds for row in rows) else {"own_seconds"})
+    unused |= set() if any(row.stable for row in rows) else {"stable"}
     return [{name: value for name, value in asdict(row).items() if name not in unused} for row in rows]
 
 
@@ -81,7 +82,8 @@ def _note(rows: Sequence[Row], *costs: str) -> str:
         return ""
     told = " / ".join(COSTS[cost] for cost in costs)
     note = f"To a target: {told} of {STABLE if rows[0].stable else FIRST}."
-    return note + (" Virtual time comes first, since rounds differ in work." if _by_time(rows) else "")
+    note += " Virtual time comes first, since rounds differ in work." if _by_time(rows) else ""
+    return f"{note} {OWN_SECONDS_NOTE}" if any(row.own_seconds for row in rows) else note
 
 
 def _texts(rows: Sequence[Row]) -> int:
@@ -116,7 +118,7 @@ def _cells(rows: Sequence[Row], *costs: str, probed: Sequence[str] | None = None
     return [header] + [
         [
             *([row.panel] if panels else []),
-            row.label if row.finished else f"{row.label} (unfinished)",
+            row.shown_label,
             DASH if row.final_train_loss is None else f"{row.final_train_loss:.4g}",
             _percent(row.final_test_accuracy),
             _percent(row.best_test_accuracy),
