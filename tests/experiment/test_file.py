@@ -164,7 +164,15 @@ def test_a_whole_number_is_a_number_but_a_text_is_not(tmp_path: Path) -> None:
 
 def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
     (tmp_path / "exp.toml").write_bytes(b"\xef\xbb\xbfrounds = 3\r\n")
-    assert read_experiment(tmp_path / "exp.toml") == {"rounds": 3}
+    assert read_experiment(tmp_path / "exp.toml") == {"name": "exp", "rounds": 3}
+
+
+@pytest.mark.parametrize(("file", "name"), [("rates 2.toml", "rates 2"), ("ü.toml", "ü"), ("-a.toml", "experiment")])
+def test_an_experiment_has_its_files_name_unless_it_says_another(tmp_path: Path, file: str, name: str) -> None:
+    (tmp_path / file).write_text("rounds = 3")
+    assert make_runs(read_experiment(tmp_path / file))[0].name == name
+    (tmp_path / file).write_text("name = 'mine'")
+    assert make_runs(read_experiment(tmp_path / file))[0].name == "mine"
 
 
 def test_clusters_that_the_method_counts_itself_are_told() -> None:

@@ -73,11 +73,11 @@ def test_there_are_three_tasks_and_the_steps_of_a_secure_sum() -> None:
 @pytest.mark.parametrize("task", sorted(SUMMING))
 def test_without_secure_sums_a_node_takes_no_part_in_any(site: Node, task: str) -> None:
     common: dict[str, Any] = {"settings_digest": DIGEST, "nonce": "ab", "token": "cd"}
-    common |= {"event": 0, "repeat": 0, "cluster": 0}
+    common |= {"event": 0, "repeat": 0, "cluster": 0, "work": "ef"}
     requests = {
         "sum-keys": KeysRequest(**common),
         "sum-shares": SharesRequest(**common, keys=(), threshold=2),
-        "sum-masked": MaskedRequest(**common, drawn_as=0, round=0, clients=(1,), shares={}),
+        "sum-masked": MaskedRequest(**common, drawn_as=0, round=0, clients={"node-1": (1,)}, shares={}),
         "sum-survivors": SurvivorsRequest(**common, survivors=()),
         "sum-unmask": UnmaskRequest(**common, signatures={}),
     }

@@ -20,7 +20,8 @@ from atoll.report.figures import plot
 from atoll.report.figures.before_training import MANY_BARS, plot_clusters, plot_gantt, plot_shares
 from atoll.report.figures.curves import plot_curves
 from atoll.report.figures.style import figure_width, lay_out_legend, line_styles
-from atoll.report.reading.runs import Run, find_runs, overlay, read_run
+from atoll.report.reading.groups import overlay
+from atoll.report.reading.runs import Run, find_runs, read_run
 from atoll.report.reading.units import format_count, time_unit
 from atoll.report.report_files import save_figure, write_report
 from atoll.report.tables.run_tables import rounds_compare, rounds_to_target

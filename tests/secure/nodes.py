@@ -17,7 +17,7 @@ _KEYS: dict[str, tuple[Any, str]] = {}
 
 
 def instance(**changes: Any) -> Instance:
-    return replace(Instance("d1", "aa", event=3, repeat=1, cluster=2), **changes)
+    return replace(Instance("d1", "aa", event=3, repeat=1, cluster=2, work="bb"), **changes)
 
 
 def public_lines(names: Iterable[str]) -> dict[str, str]:

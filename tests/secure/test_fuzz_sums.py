@@ -66,7 +66,7 @@ def summation(wire: Wire, before: str) -> Summation:
     """Return a server's side of a sum, to which all that nodes replied before a step has been told."""
     cohort = Cohort(0, 0, 0, 0, np.arange(6), np.full(6, 40.0), 240.0, MADE.training.initial_models()[0])
     known = identities(NAMES)["node-0"].peers
-    made = begin(cohort, dict(enumerate(NAMES)), set(), agreement_of(MADE), known, {})
+    made = begin(cohort, dict(enumerate(NAMES)), set(), agreement_of(MADE), known, {}, b"")
     sent = next(each for task, _, each in wire.sent if task == "sum-keys")
     made.collector.instance = decode(sent, KeysRequest)[0].instance
     for step in STEPS[: TASKS.index(before)]:

@@ -1,6 +1,6 @@
 """The protocol of secure sums by itself: the sum is right whoever is lost, and nothing else is told."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from scipy.stats import chi2, chisquare
 
 from atoll.secure.collector import Collector
 from atoll.secure.crypto import Forged, agree, make_pair, mask, seal, sign, unseal, verify
-from atoll.secure.field import PRIME, join, split
+from atoll.secure.field import PRIME, join, recover, split
 from atoll.secure.participant import Participant, Revealed, own_mask_key, pair_mask
 from atoll.secure.roster import Keys, NotSummed, Roster, threshold_of
 from tests.secure.nodes import STEPS, Meeting, drawn, identities, instance, names_of, plain
@@ -314,18 +314,76 @@ def test_who_lies_to_the_server_is_out_or_found_out() -> None:
         kept.take_dealt({"node-0": {"node-1": b""}, "node-2": {}})
 
 
-@pytest.mark.parametrize("kind", ["own", "others"])
-def test_false_shares_give_no_sum(kind: str) -> None:
-    meeting = Meeting(drawn(4, 4), {"mask": ["node-3"]})
+def by_chance(node: Participant) -> int:
+    return int.from_bytes(node._identity.name.encode())
+
+
+def lying(
+    kind: str, error: Callable[[Participant], int] = by_chance
+) -> Callable[[Participant, dict[str, bytes]], Revealed]:
+    """Return the last step of a node that changes all shares of one kind."""
     plainly = Participant.reveal
 
-    def lying(self: Participant, signatures: dict[str, bytes]) -> Revealed:
+    def reveal(self: Participant, signatures: dict[str, bytes]) -> Revealed:
         found = plainly(self, signatures)
-        return replace(found, **{kind: {name: share + 1 for name, share in getattr(found, kind).items()}})
+        shares = getattr(found, kind).items()
+        return replace(found, **{kind: {name: (share + error(self)) % PRIME for name, share in shares}})
 
-    meeting.nodes["node-0"].reveal = lying.__get__(meeting.nodes["node-0"])  # type: ignore[method-assign]
-    with pytest.raises(NotSummed, match=r"false shares of the (mask|key) of node"):
+    return reveal
+
+
+@pytest.mark.parametrize("kind", ["own", "others"])
+@pytest.mark.parametrize("liars", [["node-0"], ["node-0", "node-4"]])
+def test_false_shares_are_found_as_long_as_enough_are_true(kind: str, liars: list[str]) -> None:
+    numbers = drawn(9, 4)
+    meeting = Meeting(numbers, {"mask": ["node-8"]})
+    for name in liars:
+        meeting.nodes[name].reveal = lying(kind).__get__(meeting.nodes[name])  # type: ignore[method-assign]
+    total = meeting.carry_out()
+    assert (total == plain(numbers, names_of(8))).all()
+    assert sorted(meeting.collector.false) == liars
+
+
+def test_liars_together_do_not_have_others_blamed() -> None:
+    """Here their errors cancel in the secret that some sets of shares give, into which other shares do not fit."""
+    meeting = Meeting(drawn(9, 4), {"mask": ["node-8"]})
+    for name in ("node-0", "node-4"):
+        told = lying("own", lambda _: 1)
+        meeting.nodes[name].reveal = told.__get__(meeting.nodes[name])  # type: ignore[method-assign]
+    meeting.carry_out()
+    assert meeting.collector.false.keys() <= {"node-0", "node-4"}
+
+
+def test_where_too_many_shares_are_false_there_is_no_sum() -> None:
+    meeting = Meeting(drawn(4, 4))
+    for name in ("node-0", "node-1"):
+        meeting.nodes[name].reveal = lying("own").__get__(meeting.nodes[name])  # type: ignore[method-assign]
+    with pytest.raises(NotSummed, match=r"node 'node-0' dealt false shares of its mask"):
         meeting.carry_out()
+
+
+def test_who_deals_false_shares_is_found() -> None:
+    """Its mask is made from a secret other than the one that it has committed itself to."""
+    meeting = Meeting(drawn(6, 4))
+    plainly = meeting.nodes["node-2"].deal
+
+    def dealing(keys: Collection[Keys], threshold: int) -> dict[str, bytes]:
+        meeting.nodes["node-2"]._secret = b"7" * 32
+        return plainly(keys, threshold)
+
+    meeting.nodes["node-2"].deal = dealing  # type: ignore[method-assign]
+    with pytest.raises(NotSummed, match=r"node 'node-2' dealt false shares of its mask") as caught:
+        meeting.carry_out()
+    assert caught.value.about == "node-2"
+    assert meeting.collector.false == {"node-2": "dealt false shares of its mask"}
+
+
+def test_false_shares_of_many_nodes_are_found_by_trying() -> None:
+    """Too many sets of shares to try them all."""
+    secret = b"s" * 32
+    shares = dict(enumerate(split(secret, 67, 100), start=1))
+    assert recover(shares | {3: 1, 50: 2, 99: 3}, 67, secret.__eq__) == (secret, {3, 50, 99})
+    assert recover(shares | dict.fromkeys(range(1, 40), 5), 67, secret.__eq__) is None
 
 
 def test_seals_and_signatures_hold() -> None:

@@ -10,14 +10,33 @@ import pytest
 import torch
 
 from atoll import Experiment, InputError, RunError
-from atoll.fleet.agreed.messages import LossesRequest, Refusal, TrainRequest, decode, decode_reply, encode, pack
-from atoll.fleet.agreed.sum_messages import KeysReply, MaskedReply, MaskedRequest, SharesRequest, SurvivorsRequest
+from atoll.fleet.agreed.messages import (
+    LossesRequest,
+    Refusal,
+    TrainRequest,
+    body_of,
+    decode,
+    decode_reply,
+    encode,
+    pack,
+)
+from atoll.fleet.agreed.sum_messages import (
+    KeysReply,
+    MaskedReply,
+    MaskedRequest,
+    SharesReply,
+    SharesRequest,
+    SurvivorsRequest,
+    UnmaskReply,
+)
 from atoll.fleet.agreed.transport import Failure
 from atoll.fleet.node.handlers import answer
 from atoll.fleet.node.node import open_site
 from atoll.fleet.node.shards import write_shards
+from atoll.fleet.server.secure_sums import STEPS
 from atoll.runs.variants import replaying
 from atoll.secure.crypto import make_pair
+from atoll.secure.field import BYTES
 from atoll.secure.fixed import MASKED, flat
 from tests.fleets import agreement_of
 from tests.memory_fleet import Fault, MemoryFleet
@@ -251,6 +270,130 @@ def test_a_server_that_cheats_gets_no_shares(what: str, tmp_path: Path) -> None:
     if count == 6:
         assert not any(task == "sum-unmask" for task, _, _ in wire.replies)
         assert last_row(tmp_path / "fleet")["client_updates"] == 0
+
+
+class Unequal(Wire):
+    """A server that has node 0 work on something else than the others, under one digest or two."""
+
+    def __init__(self, fleet: MemoryFleet, change: Callable[[MaskedRequest, bytes], tuple[MaskedRequest, bytes]]):
+        super().__init__(fleet)
+        self.altered = change
+
+    def _answer(self, name: str, task: str, payload: bytes) -> bytes | Failure | None:
+        if task == "sum-masked" and name != "node-0":
+            request, _ = decode(payload, MaskedRequest)
+            payload = encode(*self.altered(request, body_of(payload)))
+        return super()._answer(name, task, payload)
+
+
+def with_dead_units(request: MaskedRequest, body: bytes) -> tuple[MaskedRequest, bytes]:
+    """Send a model whose updates are zero but for its last layer's bias."""
+    (model,) = decode(encode(request, body), MaskedRequest)[1]
+    return request, pack([{name: torch.full_like(each, -1e3) for name, each in model.items()}])
+
+
+UNEQUAL: dict[str, Callable[[MaskedRequest, bytes], tuple[MaskedRequest, bytes]]] = {
+    "another model": with_dead_units,
+    "another round": lambda request, body: (request.model_copy(update={"round": request.round + 1}), body),
+    "other random numbers": lambda request, body: (request.model_copy(update={"drawn_as": 9}), body),
+    "other clients": lambda request, body: (
+        request.model_copy(update={"clients": request.clients | {"node-0": (0, 1)}}),
+        body,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", thinned(UNEQUAL, 1))
+def test_nodes_that_are_sent_different_work_mask_nothing(what: str, tmp_path: Path) -> None:
+    """Else the sum would be node 0's update, and what the server knows of the others'."""
+    made = summed(**ONE_CLUSTER, rounds=1)
+    wire = Unequal(fleet_of(made, tmp_path / "data"), UNEQUAL[what])
+    carry_out(made, tmp_path / "fleet", wire)
+    assert last_row(tmp_path / "fleet")["refused_wrong_work"] == 5
+    assert not any(task in ("sum-survivors", "sum-unmask") for task, _, _ in wire.sent)
+    assert last_row(tmp_path / "fleet")["client_updates"] == 0
+
+
+def test_nodes_that_sign_for_different_work_mask_nothing(tmp_path: Path) -> None:
+    """A server that also tells each node the digest of the work that it gets."""
+    made = summed(**ONE_CLUSTER, rounds=1)
+
+    def two(task: str, name: str, head: bytes) -> bytes:
+        step = next((each for each in STEPS if each.task == task), None)
+        if step is None:
+            return head
+        request, _ = decode(head, step.request)
+        return encode(request.model_copy(update={"work": "ab" if name == "node-0" else request.work}))
+
+    wire = Wire(fleet_of(made, tmp_path / "data"), two)
+    carry_out(made, tmp_path / "fleet", wire)
+    masked = {name for task, name, _ in wire.replies if task == "sum-unmask"}
+    assert "node-0" not in masked
+    kept = last_row(tmp_path / "fleet")
+    assert (kept["refused_wrong_keys"] + kept.get("refused_too_few", 0), kept["client_updates"]) in ((6, 0), (1, 5))
+
+
+def rosters(task: str, name: str, head: bytes) -> bytes:
+    """Show node 5 to half of the nodes only."""
+    if task != "sum-shares" or name in ("node-0", "node-1", "node-2"):
+        return head
+    request, _ = decode(head, SharesRequest)
+    return encode(request.model_copy(update={"keys": tuple(each for each in request.keys if each.name != "node-2")}))
+
+
+def test_nodes_that_are_shown_different_rosters_mask_nothing(tmp_path: Path) -> None:
+    made = summed(**ONE_CLUSTER, rounds=1)
+    wire = Wire(fleet_of(made, tmp_path / "data"), rosters)
+    carry_out(made, tmp_path / "fleet", wire)
+    assert not any(task == "sum-unmask" for task, _, _ in wire.sent)
+    assert last_row(tmp_path / "fleet")["client_updates"] == 0
+
+
+def revealing_false_shares(site: Any, task: str, content: bytes) -> bytes:
+    if task != "sum-unmask":
+        return content
+    head, _ = decode(content, UnmaskReply)
+    return encode(head.model_copy(update={"own": dict.fromkeys(head.own, "07" * BYTES)}))
+
+
+def sealing_junk(site: Any, task: str, content: bytes) -> bytes:
+    if task != "sum-shares":
+        return content
+    head, _ = decode(content, SharesReply)
+    return encode(head.model_copy(update={"shares": dict.fromkeys(head.shares, "07" * 90)}))
+
+
+def changing_its_secret(site: Any, task: str, content: bytes) -> bytes:
+    if task == "sum-keys":
+        for each in site.sums._open.values():
+            each._secret = b"7" * 32
+    return content
+
+
+FALSE: dict[str, tuple[Callable[[Any, str, bytes], bytes], str, tuple[int, int]]] = {
+    "reveals false shares": (revealing_false_shares, "revealed a false share of the mask of node 'node-0'", (6, 5)),
+    "seals junk": (sealing_junk, "dealt shares that 5 nodes cannot open", (0, 5)),
+    "deals shares of another secret": (changing_its_secret, "dealt false shares of its mask", (0, 5)),
+}
+
+
+@pytest.mark.parametrize("what", thinned(FALSE, 1))
+def test_who_breaks_the_protocol_is_named_and_in_no_further_sum(what: str, tmp_path: Path) -> None:
+    """The event in which it is found may be lost; the next has the sum of the others, and their bits."""
+    change, told, counts = FALSE[what]
+    made = summed(**ONE_CLUSTER, rounds=3)
+    fleet = fleet_of(made, tmp_path / "data")
+    site = fleet.sites["node-1"]
+    fleet.faults = {"node-1": lambda task, _, honest: change(site, task, honest())}
+    said = sentences(made, tmp_path / "fleet", fleet)
+    assert f"node 'node-1' {told}: it is in no further secure sum of this run" in said
+    rows = [json.loads(line) for line in (tmp_path / "fleet" / "metrics.jsonl").read_bytes().splitlines()]
+    done = [row["client_updates"] for row in rows]
+    first, then = counts
+    assert done == [0, first, first + then, first + 2 * then]
+    assert rows[-1]["refused_wrong_keys"] >= 2
+    carry_out(replaying(made, tmp_path / "fleet" / "happened.jsonl"), tmp_path / "replayed", None)
+    assert same_bits(tmp_path / "fleet", tmp_path / "replayed")
 
 
 def code_of(content: bytes) -> str:

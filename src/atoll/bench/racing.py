@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from queue import Empty, Queue
 from threading import Thread
 from typing import IO, Any, Self
@@ -119,13 +119,6 @@ def _result(case: Case, racer: "Racer", plain: "Racer", product: "Racer") -> Rac
     return RaceResult(case.name, name, tuple(racer.seconds), speed, gflops, gflops / best, racer.memory_bytes)
 
 
-def _told(case: Case) -> dict[str, Any]:
-    """Return what another process is told of a case: what is not usual, as its code may be older than other fields."""
-    usual = Case(case.model, case.clients)
-    unusual = {name: value for name, value in asdict(case).items() if value != getattr(usual, name)}
-    return {"model": case.model, "clients": case.clients, **unusual}
-
-
 class Racer:
     """A contender's process. After a failure, which is kept in `failure`, it does nothing more."""
 
@@ -162,7 +155,7 @@ class Racer:
         if not self.contender.command:
             return Fork(self.contender.name, self.case, self._errors)
         return subprocess.Popen(
-            [*self.contender.command, json.dumps(_told(self.case))],
+            [*self.contender.command, json.dumps(self.case.told)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

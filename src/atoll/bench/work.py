@@ -7,7 +7,8 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,13 @@ class Case:
         """The case's name in tables and filters, such as ``mlp, 10 clients``."""
         several = f"{self.clusters} clusters of " if self.clusters > 1 else ""
         return f"{self.model}, {several}{self.clients} clients" + (f", {self.steps} step" if self.steps == 1 else "")
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The fields that are not the usual ones, for another process, whose code may be older than other fields."""
+        usual = Case(self.model, self.clients)
+        unusual = {name: value for name, value in asdict(self).items() if value != getattr(usual, name)}
+        return {"model": self.model, "clients": self.clients, **unusual}
 
     @property
     def members(self) -> list[range]:

@@ -109,7 +109,8 @@ def _place_of(folder: Path | None, otherwise: Path | None) -> Path | None:
 
 def _read(folders: Sequence[Path], is_overlay: bool) -> "tuple[Sequence[Run], list[str]]":
     """Return the runs, and a notice of each that was left out; also print these."""
-    from atoll.report.reading.runs import find_readable, overlay, run_folders
+    from atoll.report.reading.groups import overlay
+    from atoll.report.reading.runs import find_readable, run_folders
 
     runs, faults = find_readable(folders)
     read = {run.folder for run in runs}

@@ -56,6 +56,11 @@ class Cohort:
     states: Mapping[int, Model] = field(default_factory=dict)
 
     @property
+    def draws(self) -> int:
+        """The event in the key of random numbers."""
+        return self.event if self.drawn_as is None else self.drawn_as
+
+    @property
     def tasks(self) -> list[ClientTask]:
         """One task per client, in order, for the first of the intra-cluster rounds."""
         common = self.event, self.round, self.repeat, self.cluster

@@ -15,7 +15,8 @@ from threading import Lock
 from typing import Any
 
 from atoll.report.page import Content, Scenes, make_content, policy, render
-from atoll.report.reading.runs import overlay, read_begun, run_folders
+from atoll.report.reading.groups import overlay
+from atoll.report.reading.runs import read_begun, run_folders
 from atoll.support.errors import InputError
 
 REST = 10.0  # reading takes at most 1 part in 10 of the time, since the runs share the machine

@@ -1,12 +1,13 @@
 """The server's side of one secure sum: the nodes left after each step, and finally the sum, which is all it learns."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from atoll.secure.crypto import Forged, Numbers, commit, mask, public_of, verify
-from atoll.secure.field import join
+from atoll.secure.field import join, recover
 from atoll.secure.participant import Revealed, own_mask_key, pair_mask
 from atoll.secure.roster import Instance, Keys, NotSummed, Roster, threshold_of
 
@@ -23,6 +24,7 @@ class Collector:
         instance: the sum.
         threshold: number of nodes that must answer in each step.
         left: the nodes that have answered so far.
+        false: nodes that dealt or revealed false shares, and which; a sum survives as many as it may lose.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Collector:
         self._known, self._planned = known, len(known) if planned is None else planned
         self.threshold = threshold_of(threshold_share, self._planned)
         self.left: tuple[str, ...] = tuple(sorted(known))
-        self._dealt: Mapping[str, Mapping[str, bytes]] = {}
+        self.false: dict[str, str] = {}
         self._masked: Mapping[str, Numbers] = {}
 
     @property
@@ -84,7 +86,7 @@ class Collector:
         """Take the shares that nodes reveal; return the sum of the numbers that have arrived, modulo 2^64.
 
         Raises:
-            NotSummed: too few nodes have answered; or some shares are false.
+            NotSummed: too few nodes have answered; or too many shares are false.
         """
         lost = [name for name in self._holding if name not in self._masked]
         wanted = set(self._masked), set(lost)
@@ -121,19 +123,27 @@ class Collector:
         return True
 
     def _own_mask(self, name: str, shares: Mapping[str, int], count: int) -> Numbers:
-        secret = self._joined(shares)
-        if secret is None or commit(secret) != self.roster.by_name[name].commitment:
-            raise NotSummed("wrong_keys", f"nodes revealed false shares of the mask of node {name!r}")
+        secret = self._joined(name, shares, "mask", lambda found: commit(found) == self.roster.by_name[name].commitment)
         return mask(own_mask_key(self.roster, name, secret), count)
 
     def _masking_key(self, name: str, shares: Mapping[str, int]) -> bytes:
-        private = self._joined(shares)
-        if private is None or public_of(private) != self.roster.by_name[name].masking:
-            raise NotSummed("wrong_keys", f"nodes revealed false shares of the key of node {name!r}")
-        return private
+        return self._joined(name, shares, "key", lambda found: public_of(found) == self.roster.by_name[name].masking)
 
-    def _joined(self, shares: Mapping[str, int]) -> bytes | None:
-        try:
-            return join({self.roster.places[name]: share for name, share in shares.items()})
-        except ValueError:
-            return None
+    def _joined(self, name: str, shares: Mapping[str, int], what: str, is_secret: Callable[[bytes], bool]) -> bytes:
+        """Return a node's secret, and note whose shares of it are false.
+
+        Raises:
+            NotSummed: too few are true; since most nodes are honest, the node itself has dealt false ones.
+        """
+        at = {self.roster.places[other]: other for other in shares}
+        placed = {place: shares[other] for place, other in at.items()}
+        with suppress(ValueError):
+            if is_secret(secret := join(placed)):
+                return secret
+        if (found := recover(placed, self.threshold, is_secret)) is None:
+            self.false[name] = f"dealt false shares of its {what}"
+            raise NotSummed("wrong_keys", f"node {name!r} {self.false[name]}", name)
+        secret, wrong = found
+        for place in wrong:
+            self.false.setdefault(at[place], f"revealed a false share of the {what} of node {name!r}")
+        return secret

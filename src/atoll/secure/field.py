@@ -1,13 +1,18 @@
 """Secret sharing: any `threshold` shares recover the secret, fewer reveal nothing (Shamir 1979)."""
 
+import math
+import random
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
+from itertools import combinations
 
 PRIME = 2**256 + 297
 """The smallest prime above all 32-byte secrets."""
 
 BYTES = 33  # of a share
+TRIED = 300  # sets of shares, to find a secret among false ones
 
 
 def split(secret: bytes, threshold: int, count: int) -> list[int]:
@@ -37,15 +42,56 @@ def join(shares: Mapping[int, int]) -> bytes:
     return secret.to_bytes(32)
 
 
-@lru_cache(maxsize=16)  # a sum's secrets are all joined from shares at the same places
-def _weights(places: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the weights of shares at these places in a polynomial's value at 0."""
+def recover(
+    shares: Mapping[int, int], threshold: int, is_secret: Callable[[bytes], bool]
+) -> tuple[bytes, set[int]] | None:
+    """Return the secret although some shares are false, and the places of those; None if it is not found.
+
+    Sets of `threshold` shares are tried: all if they are few, else `TRIED` of them, until one gives the secret. So it
+    is found if enough shares are true, unless so many of many are false that none of those sets has only true ones.
+    Shares are false if they fit no set that gives the secret: false ones chosen together could give it with true ones.
+
+    Args:
+        shares: at least the threshold, by their places.
+        threshold: number of shares that recover the secret.
+        is_secret: returns whether a text is the secret.
+
+    >>> shares = dict(enumerate(split(b"s" * 32, 3, 5), start=1)) | {2: 7}
+    >>> recover(shares, 3, (b"s" * 32).__eq__) == (b"s" * 32, {2})
+    True
+    """
+    places = tuple(shares)
+    are_few = math.comb(len(places), threshold) <= TRIED
+    found, wrong = None, set(places)
+    for some in combinations(places, threshold) if are_few else _drawn(places, threshold):
+        own = {place: shares[place] for place in some}
+        with suppress(ValueError):
+            if is_secret(secret := join(own)):
+                found, wrong = secret, {at for at in wrong if _interpolate(own, at) != shares[at]}
+                if not are_few:
+                    break
+    return None if found is None else (found, wrong)
+
+
+def _drawn(places: tuple[int, ...], size: int) -> Iterator[tuple[int, ...]]:
+    rng = random.Random(0)
+    return (tuple(sorted(rng.sample(places, size))) for _ in range(TRIED))
+
+
+def _interpolate(shares: Mapping[int, int], at: int) -> int:
+    weights = zip(shares.values(), _weights(tuple(shares), at), strict=True)
+    return shares[at] if at in shares else sum(share * weight for share, weight in weights) % PRIME
+
+
+@lru_cache(maxsize=256)  # a sum's secrets are all joined from shares at the same places
+def _weights(places: tuple[int, ...], at: int = 0) -> tuple[int, ...]:
+    """Return the weights of shares at these places in a polynomial's value at another place."""
     weights = []
     for place in places:
         above = below = 1
         for other in places:
             if other != place:
-                above, below = above * other % PRIME, below * (other - place) % PRIME
+                above, below = above * (other - at) % PRIME, below * (other - place) % PRIME
         weights.append(above * pow(below, -1, PRIME))
     return tuple(weights)
 

@@ -194,9 +194,9 @@ class Participant:
         try:
             text = unseal(self._sealing_key(roster, name, self._identity.name), sealed, roster.context)
         except Forged:
-            raise NotSummed("wrong_keys", f"node {name!r} has not sealed its shares for this sum") from None
+            raise NotSummed("wrong_keys", f"node {name!r} has not sealed its shares for this sum", name) from None
         if len(text) != 2 * BYTES:
-            raise NotSummed("wrong_keys", f"the shares of node {name!r} are malformed")
+            raise NotSummed("wrong_keys", f"the shares of node {name!r} are malformed", name)
         return int.from_bytes(text[:BYTES]), int.from_bytes(text[BYTES:])
 
 

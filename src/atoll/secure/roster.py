@@ -13,16 +13,17 @@ from atoll.secure.crypto import Forged, verify
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
-Code = Literal["replayed", "wrong_keys", "too_few"]
+Code = Literal["replayed", "wrong_keys", "wrong_work", "too_few"]
 
 
 class NotSummed(Exception):
     """A sum that fails, or an answer that is withheld, and why."""
 
-    def __init__(self, code: Code, told: str) -> None:
-        """Give the reason as a code and as a sentence."""
+    def __init__(self, code: Code, told: str, about: str | None = None) -> None:
+        """Give the reason as a code and as a sentence, and the node at fault, if it is known."""
         super().__init__(told)
         self.code: Code = code
+        self.about = about
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Instance:
         event: number of the event.
         repeat: number of the intra-cluster round within it.
         cluster: the cluster whose clients take part.
+        work: digest of the start model, the round and the clients, which must be the same for all nodes.
     """
 
     digest: str
@@ -42,11 +44,12 @@ class Instance:
     event: int
     repeat: int
     cluster: int
+    work: str
 
     def text(self, purpose: str, *more: object) -> bytes:
         """Return the text to derive keys for, or to sign."""
-        own = [self.digest, self.token, self.event, self.repeat, self.cluster]
-        return json.dumps(["atoll secure sum 1", purpose, *own, *more], default=bytes.hex).encode()
+        own = [self.digest, self.token, self.event, self.repeat, self.cluster, self.work]
+        return json.dumps(["atoll secure sum 2", purpose, *own, *more], default=bytes.hex).encode()
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ RefusalCode = Literal[
     "failed",
     "replayed",
     "wrong_keys",
+    "wrong_work",
     "too_few",
     "out_of_range",
 ]
@@ -48,10 +49,11 @@ class Unreadable(ValueError):
 class Refused(Exception):
     """A node declines a task."""
 
-    def __init__(self, code: RefusalCode, told: str = "") -> None:
-        """Give a code for the server and a text for the node's owner."""
+    def __init__(self, code: RefusalCode, told: str = "", about: str | None = None) -> None:
+        """Give a code for the server, a text for the node's owner, and the name of another node that is at fault."""
         super().__init__(told or code)
         self.code: RefusalCode = code
+        self.about = about
 
 
 class Header(BaseModel):
@@ -188,10 +190,11 @@ class LossesReply(Header):
 
 
 class Refusal(Header):
-    """Why a node declines a task; it contains no free text."""
+    """Why a node declines a task, and which other node is at fault, if one is; it contains no free text."""
 
     kind: Literal["refused"] = "refused"
     code: RefusalCode
+    about: Annotated[str, Field(pattern=r"^[\w.-]{1,64}$")] | None = None
 
 
 AnyHeader = TypeVar("AnyHeader", bound=Header)
@@ -222,6 +225,15 @@ def decode(message: bytes, kind: type[AnyHeader]) -> tuple[AnyHeader, list[Model
     """
     head, models = _read(message, TypeAdapter(kind))
     return head, models
+
+
+def body_of(message: bytes) -> bytes:
+    """Return a message's packed models.
+
+    Raises:
+        Unreadable: as in `decode`.
+    """
+    return _cut(message)[1]
 
 
 def decode_reply(message: bytes, kind: type[AnyHeader]) -> tuple[AnyHeader | Refusal, list[Model]]:

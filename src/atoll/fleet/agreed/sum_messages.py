@@ -1,5 +1,8 @@
 """Messages of a secure sum: a request and a reply for each of its five steps."""
 
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -14,6 +17,19 @@ Bytes = Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,200}$")]
 ByNode = dict[Name, Bytes]
 
 
+def work_of(start: bytes, drawn_as: int, round_: int, clients: Mapping[str, Sequence[int]]) -> str:
+    """Return the digest of a sum's work, with which nodes sign their keys: so none masks for another than the others.
+
+    Args:
+        start: the packed start model.
+        drawn_as: the event for which random numbers are drawn.
+        round_: the event's round.
+        clients: each node's.
+    """
+    told = json.dumps([drawn_as, round_, sorted((name, list(own)) for name, own in clients.items())])
+    return sha256(sha256(start).digest() + told.encode()).hexdigest()
+
+
 class SumRequest(Header):
     """Asks a node for a step of a secure sum.
 
@@ -24,6 +40,7 @@ class SumRequest(Header):
         event: number of the event.
         repeat: number of the intra-cluster round within the event.
         cluster: the clients' cluster.
+        work: of the sum (`work_of`).
     """
 
     settings_digest: Token
@@ -32,11 +49,12 @@ class SumRequest(Header):
     event: Count
     repeat: Count
     cluster: Count
+    work: Token
 
     @property
     def instance(self) -> Instance:
         """The sum."""
-        return Instance(self.settings_digest, self.token, self.event, self.repeat, self.cluster)
+        return Instance(self.settings_digest, self.token, self.event, self.repeat, self.cluster, self.work)
 
 
 class KeysRequest(SumRequest):
@@ -87,14 +105,14 @@ class MaskedRequest(SumRequest):
     Attributes:
         drawn_as: replaces the event in the key of random numbers; differs only in live asynchronous runs.
         round: the event's round.
-        clients: the clients to train.
+        clients: the clients of each node in the sum, which trains its own.
         shares: shares that other nodes dealt to this one.
     """
 
     kind: Literal["sum-masked"] = "sum-masked"
     drawn_as: Count
     round: Count
-    clients: Annotated[tuple[Count, ...], Field(min_length=1)]
+    clients: dict[Name, Annotated[tuple[Count, ...], Field(min_length=1)]]
     shares: ByNode
 
 

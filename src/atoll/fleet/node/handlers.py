@@ -44,13 +44,14 @@ def answer(side: Side, store: Store, task: str, payload: bytes, tell: Callable[[
     may be private. The owner sees a line for every task: when, what, and how often so far.
     """
     code: RefusalCode
+    about = None
     try:
         handler = HANDLERS.get(task)
         if handler is None:
             raise Refused("unknown_task", f"a task {task!r:.40}, which there is not")
         done = handler(side, store, payload)
     except Refused as refused:
-        code, told = refused.code, str(refused)
+        code, told, about = refused.code, str(refused), refused.about
     except Unreadable:
         code = told = "unreadable"
     except AtollError as error:  # usually a full disk
@@ -62,7 +63,7 @@ def answer(side: Side, store: Store, task: str, payload: bytes, tell: Callable[[
         tell(f"{_now()} {done.told}")
         return done.reply
     tell(f"{_now()} refused {task!r:.40}: {told}")
-    return encode(Refusal(code=code))
+    return encode(Refusal(code=code, about=about))
 
 
 def describe(side: Side, store: Store, payload: bytes) -> Done:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from atoll.aggregation.fixed_point import OutOfRange
-from atoll.fleet.agreed.messages import Refused, decode, encode, pack
+from atoll.fleet.agreed.messages import Refused, body_of, decode, encode, pack
 from atoll.fleet.agreed.sum_messages import (
     KeysReply,
     KeysRequest,
@@ -21,6 +21,7 @@ from atoll.fleet.agreed.sum_messages import (
     UnmaskReply,
     UnmaskRequest,
     WorkDone,
+    work_of,
 )
 from atoll.fleet.node.node import Node, Side
 from atoll.fleet.node.open_sums import OpenSums
@@ -56,11 +57,14 @@ def deal_shares(side: Side, store: Store, payload: bytes) -> Done:
 def train_masked(side: Side, store: Store, payload: bytes) -> Done:
     """Train clients from the model in the payload; reply with the masked sum of their updates."""
     request, models, site, sums = _open(side, payload, MaskedRequest)
-    if len(set(request.clients)) < len(request.clients):
-        raise Refused("wrong_client", "a client twice in one sum")
-    for client in request.clients:
+    clients = request.clients.get(sums.identity.name, ())
+    if not clients or len(set(clients)) < len(clients):
+        raise Refused("wrong_client", "a client twice in one sum, or none of this node")
+    for client in clients:
         require_client(site, client)
     (start,) = require_form(site, models, count=1)
+    if work_of(body_of(payload), request.drawn_as, request.round, request.clients) != request.work:
+        raise Refused("wrong_work", "secure sum: a model, round or clients other than those that all nodes have signed")
     with _refusing():
         participant = sums.find(request.instance)
         participant.take({name: bytes.fromhex(sealed) for name, sealed in request.shares.items()})
@@ -118,7 +122,7 @@ def _refusing() -> Iterator[None]:
     try:
         yield
     except NotSummed as error:
-        raise Refused(error.code, f"secure sum: {error}") from error
+        raise Refused(error.code, f"secure sum: {error}", error.about) from error
     except OutOfRange as error:
         raise Refused("out_of_range", str(error)) from error
 
@@ -127,8 +131,9 @@ def _train_all(site: Node, store: Store, request: MaskedRequest, start: Model) -
     """Return the weighted integer sum of all clients' updates, and each client's work."""
     fixed = site.agreement.fixed
     assert fixed is not None, "a node takes part in sums only then"
+    assert site.sums is not None, "likewise"
     total, work, weight = Model(), list[WorkDone](), 0
-    for client in request.clients:
+    for client in request.clients[site.sums.identity.name]:
         update, done = _train(site, store, request, client, start)
         own = done.samples if fixed.by_samples else 1
         total = {name: total[name].add_(each, alpha=own) if total else each * own for name, each in update.items()}

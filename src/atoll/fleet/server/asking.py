@@ -24,7 +24,7 @@ def head_to_train(digest: str, cohort: Cohort, asked: Expected, resumable: Itera
         settings_digest=digest,
         nonce=asked.nonce,
         event=cohort.event,
-        drawn_as=cohort.event if cohort.drawn_as is None else cohort.drawn_as,
+        drawn_as=cohort.draws,
         round=cohort.round,
         repeat=cohort.repeat,
         cluster=cohort.cluster,

@@ -3,7 +3,7 @@
 import math
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from atoll.aggregation.fixed_point import FixedPoint
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.fleet.agreed.agreement import Agreement
-from atoll.fleet.agreed.sum_messages import WorkDone
+from atoll.fleet.agreed.sum_messages import WorkDone, work_of
 from atoll.fleet.server.replies import Reason
 from atoll.local.models import Form
 from atoll.secure.collector import Collector
@@ -40,6 +40,8 @@ class Summation:
         work: work of each node whose masked numbers arrived.
         seconds: from request to reply, by node.
         why: why the sum failed; empty if it has not.
+        excluded: clients whose nodes broke the protocol before, and so are in no sum.
+        accused: by node, those that had from it shares that they could not open.
     """
 
     cohort: Cohort
@@ -54,6 +56,8 @@ class Summation:
     work: dict[str, tuple[WorkDone, ...]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     why: str = ""
+    excluded: frozenset[int] = frozenset()
+    accused: dict[str, set[str]] = field(default_factory=dict)
 
     @property
     def clients(self) -> set[int]:
@@ -79,6 +83,8 @@ class Summation:
         """Return why a client's update does not count; None if it does."""
         if client in self.clients:
             return None
+        if client in self.excluded:
+            return "wrong_keys"
         node = next((name for name, clients in self.nodes.items() if client in clients), None)
         return "gone" if node is None else self.reasons.get(node, "too_few")
 
@@ -101,6 +107,8 @@ def begin(
     agreement: Agreement,
     known: "Mapping[str, EllipticCurvePublicKey]",
     samples: Mapping[int, int],
+    start: bytes,
+    false: Collection[str] = (),
 ) -> Summation:
     """Return a cohort's secure sum, not yet started.
 
@@ -111,20 +119,25 @@ def begin(
         agreement: with the nodes.
         known: the nodes' public keys.
         samples: reported number of samples by client.
+        start: the packed start model.
+        false: names of nodes that broke the protocol before.
     """
     fixed = agreement.fixed
     assert fixed is not None, "else nothing is summed"
     everyone = cohort.clients.tolist()
     planned = {nodes.get(client, f"of client {client}") for client in everyone}
     silent = {nodes[client] for client in aside if client in nodes}
-    there = sorted(name for name in planned if name in known and name not in silent)
+    there = sorted(name for name in planned if name in known and name not in silent and name not in false)
     clients = {name: tuple(client for client in everyone if nodes.get(client) == name) for name in there}
-    instance = Instance(agreement.digest, secrets.token_hex(16), cohort.event, cohort.repeat, cohort.cluster)
+    work = work_of(start, cohort.draws, cohort.round, clients)
+    token = secrets.token_hex(16)
+    instance = Instance(agreement.digest, token, cohort.event, cohort.repeat, cohort.cluster, work)
     collector = Collector(instance, {name: known[name] for name in there}, fixed.threshold, len(planned))
     told = {client: int(weight) for client, weight in zip(everyone, cohort.weights.tolist(), strict=True)}
     made = Summation(
         cohort, clients, collector, agreement.form, agreement.sent_form, fixed, told if fixed.by_samples else samples
     )
+    made.excluded = frozenset(client for client in everyone if nodes.get(client) in false)
     if len(planned) < fixed.least_nodes:
         made.why = f"its clients are on {len(planned)} nodes, secure.least_nodes = {fixed.least_nodes} must be"
     return made

@@ -251,8 +251,8 @@ class FleetExecutor:
         nodes = self._find([client for cohort in cohorts for client in cohort.clients.tolist()])
         known = public_keys(self.fleet.nodes())
         sums = [
-            begin(cohort, nodes, spared, self.agreement, known, self.samples)
-            for cohort, spared in zip(cohorts, aside, strict=True)
+            begin(cohort, nodes, spared, self.agreement, known, self.samples, body, secure.false)
+            for cohort, spared, body in zip(cohorts, aside, bodies, strict=True)
         ]
         secure.carry_out(sums, bodies, self.notices.say)
         for each, spared in zip(sums, aside, strict=True):

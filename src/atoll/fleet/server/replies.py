@@ -61,9 +61,10 @@ Reason = (
 - ``no_state``: reported by the node: the client's state is missing, since its store was deleted or damaged;
 - ``not_needed``, ``over_budget``: reported by the node: the owner's copy of the method does not need these losses, or
   those of as many models; or its owner's limit is reached;
-- ``replayed``, ``wrong_keys``, ``too_few``: reported by the node of a secure sum: it has answered this step before, or
-  does not know the sum; keys, shares or signatures are wrong; fewer nodes take part than it requires. ``too_few`` also
-  stands for a cohort that lost too many clients, so that nobody's result counts;
+- ``replayed``, ``wrong_keys``, ``wrong_work``, ``too_few``: reported by the node of a secure sum: it has answered this
+  step before, or does not know the sum; keys, shares or signatures are wrong; it is to work on something else than the
+  nodes have signed; fewer nodes take part than it requires. ``wrong_keys`` also stands for clients of a node that broke
+  the protocol, ``too_few`` for a cohort that lost too many, so that nobody's result counts;
 - ``out_of_range``: reported by the node: an update does not fit into `secure.range`.
 """
 

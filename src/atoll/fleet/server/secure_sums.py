@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll.fleet.agreed.agreement import Agreement
-from atoll.fleet.agreed.messages import encode, most_bytes
+from atoll.fleet.agreed.messages import Refusal, decode, encode, most_bytes
 from atoll.fleet.agreed.sum_messages import (
     KeysReply,
     KeysRequest,
@@ -56,6 +56,11 @@ class ProtocolStep:
     take: Callable[[Collector, Mapping[str, Any]], Any]
 
 
+def _accused(refusal: bytes) -> str:
+    """Return the node that a refusal names; empty if none."""
+    return decode(refusal, Refusal)[0].about or ""
+
+
 def _bytes(told: Mapping[str, str]) -> dict[str, bytes]:
     return {name: bytes.fromhex(each) for name, each in told.items()}
 
@@ -71,9 +76,9 @@ def _to_deal(summation: Summation, node: str) -> Fields:
 def _to_train(summation: Summation, node: str) -> Fields:
     cohort = summation.cohort
     return {
-        "drawn_as": cohort.event if cohort.drawn_as is None else cohort.drawn_as,
+        "drawn_as": cohort.draws,
         "round": cohort.round,
-        "clients": summation.nodes[node],
+        "clients": summation.nodes,
         "shares": {name: sealed.hex() for name, sealed in summation.told[node].items()},
     }
 
@@ -113,11 +118,16 @@ STEPS = (
 
 
 class SecureSums:
-    """Carries out secure sums, all sums of a call concurrently; thread-safe."""
+    """Carries out secure sums, all sums of a call concurrently; thread-safe.
+
+    Attributes:
+        false: nodes that broke the protocol, and how; they are in no later sum of this server's process.
+    """
 
     def __init__(self, fleet: Fleet, agreement: Agreement, deadline_seconds: float) -> None:
         """Use the nodes of a fleet, with this deadline for each step."""
         self._fleet, self._agreement, self._deadline = fleet, agreement, deadline_seconds
+        self.false: dict[str, str] = {}
 
     def carry_out(
         self, sums: Sequence[Summation], bodies: Sequence[bytes], tell: Callable[[str], None] = lambda _: None
@@ -136,6 +146,18 @@ class SecureSums:
                 self._take(step, sums[number], told[number])
         for each in sums:
             each.finish()
+            self._judge(each, tell)
+
+    def _judge(self, summation: Summation, tell: Callable[[str], None]) -> None:
+        """Leave nodes out of later sums: with false shares, or with shares that more cannot open than may be lying."""
+        collector = summation.collector
+        most = len(summation.nodes) - collector.threshold
+        accused = {name: by for name, by in summation.accused.items() if len(by) > max(most, 1)}
+        found = {name: f"dealt shares that {len(by)} nodes cannot open" for name, by in accused.items()}
+        found |= collector.false
+        for name in found.keys() - self.false.keys():
+            tell(f"node {name!r} {found[name]}: it is in no further secure sum of this run")
+        self.false |= found
 
     def _take(self, step: ProtocolStep, summation: Summation, told: Mapping[str, Any]) -> None:
         try:
@@ -167,7 +189,7 @@ class SecureSums:
         nonces = {node: secrets.token_hex(16) for node in summation.collector.left}
         instance = summation.collector.instance
         common: Fields = {"token": instance.token, "event": instance.event}
-        common |= {"repeat": instance.repeat, "cluster": instance.cluster}
+        common |= {"repeat": instance.repeat, "cluster": instance.cluster, "work": instance.work}
         heads = {
             node: encode(
                 step.request(settings_digest=instance.digest, nonce=nonce, **common, **step.fields(summation, node))
@@ -185,6 +207,8 @@ class SecureSums:
         form: Form = self._agreement.sent_form if step.reply is MaskedReply else {}
         opened = open_reply(content, step.reply, most_bytes(form))
         if isinstance(opened, str):
+            if opened == "wrong_keys" and (about := _accused(content)) in summation.nodes:
+                summation.accused.setdefault(about, set()).add(asked.node)
             return opened
         head, models = opened
         if head.nonce != asked.nonce:

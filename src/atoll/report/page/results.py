@@ -10,9 +10,9 @@ from atoll.report.page.markup import Body, Cell, table
 from atoll.report.reading.groups import Group, Panel
 from atoll.report.reading.runs import Run
 from atoll.report.reading.units import byte_unit, time_unit
-from atoll.report.tables.formats import DASH
+from atoll.report.tables.formats import DASH, show_p
 from atoll.report.tables.spread import compare, corrected
-from atoll.report.tables.spread_tables import show_difference, show_p
+from atoll.report.tables.spread_tables import show_difference
 from atoll.runs.columns import column_title, is_built_in, is_share
 
 DIFFERENCE_NOTE = (

@@ -77,6 +77,19 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     return _with_unique_labels([_make_group(group) for group in members.values()])
 
 
+def overlay(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs of all panels in one, labelled by panel and label, so that all are compared."""
+    return [_out_of_panel(run) for run in runs]
+
+
+def _out_of_panel(run: Run) -> Run:
+    def joined(label: str) -> str:
+        return ", ".join(dict.fromkeys(filter(None, (run.panel, label))))
+
+    config = {**run.config, "panel": "", "label": joined(str(run.config.get("label") or run.name))}
+    return replace(run, panel="", label=joined(run.label), config=config)
+
+
 def make_panels(groups: Sequence[Group]) -> list[Panel]:
     """Sort groups into panels, each of one data set: accuracies on different data sets are not comparable."""
     sorted_in = defaultdict[tuple[str, str], list[Group]](list)

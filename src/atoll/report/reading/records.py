@@ -118,6 +118,14 @@ def _is_list(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, list) or _is_number_or_none(each) for each in value)
 
 
+def has_own_seconds(summary: Path) -> bool:
+    """Return whether a finished run says that its virtual times are its method's own."""
+    try:
+        return read_json(summary, summary.parent).get("own_seconds") is True
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
 def read_clients(file: Path) -> Columns:
     """Return the last metrics of single clients; nothing if the file is missing or damaged."""
     try:

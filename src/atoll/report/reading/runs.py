@@ -2,12 +2,19 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from atoll.report.reading.records import Columns, Tables, read_clients, read_records, to_columns, to_tables
+from atoll.report.reading.records import (
+    Columns,
+    Tables,
+    has_own_seconds,
+    read_clients,
+    read_records,
+    to_columns,
+    to_tables,
+)
 from atoll.support.errors import InputError
 from atoll.support.requiring import require_path
 from atoll.support.untrusted import read_json, read_toml
@@ -70,15 +77,8 @@ def read_run(folder: Path | str) -> Run:
         finished=(folder / "summary.json").exists(),
         tables=to_tables(records),
         clients=read_clients(folder / "clients.json"),
-        own_seconds=_has_own_seconds(folder / "summary.json"),
+        own_seconds=has_own_seconds(folder / "summary.json"),
     )
-
-
-def _has_own_seconds(summary: Path) -> bool:
-    with suppress(OSError, ValueError):
-        told = read_json(summary, summary.parent)
-        return isinstance(told, dict) and told.get("own_seconds") is True
-    return False
 
 
 def find_runs(paths: Iterable[Path | str]) -> list[Run]:
@@ -110,19 +110,6 @@ def find_readable(paths: Iterable[Path | str]) -> tuple[list[Run], list[str]]:
     if not runs:
         raise InputError(faults[0])
     return _told_apart(runs), faults
-
-
-def overlay(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs of all panels in one, labelled by panel and label, so that all are compared."""
-    return [_out_of_panel(run) for run in runs]
-
-
-def _out_of_panel(run: Run) -> Run:
-    def joined(label: str) -> str:
-        return ", ".join(dict.fromkeys(filter(None, (run.panel, label))))
-
-    config = {**run.config, "panel": "", "label": joined(str(run.config.get("label") or run.name))}
-    return replace(run, panel="", label=joined(run.label), config=config)
 
 
 def read_begun(paths: Iterable[Path | str]) -> tuple[list[Run], list[str]]:

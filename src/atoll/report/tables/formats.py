@@ -114,3 +114,16 @@ def _latex(text: str) -> str:
     """
     escaped = re.sub("[" + re.escape("".join(_LATEX)) + "]", lambda found: _LATEX[found[0]], text)
     return re.sub(r"^\s*([\[*])", r"{\1}", escaped)  # after \\\\ or \midrule these would be an argument
+
+
+def show_p(p: float | None, name: str = "") -> str:
+    """Return a p value as text, after a name if one is given.
+
+    >>> show_p(0.0123), show_p(1e-5), show_p(None), show_p(0.2, "p")
+    ('0.012', '< 0.001', '–', 'p = 0.200')
+    """
+    if p is None:
+        return f"{name} {DASH}".lstrip()
+    if p < 0.001:
+        return f"{name} < 0.001".lstrip()
+    return f"{name} = {p:.3f}" if name else f"{p:.3f}"

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from atoll.report.reading.mean_curves import Band
 from atoll.report.reading.units import byte_unit, time_unit
-from atoll.report.tables.formats import DASH, csv_table, latex_table, markdown_table, rich_table, upright
+from atoll.report.tables.formats import DASH, csv_table, latex_table, markdown_table, rich_table, show_p, upright
 from atoll.report.tables.run_tables import OWN_SECONDS, OWN_SECONDS_NOTE, Row
 from atoll.report.tables.spread import COSTS, USUAL, Difference, Spread
 from atoll.report.tables.writing import MAX_PROBED, as_rich, probes_as_rich, target_name
@@ -100,19 +100,6 @@ def show_difference(found: Difference) -> str:
     return text if half is None else f"{text} ± {factor * half:.{digits}f}"
 
 
-def show_p(p: float | None, name: str = "") -> str:
-    """Return a p value as text, after a name if one is given.
-
-    >>> show_p(0.0123), show_p(1e-5), show_p(None), show_p(0.2, "p")
-    ('0.012', '< 0.001', '–', 'p = 0.200')
-    """
-    if p is None:
-        return f"{name} {DASH}".lstrip()
-    if p < 0.001:
-        return f"{name} < 0.001".lstrip()
-    return f"{name} = {p:.3f}" if name else f"{p:.3f}"
-
-
 def _half(band: Band) -> str:
     return f"half of {_MEANING[band]}" if band == "interval" else _MEANING[band]
 
@@ -146,8 +133,7 @@ def _target_cells(spreads: Sequence[Spread], band: Band) -> list[list[str]]:
             own = spread.targets[place]
             costs = [_write(own.costs.get(name), column, band) for name, column in zip(COSTS, columns, strict=True)]
             seeds = f"{own.reached} of {len(spread.seeds)}"
-            *panel, label = _name(spread, spreads)
-            name = [*panel, label + OWN_SECONDS * spread.own_seconds]
+            name = _name(spread, spreads, OWN_SECONDS * spread.own_seconds)
             cells.append([target_name(target.metric, target.target), *name, seeds, *costs])
     return cells
 
@@ -185,8 +171,8 @@ def _head(spreads: Sequence[Spread]) -> list[str]:
     return ["Panel", "Run"] if _texts(spreads) > 1 else ["Run"]
 
 
-def _name(spread: Spread, spreads: Sequence[Spread]) -> list[str]:
-    return [spread.panel, spread.label] if _texts(spreads) > 1 else [spread.label]
+def _name(spread: Spread, spreads: Sequence[Spread], mark: str = "") -> list[str]:
+    return [*([spread.panel] if _texts(spreads) > 1 else []), spread.label + mark]
 
 
 def _texts(spreads: Sequence[Spread]) -> int:
