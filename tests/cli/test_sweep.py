@@ -127,6 +127,16 @@ def test_a_killed_sweep_leaves_no_runs_behind(folder: Path, atoll: Command) -> N
     assert list((folder / "s/seed=0/checkpoint").iterdir())
 
 
+@pytest.mark.parametrize("words", [(), ("--jobs", "2")])
+def test_what_settings_do_is_told_once_and_as_a_sentence(atoll: Command, words: tuple[str, ...]) -> None:
+    done = atoll(*GRID, "--out", "s", "--set", "run.client_updates=1000000", *words)
+    done.succeeded()
+    told = [line for line in done.err.splitlines() if "client_updates" in line]
+    assert len(told) == 1, done.err
+    assert told[0].startswith("warning: run.client_updates = 1e+06: rounds = ")
+    assert "SettingWarning" not in done.err
+
+
 def test_a_search(atoll: Command, folder: Path) -> None:
     words = ("sweep", "tiny.toml", "--tune", "--over", "local.lr=0.001..1:log", "--over", "local.optimizer=sgd,adam")
     printed = atoll(*words, "--trials", 2, "--out", "s").succeeded()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
+from warnings import simplefilter
 
 import torch
 
@@ -18,7 +19,7 @@ from atoll.runs.run import run_events
 from atoll.runs.run_folder import Row
 from atoll.settings.plugins import import_from
 from atoll.settings.validation import Settings
-from atoll.support.errors import AtollError, full_disk, is_full
+from atoll.support.errors import AtollError, SettingWarning, full_disk, is_full
 from atoll.trackers import tracked
 
 _TELL_SECONDS = 0.2  # between reports besides rows
@@ -85,6 +86,7 @@ def work(job: Job, folder: Path, pipe: Connection) -> None:
             for place in job.modules:
                 import_from(place)
             torch.set_num_threads(1)
+            simplefilter("ignore", SettingWarning)  # the sweep has checked the settings, and shown its user what they do
             last = _carry_out(job, pipe)
         except KeyboardInterrupt:
             last = News("stopped")

@@ -219,8 +219,13 @@ def _cost_column(name: str, found: Sequence[Estimate]) -> Column:
 
 
 def _digits(found: Sequence[Estimate], factor: float = 1.0) -> int:
-    """Return how many digits after the point leave the smallest mean two that count, at most six."""
+    """Return how many digits after the point leave the smallest mean, and the middle half width, two that count.
+
+    At most six.
+    """
     least = min((abs(factor * each.mean) for each in found if each.mean), default=1.0)
+    halves = sorted(factor * half for each in found if (half := _half_of(each, "interval")))
+    least = min(least, halves[len(halves) // 2]) if halves else least
     return max(0, min(6, 1 - math.floor(math.log10(least))))
 
 
