@@ -108,3 +108,21 @@ def test_results_of_single_clients(method: dict[str, Any], tmp_path: Path) -> No
     assert {name: each.tolist() for name, each in again.items()} == {
         name: each.tolist() for name, each in found.items()
     }
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "ifca"])
+def test_in_regression_single_clients_have_losses(method: str) -> None:
+    planted = {"dataset": "regression", "clients": 4, "samples": 60}
+    wanted = {"name": method, "clusters": 2} if method == "ifca" else {"name": method, "fraction": 1.0}
+    result = atoll.run(rounds=2, data=planted, method=wanted, run={"executor": "serial"})
+    found = result.clients()
+    assert sorted(found) == ["client", "cluster", "loss", "samples"]
+    experiment = atoll.Experiment(result.settings)
+    clients, module = experiment.clients.dealt, result.module(0 if method == "ifca" else None)
+    for k, loss in enumerate(found["loss"]):
+        model = result.state.starts[found["cluster"][k]] if method == "ifca" else result.model()
+        module.load_state_dict(model | (result.state.clients.get(k, {}) if method == "ditto" else {}))
+        rows = clients.samples(k)
+        inputs, targets = (torch.as_tensor(each[rows]) for each in (clients.data.inputs, clients.data.targets))
+        own = torch.nn.functional.mse_loss(module(inputs).squeeze(), targets.squeeze())
+        assert loss == pytest.approx(own.item() / 2, rel=1e-5)

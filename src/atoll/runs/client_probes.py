@@ -1,4 +1,4 @@
-"""Probes of single clients: the accuracy of each on its own test samples, before and after local training."""
+"""Probes of single clients: the accuracy of each on its own test samples, before and after training; and its loss."""
 
 from collections.abc import Iterator, Mapping
 
@@ -32,6 +32,22 @@ def trained_client_accuracy(experiment: Experiment, state: State, labels: Ids) -
     """Return each client's accuracy after local training from that model; the run is unaffected."""
     clients = experiment.clients.dealt
     return _Measure("trained_client_accuracy", experiment, clients).after(state, _starts(experiment, state, labels))
+
+
+def client_loss(experiment: Experiment, state: State, labels: Ids) -> Floats:
+    """Return each client's mean loss on its own training samples, with the model that `client_accuracy` measures."""
+    require_states_here("client_loss", experiment)
+    clients, module = experiment.clients.dealt, experiment.initial.copy()
+    batches, initial = Batches(clients.data, module), read_model(module)
+    kept = state.clients if experiment.method.keeps_model else {}
+    found = np.full(len(clients), np.nan)
+    for _, model, own in _starts(experiment, state, labels):
+        alike = [k for k in own.tolist() if k not in kept]
+        groups = [(alike, initial | model), *(([k], initial | model | kept[k]) for k in own.tolist() if k in kept)]
+        for some, whole in groups:
+            rows = [clients.samples(k) for k in some]
+            found[some] = measure_models(module, batches, [whole], rows).losses[:, 0] if some else []
+    return found
 
 
 def new_client_accuracy(experiment: Experiment, state: State) -> Floats:

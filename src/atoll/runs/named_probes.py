@@ -64,6 +64,7 @@ PROBES: Mapping[str, Probe] = {
     "personal_model_accuracy": personal_model_accuracy,
     "client_accuracy": client_probes.client_accuracy,
     "trained_client_accuracy": client_probes.trained_client_accuracy,
+    "client_loss": client_probes.client_loss,
     "new_client_accuracy": client_probes.new_client_accuracy,
     "trained_new_client_accuracy": client_probes.trained_new_client_accuracy,
 }

@@ -101,12 +101,12 @@ class Result:
 
         ``client`` and ``samples``; ``cluster``, which it belongs to or would choose; and ``accuracy`` on test samples
         like its own, with the model it would receive or its personal one, as the probe ``client_accuracy`` measures it
-        (NaN where it is not measured). The data is read again.
-
-        Raises:
-            InputError: the data have no classes.
+        (NaN where it is not measured); in regression ``loss`` on its own training samples, as ``client_loss``. The data
+        is read again.
         """
-        run = {**dict(self.settings.run), "probes": ["client_accuracy"], "trackers": []}
+        of_classes = np.isfinite(self.history["test_accuracy"]).any()
+        column = "accuracy" if of_classes else "loss"
+        run = {**dict(self.settings.run), "probes": [f"client_{column}"], "trackers": []}
         experiment = Experiment(validate({**self.settings.model_dump(), "run": run}))
         probes = Probes(experiment)
         probes.measure(self.state)
@@ -114,7 +114,7 @@ class Result:
             "client": np.arange(len(experiment.population)),
             "samples": experiment.population.sizes,
             "cluster": probes.labels(self.state),
-            "accuracy": probes.by_client["client_accuracy"],
+            column: probes.by_client[f"client_{column}"],
         }
 
 

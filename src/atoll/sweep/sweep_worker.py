@@ -86,7 +86,7 @@ def work(job: Job, folder: Path, pipe: Connection) -> None:
             for place in job.modules:
                 import_from(place)
             torch.set_num_threads(1)
-            simplefilter("ignore", SettingWarning)  # the sweep has checked the settings, and shown its user what they do
+            simplefilter("ignore", SettingWarning)  # the sweep has shown its user what settings do
             last = _carry_out(job, pipe)
         except KeyboardInterrupt:
             last = News("stopped")
