@@ -275,6 +275,19 @@ def test_losses_by_which_clusters_are_chosen_concern_their_sender_only(
     assert_replays(experiment, tmp_path)
 
 
+@pytest.mark.parametrize("passed", [10**15, 16 * 3 * 30 + 1])
+def test_claims_of_more_work_than_there_is_are_refused_and_enter_no_plan(passed: int, tmp_path: Path) -> None:
+    experiment = small(method={"name": "fedavg", "fraction": 1.0})
+    assert (experiment.settings.local.steps, experiment.settings.local.batch_size) == (3, 30)
+    claiming = replying(lambda head, model: (head.model_copy(update={"passed": passed, "seconds": 1e15}), model))
+    fleet = MemoryFleet(open_sites(experiment, tmp_path / "data"), {"node-1": claiming})
+    rows, _ = carry(experiment, fleet, tmp_path / "live")
+    assert rows[-1]["refused_wrong_count"] == 3
+    measured = json.loads((tmp_path / "live" / "measured.json").read_text())
+    assert measured["replies"] == [3, 0, 3, 3]
+    assert measured["compute_seconds"][1] is None
+
+
 def lying_count(samples: int) -> Fault:
     """Return the fault of a node that says that it holds so many samples, in its description and in each reply."""
 

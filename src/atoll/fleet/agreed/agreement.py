@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import nn
@@ -26,6 +26,10 @@ from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 
 _OF_RUN = ("precision", "debug")
+
+
+MOST_PASSES = 16
+"""How often a trainer may pass a step's samples: a node that says more says nothing true of its speed."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,8 @@ class Agreement:
         keeps_state: whether clients keep a state from task to task, each at its own node.
         told: settings announced to nodes, which need not follow them.
         stages: that updates pass through, in order.
+        batch_size: samples per local step.
+        steps: local steps of a task.
     """
 
     digest: str
@@ -73,6 +79,13 @@ class Agreement:
     keeps_state: bool = False
     told: Mapping[str, Any] = field(default_factory=dict)
     stages: tuple[Stage, ...] = ()
+    batch_size: int | Literal["full"] = "full"
+    steps: int = 1
+
+    def can_pass(self, passed: int, samples: int) -> bool:
+        """Return whether a client with so many samples may have trained on so many, counted once for each batch."""
+        a_step = samples if self.batch_size == "full" else self.batch_size
+        return 1 <= passed <= MOST_PASSES * a_step * self.steps
 
     @property
     def sent_form(self) -> Form:
@@ -94,7 +107,8 @@ def agree(settings: Settings, data: Dataset, module: nn.Module, method: Method) 
     require_fleet(settings)
     digest, form = digest_of(settings, DataForm.of(data), method), _answer_form(settings, data, module, method)
     told = announce(settings)
-    return Agreement(digest, form, settings.data.clients, data.classes, method.keeps_state, told, method.stages)
+    work = method.rule.batch_size, method.rule.steps
+    return Agreement(digest, form, settings.data.clients, data.classes, method.keeps_state, told, method.stages, *work)
 
 
 def require_fleet(settings: Settings) -> None:

@@ -3,7 +3,7 @@
 import math
 import secrets
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,7 @@ class Summation:
         seconds: from request to reply, by node.
         why: why the sum failed; empty if it has not.
         excluded: clients whose nodes broke the protocol before, and so are in no sum.
+        can_pass: returns whether a client may have trained on so many samples (`Agreement.can_pass`).
         accused: by node, those that had from it shares that they could not open.
     """
 
@@ -57,6 +58,7 @@ class Summation:
     seconds: dict[str, float] = field(default_factory=dict)
     why: str = ""
     excluded: frozenset[int] = frozenset()
+    can_pass: Callable[[int, int], bool] = lambda passed, samples: True
     accused: dict[str, set[str]] = field(default_factory=dict)
 
     @property
@@ -137,6 +139,7 @@ def begin(
     made = Summation(
         cohort, clients, collector, agreement.form, agreement.sent_form, fixed, told if fixed.by_samples else samples
     )
+    made.can_pass = agreement.can_pass
     made.excluded = frozenset(client for client in everyone if nodes.get(client) in false)
     if len(planned) < fixed.least_nodes:
         made.why = f"its clients are on {len(planned)} nodes, secure.least_nodes = {fixed.least_nodes} must be"

@@ -185,6 +185,7 @@ class FleetExecutor:
             max_update_norm=limit,
             state=named(nonce) if self.agreement.keeps_state else None,
             stages=self.agreement.stages,
+            can_pass=self.agreement.can_pass,
         )
 
     def _split(self, clients: Ids) -> list[dict[str, int]]:

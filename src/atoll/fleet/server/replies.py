@@ -1,6 +1,7 @@
 """Checks of nodes' replies, which may be anything: what is accepted, and why the rest is rejected."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
@@ -51,8 +52,8 @@ Reason = (
 - ``oversized``, ``unreadable``: more bytes than the model can have, not a message;
 - ``wrong_sender``: about a client that was not asked, or not from the client's node;
 - ``wrong_event``, ``repeated``: an answer to another event, or to another call;
-- ``wrong_count``: the number of samples differs from the report; ``wrong_form``: other names, shapes or types, or bytes
-  that a stage cannot decode;
+- ``wrong_count``: the number of samples differs from the report, or no training passes so many; ``wrong_form``: other
+  names, shapes or types, or bytes that a stage cannot decode;
 - ``not_finite``, ``too_large``: a NaN or an infinity; a model value beyond 1e12, a loss beyond 1e15, an update beyond
   the largest norm;
 - ``unsound``: its model gives no finite losses, or the combined model does not although each single one does;
@@ -88,6 +89,7 @@ class Expected:
         models: number of models to measure.
         state: placeholder for the client's new state, where clients keep one.
         stages: that the update passes through, in order.
+        can_pass: returns whether it may have trained on so many samples of so many that it has (`Agreement.can_pass`).
     """
 
     node: str
@@ -102,6 +104,7 @@ class Expected:
     models: int = 0
     state: Model | None = None
     stages: tuple[Stage, ...] = ()
+    can_pass: Callable[[int, int], bool] = lambda passed, samples: True
 
     @property
     def sent_form(self) -> Form:
@@ -138,7 +141,9 @@ def read_trained(asked: Expected, sender: str, reply: bytes | base.Failure) -> C
         return "wrong_event"
     if head.nonce != asked.nonce:
         return "repeated"
-    if head.samples < 1 or head.passed < 1 or head.samples != (asked.samples or head.samples):
+    if head.samples < 1 or head.samples != (asked.samples or head.samples):
+        return "wrong_count"
+    if not asked.can_pass(head.passed, head.samples):
         return "wrong_count"
     if len(models) != 1 or form_of(models[0]) != asked.sent_form:
         return "wrong_form"

@@ -87,8 +87,10 @@ def _read_masked(summation: Summation, node: str, head: MaskedReply, models: lis
     """Return a node's masked numbers, if its clients and their samples are as expected."""
     if tuple(each.client for each in head.work) != summation.nodes[node]:
         return "wrong_sender"
-    if any(each.samples != summation.samples.get(each.client, each.samples) for each in head.work):
-        return "wrong_count"
+    for each in head.work:
+        is_agreed = each.samples == summation.samples.get(each.client, each.samples)
+        if not is_agreed or not summation.can_pass(each.passed, each.samples):
+            return "wrong_count"
     if len(models) != 1 or form_of(models[0]) != summation.masked_form:
         return "wrong_form"
     summation.work[node] = head.work
