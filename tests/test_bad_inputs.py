@@ -261,7 +261,7 @@ run.device=
 run.precision=float64
 run.precision=tf32
 run.client_updates=0
-run.client_updates=1
+run.client_updates=1 method.fraction=1.0
 run.virtual_seconds=0
 run.virtual_seconds=0.0001
 run.evaluate_every=0
