@@ -1,7 +1,9 @@
 """Evaluation against direct computation, and the law of heterogeneity."""
 
+import os
+import threading
 import time
-from threading import active_count, current_thread
+from threading import current_thread
 
 import numpy as np
 import pytest
@@ -139,7 +141,22 @@ def test_threads_share_batches_and_change_no_bits() -> None:
     assert len({name for name, _, _ in taken}) > 1
     assert {threads for _, _, threads in taken} == {1}
     assert torch.get_num_threads() == before
-    assert active_count() == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_threads_stay_since_workers_are_forked_and_a_forked_process_has_its_own() -> None:
+    """A thread that ends holds a lock of MKL for a moment, in which a fork would leave it held for ever."""
+    population, module = classification(clients=300, samples=10), nn.Linear(4, 3).double()
+    model = read_model(module)
+    expected = Evaluator(population, module, threads=2).score(model)
+    there = set(threading.enumerate())
+    assert len(there) > 1
+    assert Evaluator(population, module, threads=2).score(model) == expected
+    assert set(threading.enumerate()) == there
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if Evaluator(population, module, threads=2).score(model) == expected else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_an_error_in_a_thread_is_raised() -> None:

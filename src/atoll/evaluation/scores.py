@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from atoll.data.population import Population
-from atoll.local.batches import Batches, measure_models, side_by_side
+from atoll.local.batches import Batches, measure_models
 from atoll.local.models import Model
+from atoll.local.threads import side_by_side
 from atoll.local.weights import load_model
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError

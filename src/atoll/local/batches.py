@@ -1,11 +1,7 @@
 """Batches: samples gathered from the pool, their losses, and many models evaluated on them at once."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
 from dataclasses import dataclass
-from queue import SimpleQueue
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +11,9 @@ from torch import Tensor, nn
 from atoll.data.dataset import Dataset
 from atoll.local.layers import standardised
 from atoll.local.models import Model
+from atoll.local.threads import side_by_side
 from atoll.local.weights import load_model
 from atoll.support.arrays import Floats
-from atoll.support.process import one_thread
-
-Part = TypeVar("Part")
-Answer = TypeVar("Answer")
 
 _SHARED_BATCH = {"cpu": 1000, "cuda": 8000}  # samples per forward pass when models are evaluated
 _FETCHED = 2000  # samples fetched from the pool at once, for several batches
@@ -162,32 +155,6 @@ def measure_samples(
     if batches.hits is None:
         return losses, torch.zeros_like(losses)
     return losses, torch.stack([batches.hits(each, targets) for each in outputs], dim=1).double()
-
-
-def side_by_side(
-    measure: Callable[[nn.Module, Part], Answer], module: nn.Module, parts: Sequence[Part], threads: int
-) -> list[Answer]:
-    """Return each part's measurements, in order; with several threads, each has a copy of the module.
-
-    PyTorch uses one thread in each, so results are bit-identical to one thread's. The threads end with the call, after
-    which workers may be forked.
-    """
-    if threads == 1 or len(parts) == 1:
-        return [measure(module, part) for part in parts]
-    copies = SimpleQueue[nn.Module]()
-    for copy in (module, *(deepcopy(module) for _ in range(threads - 1))):
-        copies.put(copy)
-
-    def take(part: Part) -> Answer:
-        copy = copies.get()
-        try:
-            with torch.no_grad():
-                return measure(copy, part)
-        finally:
-            copies.put(copy)
-
-    with one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        return list(pool.map(take, parts))
 
 
 def _answer(module: nn.Module, model: Model, inputs: Tensor) -> Tensor:

@@ -228,7 +228,8 @@ def _undisturbed() -> Iterator[None]:
     """Fork with keyboard interrupts blocked, which the child inherits.
 
     Python 3.12 warns about forking a process with threads, since the child could wait for a lock that another thread
-    held. PyTorch's threads hold none between calls, and the child uses neither them nor the terminal.
+    held. PyTorch's threads hold none between calls, those that evaluate do not end (`local/threads.py`), and the child
+    uses neither them nor the terminal.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
