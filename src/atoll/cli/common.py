@@ -6,7 +6,7 @@ once.
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
@@ -109,7 +109,7 @@ def read_experiments(
     return [Experiment(settings) for settings in chosen]
 
 
-def check_runs(runs: "Iterable[Experiment]", schedules: bool = True) -> None:
+def check_runs(runs: "Sequence[Experiment]", schedules: bool = True) -> None:
     """Check runs before anything is made or written; if `schedules` is False, everything but their schedules.
 
     Raises:
@@ -119,9 +119,8 @@ def check_runs(runs: "Iterable[Experiment]", schedules: bool = True) -> None:
     from atoll.runs.titles import title_of
     from atoll.trackers import require_trackers
 
-    every = list(runs)
-    for each in every:
-        with naming(title_of(each.settings) if len(every) > 1 else ""):
+    for each in runs:
+        with naming(title_of(each.settings) if len(runs) > 1 else ""):
             each.check() if schedules else each.check_parts()
             check_probes(each)
             require_trackers(each.settings)

@@ -1,6 +1,6 @@
 """Probes of single clients: the accuracy of each on its own test samples, before and after training; and its loss."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -41,12 +41,9 @@ def client_loss(experiment: Experiment, state: State, labels: Ids) -> Floats:
     batches, initial = Batches(clients.data, module), read_model(module)
     kept = state.clients if experiment.method.keeps_model else {}
     found = np.full(len(clients), np.nan)
-    for _, model, own in _starts(experiment, state, labels):
-        alike = [k for k in own.tolist() if k not in kept]
-        groups = [(alike, initial | model), *(([k], initial | model | kept[k]) for k in own.tolist() if k in kept)]
-        for some, whole in groups:
-            rows = [clients.samples(k) for k in some]
-            found[some] = measure_models(module, batches, [whole], rows).losses[:, 0] if some else []
+    for some, model in _by_model(_starts(experiment, state, labels), kept):
+        rows = [clients.samples(k) for k in some]
+        found[some] = measure_models(module, batches, [initial | model], rows).losses[:, 0]
     return found
 
 
@@ -75,6 +72,16 @@ def _starts(experiment: Experiment, state: State, labels: Ids) -> Starts:
     if state.server is not None:
         return [(0, state.server, np.arange(len(experiment.clients.dealt)))]
     return [(c, model, np.flatnonzero(labels == c)) for c, model in enumerate(state.starts)]
+
+
+def _by_model(starts: Iterable[tuple[int, Model, Ids]], kept: Mapping[int, Model]) -> Iterator[tuple[list[int], Model]]:
+    """Yield clients and the model that they have in common; one that keeps a part of its model is alone."""
+    for _, model, clients in starts:
+        if alike := [k for k in clients.tolist() if k not in kept]:
+            yield alike, model
+        for k in clients.tolist():
+            if k in kept:
+                yield [k], model | kept[k]
 
 
 def require_states_here(name: str, experiment: Experiment) -> None:
@@ -113,12 +120,8 @@ class _Measure:
     def before(self, state: State, starts: Starts) -> Floats:
         """Return the accuracies before local training, [clients]; NaN if not measured."""
         found = np.full(len(self.population), np.nan)
-        kept = self._kept(state)
-        for _, model, clients in self._measured(starts):
-            alike = np.array([k for k in clients.tolist() if k not in kept], np.int64)
-            found[alike] = self.tests.accuracies(self.initial | model, alike)
-            for k in set(clients.tolist()).difference(alike.tolist()):
-                found[k] = self.tests.accuracies(self.initial | model | kept[k], [k])[0]
+        for some, model in _by_model(self._measured(starts), self._kept(state)):
+            found[some] = self.tests.accuracies(self.initial | model, some)
         return found
 
     def after(self, state: State, starts: Starts) -> Floats:

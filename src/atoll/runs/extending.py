@@ -1,6 +1,7 @@
 """Lets a run go on for longer than it was begun for, if the longer run begins as this one did."""
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from atoll.runs.fingerprint import LENGTH, as_written, differences, flatten
 from atoll.runs.rows import Recorder
 from atoll.runs.run_folder import RunFolder
 from atoll.runs.stopping import Stopping
-from atoll.schedules.events import FROM_SERVER, Event, Schedule
+from atoll.schedules.events import FROM_SERVER, Event
 from atoll.schedules.recorded import line_of
 from atoll.settings.experiment_file import overlay, resolved
 from atoll.settings.validation import validate
@@ -76,11 +77,11 @@ def _less_starts(event: Event) -> Event:
     return replace(event, starts=tuple(pair for pair in event.starts if pair[1] != FROM_SERVER))
 
 
-def with_starts(state: State, schedule: Schedule) -> State:
-    """Return the state with the server's models that its last event hands out, which a shorter schedule may not."""
+def with_starts(state: State, events: Sequence[Event]) -> State:
+    """Return the state with the server's models that its last event hands out, which a shorter schedule's may not."""
     if state.server is None or not state.events_done:
         return state
-    given = [cluster for cluster, mix in schedule.events[state.events_done - 1].starts if mix == FROM_SERVER]
+    given = [cluster for cluster, mix in events[state.events_done - 1].starts if mix == FROM_SERVER]
     starts = (state.server if cluster in given else model for cluster, model in enumerate(state.starts))
     return replace(state, starts=tuple(starts))
 

@@ -266,4 +266,4 @@ def _restore(
     every = experiment.settings.run.evaluate_every
     rows = folder.keep_rows(done, lambda event: not event or recorder.is_due(event, every))
     recorder.require_all(rows, done)
-    return state if is_live else with_starts(state, recorder.schedule), rows  # a live run's events were not as planned
+    return with_starts(state, recorder.events), rows

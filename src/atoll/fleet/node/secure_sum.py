@@ -1,7 +1,7 @@
 """A node's side of secure sums: its clients' updates leave it summed as integers and masked."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -68,7 +68,8 @@ def train_masked(side: Side, store: Store, payload: bytes) -> Done:
     with _refusing():
         participant = sums.find(request.instance)
         participant.take({name: bytes.fromhex(sealed) for name, sealed in request.shares.items()})
-        total, work = _train_all(site, store, request, {name: each.to(site.device) for name, each in start.items()})
+        there = {name: each.to(site.device) for name, each in start.items()}
+        total, work = _train_all(site, store, request, clients, there)
         form = site.agreement.form
         masked = unflat(participant.mask(flat(total, form)), {MASKED: site.agreement.sent_form[MASKED]})
     reply = MaskedReply(nonce=request.nonce, work=tuple(work))
@@ -127,13 +128,14 @@ def _refusing() -> Iterator[None]:
         raise Refused("out_of_range", str(error)) from error
 
 
-def _train_all(site: Node, store: Store, request: MaskedRequest, start: Model) -> tuple[Model, list[WorkDone]]:
+def _train_all(
+    site: Node, store: Store, request: MaskedRequest, clients: Iterable[int], start: Model
+) -> tuple[Model, list[WorkDone]]:
     """Return the weighted integer sum of all clients' updates, and each client's work."""
     fixed = site.agreement.fixed
     assert fixed is not None, "a node takes part in sums only then"
-    assert site.sums is not None, "likewise"
     total, work, weight = Model(), list[WorkDone](), 0
-    for client in request.clients[site.sums.identity.name]:
+    for client in clients:
         update, done = _train(site, store, request, client, start)
         own = done.samples if fixed.by_samples else 1
         total = {name: total[name].add_(each, alpha=own) if total else each * own for name, each in update.items()}

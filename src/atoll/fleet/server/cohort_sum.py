@@ -3,7 +3,7 @@
 import math
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.fleet.agreed.agreement import Agreement
 from atoll.fleet.agreed.sum_messages import WorkDone, work_of
 from atoll.fleet.server.replies import Reason
-from atoll.local.models import Form
 from atoll.secure.collector import Collector
 from atoll.secure.fixed import unflat
 from atoll.secure.roster import Instance
@@ -31,35 +30,37 @@ class Summation:
         cohort: the clients whose updates are summed.
         nodes: clients by participating node.
         collector: the server's side of the protocol.
-        form: of the models.
-        masked_form: of the nodes' messages.
-        fixed: the fixed-point format.
+        agreement: with the nodes.
+        start: the packed start model.
         samples: the number of samples that each client must report; any number for clients not listed.
+        excluded: clients whose nodes broke the protocol before, and so are in no sum.
         told: result of the last step.
         reasons: why nodes dropped out.
         work: work of each node whose masked numbers arrived.
         seconds: from request to reply, by node.
         why: why the sum failed; empty if it has not.
-        excluded: clients whose nodes broke the protocol before, and so are in no sum.
-        can_pass: returns whether a client may have trained on so many samples (`Agreement.can_pass`).
         accused: by node, those that had from it shares that they could not open.
     """
 
     cohort: Cohort
     nodes: Mapping[str, tuple[int, ...]]
     collector: Collector
-    form: Form
-    masked_form: Form
-    fixed: FixedPoint
+    agreement: Agreement
+    start: bytes
     samples: Mapping[int, int]
+    excluded: frozenset[int] = frozenset()
     told: Any = None
     reasons: dict[str, Reason] = field(default_factory=dict)
     work: dict[str, tuple[WorkDone, ...]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     why: str = ""
-    excluded: frozenset[int] = frozenset()
-    can_pass: Callable[[int, int], bool] = lambda passed, samples: True
     accused: dict[str, set[str]] = field(default_factory=dict)
+
+    @property
+    def fixed(self) -> FixedPoint:
+        """The fixed-point format."""
+        assert self.agreement.fixed is not None, "else nothing is summed"
+        return self.agreement.fixed
 
     @property
     def clients(self) -> set[int]:
@@ -99,7 +100,7 @@ class Summation:
         if not clients:
             return ClusterUpdate(self.cohort.start, math.nan, 0.0, refused, answered)
         arrived = float(self.cohort.weights[answered].sum() / self.cohort.weights.sum())
-        return ClusterUpdate(unflat(self.told, self.form), math.nan, arrived, refused, answered)
+        return ClusterUpdate(unflat(self.told, self.agreement.form), math.nan, arrived, refused, answered)
 
 
 def begin(
@@ -136,11 +137,9 @@ def begin(
     instance = Instance(agreement.digest, token, cohort.event, cohort.repeat, cohort.cluster, work)
     collector = Collector(instance, {name: known[name] for name in there}, fixed.threshold, len(planned))
     told = {client: int(weight) for client, weight in zip(everyone, cohort.weights.tolist(), strict=True)}
-    made = Summation(
-        cohort, clients, collector, agreement.form, agreement.sent_form, fixed, told if fixed.by_samples else samples
-    )
-    made.can_pass = agreement.can_pass
-    made.excluded = frozenset(client for client in everyone if nodes.get(client) in false)
+    excluded = frozenset(client for client in everyone if nodes.get(client) in false)
+    expected = told if fixed.by_samples else samples
+    made = Summation(cohort, clients, collector, agreement, start, expected, excluded)
     if len(planned) < fixed.least_nodes:
         made.why = f"its clients are on {len(planned)} nodes, secure.least_nodes = {fixed.least_nodes} must be"
     return made

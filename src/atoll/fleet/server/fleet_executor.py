@@ -255,7 +255,7 @@ class FleetExecutor:
             begin(cohort, nodes, spared, self.agreement, known, self.samples, body, secure.false)
             for cohort, spared, body in zip(cohorts, aside, bodies, strict=True)
         ]
-        secure.carry_out(sums, bodies, self.notices.say)
+        secure.carry_out(sums, self.notices.say)
         for each, spared in zip(sums, aside, strict=True):
             self._note(each, spared)
         updates = [each.update(spared) for each, spared in zip(sums, aside, strict=True)]

@@ -141,9 +141,8 @@ def read_trained(asked: Expected, sender: str, reply: bytes | base.Failure) -> C
         return "wrong_event"
     if head.nonce != asked.nonce:
         return "repeated"
-    if head.samples < 1 or head.samples != (asked.samples or head.samples):
-        return "wrong_count"
-    if not asked.can_pass(head.passed, head.samples):
+    is_agreed = head.samples >= 1 and head.samples == (asked.samples or head.samples)
+    if not is_agreed or not asked.can_pass(head.passed, head.samples):
         return "wrong_count"
     if len(models) != 1 or form_of(models[0]) != asked.sent_form:
         return "wrong_form"

@@ -89,12 +89,12 @@ def _read_masked(summation: Summation, node: str, head: MaskedReply, models: lis
         return "wrong_sender"
     for each in head.work:
         is_agreed = each.samples == summation.samples.get(each.client, each.samples)
-        if not is_agreed or not summation.can_pass(each.passed, each.samples):
+        if not is_agreed or not summation.agreement.can_pass(each.passed, each.samples):
             return "wrong_count"
-    if len(models) != 1 or form_of(models[0]) != summation.masked_form:
+    if len(models) != 1 or form_of(models[0]) != summation.agreement.sent_form:
         return "wrong_form"
     summation.work[node] = head.work
-    return flat(models[0], summation.masked_form)
+    return flat(models[0], summation.agreement.sent_form)
 
 
 STEPS = (
@@ -131,19 +131,16 @@ class SecureSums:
         self._fleet, self._agreement, self._deadline = fleet, agreement, deadline_seconds
         self.false: dict[str, str] = {}
 
-    def carry_out(
-        self, sums: Sequence[Summation], bodies: Sequence[bytes], tell: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def carry_out(self, sums: Sequence[Summation], tell: Callable[[str], None] = lambda _: None) -> None:
         """Carry out sums; afterwards each has a `total`, or the reason `why` not.
 
         Args:
             sums: not yet started.
-            bodies: each sum's packed start model.
             tell: told now and then which nodes are missing.
         """
         for step in STEPS:
             going = [number for number, each in enumerate(sums) if not each.why]
-            told = self._ask(step, {number: sums[number] for number in going}, bodies, tell)
+            told = self._ask(step, {number: sums[number] for number in going}, tell)
             for number in going:
                 self._take(step, sums[number], told[number])
         for each in sums:
@@ -168,10 +165,10 @@ class SecureSums:
             summation.why = str(error)
 
     def _ask(
-        self, step: ProtocolStep, sums: Mapping[int, Summation], bodies: Sequence[bytes], tell: Callable[[str], None]
+        self, step: ProtocolStep, sums: Mapping[int, Summation], tell: Callable[[str], None]
     ) -> dict[int, dict[str, Any]]:
         """Ask the remaining nodes of each sum; return replies by sum and node."""
-        calls = [self._call(step, number, each, bodies[number]) for number, each in sums.items()]
+        calls = [self._call(step, number, each) for number, each in sums.items()]
         told: dict[int, dict[str, Any]] = {number: {} for number in sums}
         for reply in gather(self._fleet, [call for call in calls if call.asked], self._deadline, tell):
             summation, node = sums[reply.call.number], reply.sender
@@ -187,7 +184,7 @@ class SecureSums:
                 summation.seconds[node] = reply.seconds
         return told
 
-    def _call(self, step: ProtocolStep, number: int, summation: Summation, body: bytes) -> Call:
+    def _call(self, step: ProtocolStep, number: int, summation: Summation) -> Call:
         nonces = {node: secrets.token_hex(16) for node in summation.collector.left}
         instance = summation.collector.instance
         common: Fields = {"token": instance.token, "event": instance.event}
@@ -199,7 +196,7 @@ class SecureSums:
             for node, nonce in nonces.items()
         }
         asked = {node: Expected(node, summation.nodes[node][0], nonce, {}) for node, nonce in nonces.items()}
-        return Call(number, step.task, heads, body if step.request is MaskedRequest else b"", asked)
+        return Call(number, step.task, heads, summation.start if step.request is MaskedRequest else b"", asked)
 
     def _read(self, step: ProtocolStep, summation: Summation, asked: Expected, reply: Reply) -> Any:
         """Return a reply's content, or, as a text, why it is rejected."""
