@@ -247,6 +247,8 @@ faults.attackers=0.01
 faults.attackers=0.5 faults.attack=bribery
 faults.attackers=0.5 faults.attack_strength=0
 faults.max_update_norm=0
+faults.usual_norms=true
+faults.usual_norms=refuse secure.sums=true run.executor=fleet
 faults.tolerate=perhaps
 run.executor=fast
 run.executor=weighted
@@ -1154,6 +1156,7 @@ save_figure(None, "x.pdf")
 save_figure(5, "x.pdf")
 Screening(max_update_norm=0)
 Screening(max_update_norm=float("nan"))
+Screening(usual_norms=True)
 Trace(2, [0], [0], [[0, 0]])
 fedcluster_bound(population, clustering, **bound | {"rounds": 0})
 fedcluster_bound(population, clustering, **bound | {"smoothness": -1})

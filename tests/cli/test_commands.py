@@ -230,6 +230,9 @@ def test_report(atoll: Command, folder: Path) -> None:
     assert (folder / "out/all.csv").read_text().startswith("run,panel,folder,")
     assert "does not exist" in atoll("report", "nowhere").refused()
     assert "is a file" in atoll("report", "a", "--out", "tiny.toml").refused()
+    assert (
+        "must be a folder; for one file, give --html page.html" in atoll("report", "a", "--out", "page.html").refused()
+    )
     assert "tiny.toml" in atoll("report", "a", "--out", "tiny.toml/below").refused(code=1)
 
 

@@ -26,8 +26,9 @@ def test_rows_count_what_was_lost_and_why(atoll: Command, folder: Path) -> None:
     words = changed("faults.dropout=0.4", "faults.tolerate=true", "faults.attackers=0.5", "faults.attack=not-finite")
     atoll("run", "tiny.toml", "--out", "out", *SERIAL, *words, "--set", "rounds=6").succeeded()
     rows = rows_of(folder / "out")
-    names = ["absent", "dropped", "late", "refused_wrong_form", "refused_not_finite", "refused_too_large"]
-    assert [rows[0][name] for name in names] == [0] * 6
+    reasons = ("wrong_form", "not_finite", "too_large", "unusual")
+    names = ["absent", "dropped", "late", *(f"refused_{reason}" for reason in reasons)]
+    assert [rows[0][name] for name in names] == [0] * 7
     last = rows[-1]
     assert last["dropped"] > 0 < last["refused_not_finite"]
     assert last["absent"] == last["late"] == last["refused_wrong_form"] == last["refused_too_large"] == 0

@@ -12,7 +12,8 @@ import pytest
 from atoll import Event, InputError, LocalRule, Method, Mix, Schedule, Serial, Trainer, init, read_model, train
 from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
-from atoll.engine.cohorts import ClusterUpdate, Cohort, combine_updates
+from atoll.engine.cohorts import ClusterUpdate, Cohort
+from atoll.engine.combining import combine_updates
 from atoll.engine.engine import advance
 from atoll.local.models import Model
 from atoll.local.rule import sgd

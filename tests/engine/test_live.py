@@ -174,7 +174,7 @@ def last_models(folder: Path) -> bytes:
 
 def shared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows without wall-clock time, and without faults, which a simulation without any does not count."""
-    gone = ("wall_time", "crc32", "absent", "dropped", "late")
+    gone = ("wall_time", "crc32", "absent", "dropped", "late", "norm_limit")
     return [{k: v for k, v in row.items() if k not in gone and not k.startswith("refused_")} for row in rows]
 
 

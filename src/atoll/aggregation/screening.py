@@ -10,8 +10,9 @@ from atoll.support.arrays import Ids
 from atoll.support.limits import PositiveFloat
 from atoll.support.requiring import require
 
-Reason = Literal["wrong_form", "not_finite", "too_large"]
-REASONS: tuple[Reason, ...] = ("wrong_form", "not_finite", "too_large")
+UsualNorms = Literal["refuse", "note", "off"]
+Reason = Literal["wrong_form", "not_finite", "too_large", "unusual"]
+REASONS: tuple[Reason, ...] = ("wrong_form", "not_finite", "too_large", "unusual")
 
 
 @dataclass(frozen=True)
@@ -22,14 +23,23 @@ class Screening:
         tolerate: whether results of another form, not finite or absurdly large (`weights.is_bounded`) are left out;
             otherwise those of another form or not finite are an error.
         max_update_norm: the largest accepted norm of an update; None: any.
+        usual_norms: refuse: updates that are much longer than those before them, and than others of their event, are
+            left out as "unusual" (`usual_norms.limit_of`); note: norms are only remembered; off: nor are they.
     """
 
     tolerate: bool = True
     max_update_norm: float | None = None
+    usual_norms: UsualNorms = "off"
 
     def __post_init__(self) -> None:
-        """Refuse an invalid norm."""
+        """Refuse an invalid norm, or rule for usual ones."""
         require("faults.max_update_norm", self.max_update_norm, PositiveFloat | None)
+        require("faults.usual_norms", self.usual_norms, UsualNorms)
+
+    @property
+    def learns_norms(self) -> bool:
+        """Whether norms of accepted updates are remembered."""
+        return self.usual_norms != "off"
 
     def sent(self, clients: Ids, start: Model, updates: Iterator[ClientUpdate]) -> Iterator[ClientUpdate]:
         """Return what these clients send, one by one, given what they trained: the same, unless they collude."""

@@ -104,6 +104,8 @@ def _place_of(folder: Path | None, otherwise: Path | None) -> Path | None:
     place = folder or otherwise
     if place and place.is_file():
         raise InputError(f"--out {place}: is a file; give the path of a folder")
+    if folder and folder.suffix in (".html", ".csv", ".parquet") and not folder.exists():
+        raise InputError(f"--out {folder}: must be a folder; for one file, give --{folder.suffix[1:]} {folder}")
     return place
 
 

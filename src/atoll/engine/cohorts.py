@@ -1,22 +1,18 @@
 """The executors' inputs and outputs, and the protocols of executors and trainers."""
 
-import math
-from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain
-from operator import mul
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from atoll.aggregation.mean import Combine, Weighted, takes_median_of_losses
+from atoll.aggregation.mean import Combine, Weighted
 from atoll.aggregation.screening import Screening
+from atoll.aggregation.usual_norms import Norms
 from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.support.arrays import Floats, Ids, Mask
-from atoll.support.errors import AtollError, RunError, failure_of
 
 if TYPE_CHECKING:
     from atoll.local.precision import Precision
@@ -41,6 +37,7 @@ class Cohort:
         repeats: intra-cluster rounds to train, from `repeat` on, each from the average of the one before. Above 1 only
             for an executor that `carries_through`.
         states: client states, of clients that have one.
+        usual: norms of updates that had been accepted when the cluster got this start (`State.usual`).
     """
 
     event: int
@@ -54,6 +51,7 @@ class Cohort:
     drawn_as: int | None = None
     repeats: int = 1
     states: Mapping[int, Model] = field(default_factory=dict)
+    usual: Norms = ()
 
     @property
     def draws(self) -> int:
@@ -85,6 +83,7 @@ class ClusterUpdate:
         answered: whose results were combined, [clients of the cohort], from an executor whose clients may fail to
             answer; None if they cannot.
         states: new client states, of clients whose results were combined, if their trainer `keeps_state`.
+        norms: norms of the combined updates, in client order, if usual norms are learned.
     """
 
     model: Model
@@ -93,6 +92,7 @@ class ClusterUpdate:
     refused: Mapping[str, int] = field(default_factory=dict)
     answered: Mask | None = None
     states: Mapping[int, Model] = field(default_factory=dict)
+    norms: Norms = ()
 
 
 class ClientTrainer(Protocol):
@@ -177,94 +177,3 @@ def only_model(models: Weighted, start: Model, cohort_weight: float) -> Model:
     """Return the only client's model (a combine rule)."""
     ((_, model),) = models
     return model
-
-
-def combine_updates(
-    cohorts: Sequence[Cohort],
-    combine: Combine,
-    updates: Iterable[ClientUpdate],
-    screening: Screening | None = None,
-) -> list[ClusterUpdate]:
-    """Combine the updates of all cohorts' tasks, in order, holding one client's model at a time.
-
-    A rule may hold more. Results that the screening rejects are left out and counted; their clients keep their previous
-    state. Without any result the start model is kept.
-
-    Raises:
-        RunError: the combine rule fails; names event and cluster.
-    """
-    coming = iter(updates)
-    return [_combine(cohort, combine, coming, screening) for cohort in cohorts]
-
-
-def _combine(
-    cohort: Cohort, combine: Combine, updates: Iterator[ClientUpdate], screening: Screening | None
-) -> ClusterUpdate:
-    if screening:
-        updates = screening.sent(cohort.clients, cohort.start, updates)
-    results = _Results(cohort, screening)
-    try:
-        pairs = results.take(updates)
-        first = next(pairs, None)
-        if first is None:
-            return ClusterUpdate(cohort.start, math.nan, 0.0, results.refused)
-        model = combine(chain([first], pairs), cohort.start, cohort.event_weight)
-        deque(pairs, maxlen=0)  # a rule need not take all, but the following updates are the next cohort's
-    except AtollError:
-        raise
-    except Exception as error:  # raised by a user's combine rule
-        where = f"event {cohort.event}, cluster {cohort.cluster}"
-        raise RunError(f"{where}: combining the clients' models failed ({failure_of(error)})") from error
-    arrived = math.fsum(results.weights) / float(cohort.weights.sum()) if results.refused else 1.0
-    average = weighted_median if takes_median_of_losses(combine) else weighted_mean
-    loss = average(results.losses, results.weights)
-    return ClusterUpdate(model, loss, arrived, results.refused, states=results.states)
-
-
-class _Results:
-    """What a cohort's results add up to besides the model."""
-
-    def __init__(self, cohort: Cohort, screening: Screening | None) -> None:
-        self.losses: list[float] = []
-        self.weights: list[float] = []
-        self.refused: Counter[str] = Counter()
-        self.states: dict[int, Model] = {}
-        self._cohort, self._screening = cohort, screening
-
-    def take(self, updates: Iterator[ClientUpdate]) -> Iterator[tuple[float, Model]]:
-        """Yield the weight and model of each valid result, holding one at a time."""
-        cohort = self._cohort
-        for client, weight in zip(cohort.clients.tolist(), cohort.weights.tolist(), strict=True):
-            update = next(updates)
-            if self._screening and (reason := self._screening.why_refused(update, cohort.start)):
-                self.refused[reason] += 1
-                continue
-            self.losses.append(update.loss)
-            self.weights.append(weight)
-            if update.state is not None:
-                self.states[client] = update.state
-            yield weight, update.model
-            del update
-
-
-def weighted_mean(values: Iterable[float], weights: Collection[float]) -> float:
-    """Return the weighted mean of numbers, with exactly rounded sums, independent of their order.
-
-    >>> weighted_mean([0.0, 4.0], [1.0, 3.0])
-    3.0
-    """
-    return math.fsum(map(mul, weights, values)) / math.fsum(weights)
-
-
-def weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
-    """Return the mean of the first values at which the cumulative weight reaches and exceeds half of the total.
-
-    >>> weighted_median([5.0, 1e9, 1.0], [1.0, 1.0, 1.0]), weighted_median([0.0, 4.0], [1.0, 1.0])
-    (5.0, 2.0)
-    """
-    pairs = sorted(zip(values, weights, strict=True))
-    so_far = list(accumulate(weight for _, weight in pairs))
-    half = so_far[-1] / 2
-    reaching = next(value for (value, _), weight in zip(pairs, so_far, strict=True) if weight >= half)
-    passing = next((value for (value, _), weight in zip(pairs, so_far, strict=True) if weight > half), reaching)
-    return (reaching + passing) / 2

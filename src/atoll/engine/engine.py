@@ -10,6 +10,7 @@ import numpy as np
 
 from atoll.aggregation.mean import Combine, average_gradients, average_models, share_layers
 from atoll.aggregation.screening import Screening
+from atoll.aggregation.usual_norms import Norms, remember
 from atoll.engine.assignment import Assignment, ByLabel, as_scheduled, least_loss
 from atoll.engine.cohorts import ClientTrainer, Executor
 from atoll.engine.grouping import Grouping, read_grouping, why_no_labels
@@ -47,6 +48,9 @@ class State:
         server_state: the state of the method's server rule; None: none yet.
         clients: each client's state from its last task whose result was combined, if trainers keep state.
         labels: each client's cluster, int64 [clients], if clusters are learned; -1: none yet.
+        norms: norms of the latest accepted updates, if usual norms are learned.
+        usual: those norms as they were when each cluster got its start, so that limits do not depend on which other
+            events were trained meanwhile; empty if no norms are learned.
     """
 
     events_done: int
@@ -57,6 +61,8 @@ class State:
     server_state: Model | None = None
     clients: Mapping[int, Model] = field(default_factory=dict)
     labels: Ids | None = None
+    norms: Norms = ()
+    usual: tuple[Norms, ...] = ()
 
 
 Regroup = Callable[[Event, State], Grouping | Ids]
@@ -257,7 +263,8 @@ def init(method: Method, *initial: Model) -> State:
         raise InputError(f"{len(initial)} initial models for {clusters} clusters; give one, or one per cluster")
     sent = tuple(map(method.sent, initial))
     models = sent * clusters if len(sent) == 1 else sent
-    return State(0, sent[0] if method.schedule.has_server else None, models, models, labels=method.labels)
+    usual: tuple[Norms, ...] = ((),) * clusters if method.screening and method.screening.learns_norms else ()
+    return State(0, sent[0] if method.schedule.has_server else None, models, models, labels=method.labels, usual=usual)
 
 
 def train(method: Method, executor: Executor, state: State) -> Generator[Step]:
@@ -291,7 +298,7 @@ def train_together(method: Method, executor: Executor, state: State, events: Seq
     assign = method.assigned_by if state.labels is None else ByLabel(state.labels)
     combine, screening, release = method.combined_by, method.screening, method.release
     return train_events(
-        events, state.starts, executor, assign, combine, screening, state.clients, release, method.announce
+        events, state.starts, executor, assign, combine, screening, state.clients, release, method.announce, state.usual
     )
 
 
@@ -310,12 +317,24 @@ def merge(method: Method, state: State, trained: EventResult) -> Step:
             server, server_state = apply_rule(method.server_rule, event.index, state.server, server, server_state)
     starts = list(state.starts)
     mixed = mix_all([recipe for _, recipe in event.starts], server, published, state.starts)
+    norms, usual = remember(state.norms, trained.norms), list(state.usual)
     for (cluster, _), model in zip(event.starts, mixed, strict=True):
         starts[cluster] = model
+        if usual:
+            usual[cluster] = norms
     refused = state.refused if not trained.refused else Counter(state.refused) + trained.refused
     clients = _keep_states(method, state.clients, trained)
     after = State(
-        event.index + 1, server, tuple(starts), tuple(published), refused, server_state, clients, state.labels
+        event.index + 1,
+        server,
+        tuple(starts),
+        tuple(published),
+        refused,
+        server_state,
+        clients,
+        state.labels,
+        norms,
+        tuple(usual),
     )
     if event.regroups:
         after = _regroup(method, event, after)

@@ -10,8 +10,10 @@ import numpy as np
 
 from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
+from atoll.aggregation.usual_norms import Norms
 from atoll.engine.assignment import NOT_CHOSEN, Assignment
-from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor, weighted_mean
+from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
+from atoll.engine.combining import weighted_mean
 from atoll.engine.release import Release
 from atoll.local.models import Model
 from atoll.schedules.events import Event
@@ -30,6 +32,7 @@ class EventResult:
         loss: mean local loss; None without any result.
         refused: number of rejected results, by reason.
         states: new client states, of clients whose results were combined.
+        norms: norms of the combined updates, if usual norms are learned.
     """
 
     event: Event
@@ -39,6 +42,7 @@ class EventResult:
     loss: float | None
     refused: Counter[str]
     states: Mapping[int, Model] = field(default_factory=dict)
+    norms: Norms = ()
 
 
 def train_events(
@@ -51,17 +55,19 @@ def train_events(
     clients: Mapping[int, Model] | None = None,
     release: Release | None = None,
     announce: Callable[[Event], None] | None = None,
+    usual: Sequence[Norms] = (),
 ) -> list[EventResult]:
     """Train the cohorts of independent events, for each event's number of intra-cluster rounds.
 
     Clients that find no cluster, or are not chosen, are left out of their event. `clients` are the client states
-    (`State.clients`); `announce` is called with each event before its clients are asked.
+    (`State.clients`); `announce` is called with each event before its clients are asked; `usual` are the accepted norms
+    that clusters' limits depend on (`State.usual`).
     """
     if announce is not None:
         for event in events:
             announce(event)
     carried = screening is None and release is None and executor.carries_through(combine)
-    works = [_begin(event, starts, executor, assign, carried, clients or {}, release) for event in events]
+    works = [_begin(event, starts, executor, assign, carried, clients or {}, release, usual) for event in events]
     while going := [work for work in works if work.repeat < work.event.intra_rounds]:
         by_work = [work.cohorts() for work in going]
         cohorts_now = [cohort for cohorts in by_work for cohort in cohorts]
@@ -79,6 +85,7 @@ def _begin(
     carried: bool,
     kept_states: Mapping[int, Model],
     release: Release | None,
+    usual: Sequence[Norms],
 ) -> "_Work":
     planned = event
     clusters = assign(event, starts, executor) if len(event.cohort) else event.cohort
@@ -94,7 +101,7 @@ def _begin(
             models_up=event.models_up - lost * event.intra_rounds,
             dropped=event.dropped + lost,
         )
-    return _Work(event, clusters, starts, carried, kept_states, release, planned)
+    return _Work(event, clusters, starts, carried, kept_states, release, planned, usual)
 
 
 class _Work:
@@ -113,6 +120,7 @@ class _Work:
         kept_states: Mapping[int, Model],
         release: Release | None,
         planned: Event,
+        usual: Sequence[Norms],
     ) -> None:
         self.event = event
         self.repeat = 0
@@ -125,9 +133,11 @@ class _Work:
         self.refused: Counter[str] = Counter()
         self.answered: Mask | None = None
         self.states: dict[int, Model] = {}
+        self.norms: Norms = ()
         self._kept_states = kept_states
         self._release = release
         self._planned = planned
+        self._usual = usual
 
     def cohorts(self) -> list[Cohort]:
         """Return the next cohorts, one for each cluster with clients, by ascending cluster."""
@@ -143,6 +153,7 @@ class _Work:
                 drawn_as=None if number == event.index else number,
                 repeats=self.repeats,
                 states=self._states_of(event.cohort[own]),
+                usual=self._usual[c] if self._usual else (),
             )
             for c in self.rows
             if len(own := self._rows(c))
@@ -161,6 +172,8 @@ class _Work:
             self.averages[cluster] = average
             if average.states:
                 self.states.update(average.states)
+            if average.norms:
+                self.norms += average.norms
             if average.refused:
                 self.refused.update(average.refused)
             if average.answered is not None:
@@ -184,7 +197,7 @@ class _Work:
         if self.answered is not None:
             missing = int(self.answered.size - self.answered.sum())
             event = replace(event, answered=self.answered, models_up=event.models_up - missing)
-        return EventResult(event, self.clusters, models, self.weights, loss, self.refused, self.states)
+        return EventResult(event, self.clusters, models, self.weights, loss, self.refused, self.states, self.norms)
 
     def _rows(self, cluster: int) -> Ids:
         """Return the rows of the cohort that train in a cluster."""

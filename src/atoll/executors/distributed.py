@@ -6,7 +6,8 @@ from typing import Self
 
 from atoll.aggregation.mean import Combine, is_weighted_mean
 from atoll.aggregation.screening import Screening
-from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor, combine_updates
+from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
+from atoll.engine.combining import combine_updates
 from atoll.local.task import ClientUpdate
 
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
-from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, combine_updates
+from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort
+from atoll.engine.combining import combine_updates
 from atoll.executors.debugging import measure_watched, train_watched
 from atoll.local.models import Model
 from atoll.local.precision import products_in

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from atoll.aggregation.mean import Combine, is_weighted_mean, needs_only_mean, says
 from atoll.aggregation.robust import ROBUST, TIMES_BYZANTINE
-from atoll.aggregation.screening import Screening
+from atoll.aggregation.screening import Screening, UsualNorms
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.engine.stages import Stage
@@ -130,17 +130,26 @@ def is_counted(settings: Settings) -> bool:
     wanted = settings.faults
     timed = (wanted.deadline_seconds, wanted.slots_per_day, wanted.availability_file)
     loses = wanted.dropout or any(value is not None for value in timed)
-    return bool(loses or wanted.tolerate or wanted.max_update_norm is not None)
+    return bool(loses or wanted.tolerate or wanted.max_update_norm is not None or usual_norms(settings) != "off")
+
+
+def usual_norms(settings: Settings) -> UsualNorms:
+    """Return what becomes of updates that are much longer than usual; where nothing is set, by who sees updates."""
+    if settings.faults.usual_norms is not None:
+        return settings.faults.usual_norms
+    is_seen = settings.run.executor == "fleet" and settings.privacy.trust == "none" and not settings.secure.sums
+    return "refuse" if is_seen else "off"
 
 
 def _make_screening(settings: Settings, clients: int) -> Screening | None:
     """Return the checks of results, and who colludes before them; None: all results are combined unchecked."""
     wanted = settings.faults
+    limits = wanted.tolerate, wanted.max_update_norm, usual_norms(settings)
     if wanted.attackers and wanted.attack in COLLUSIONS:
         attackers = frozenset(draw_attackers(wanted.attackers, clients, settings.seed).tolist())
-        return Colluding(wanted.tolerate, wanted.max_update_norm, attackers, wanted.attack, wanted.attack_strength)
-    screens = wanted.tolerate or wanted.max_update_norm is not None
-    return Screening(wanted.tolerate, wanted.max_update_norm) if screens else None
+        return Colluding(*limits, attackers, wanted.attack, wanted.attack_strength)
+    screening = Screening(*limits)
+    return screening if screening != Screening(tolerate=False) else None
 
 
 def _require_clients(settings: Settings) -> None:

@@ -59,6 +59,8 @@ def told_by(settings: Settings, need: Need) -> str:
     if need is Need.NO_SCREENING:
         if faults.max_update_norm is not None:
             return f"faults.max_update_norm = {faults.max_update_norm:g}"
+        if faults.usual_norms not in (None, "off"):
+            return f"faults.usual_norms = {faults.usual_norms!r}"
         return "faults.tolerate = true" if faults.tolerate else f"faults.attack = {faults.attack!r}"
     return f"method.name = {wanted.name!r}"
 

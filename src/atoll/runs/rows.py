@@ -10,9 +10,10 @@ from operator import attrgetter
 from typing import Any
 
 from atoll.aggregation.screening import REASONS
+from atoll.aggregation.usual_norms import limit_of
 from atoll.engine.engine import State
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.faults import is_counted
+from atoll.experiment.faults import is_counted, usual_norms
 from atoll.privacy.ledger import RunLedger
 from atoll.privacy.privacy_plan import finite
 from atoll.runs.columns import LOSSES, SPENT
@@ -62,6 +63,7 @@ class Recorder:
             for name in ("client_updates", "models_down", "models_up", *counted)
         }
         self.losses = counted
+        self.learns_norms = usual_norms(experiment.settings) != "off"
 
     @property
     def happened(self) -> Schedule:
@@ -155,7 +157,8 @@ class Recorder:
         if not self.losses:
             return {}
         lost = {name: self.sums[name][state.events_done] for name in self.losses}
-        return lost | {f"refused_{reason}": state.refused.get(reason, 0) for reason in self.reasons}
+        lost |= {f"refused_{reason}": state.refused.get(reason, 0) for reason in self.reasons}
+        return lost | ({"norm_limit": finite(limit_of(state.norms))} if self.learns_norms else {})
 
     def _spent(self, done: int) -> Row:
         """Return the epsilon spent by the worst client; nothing without privacy."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from atoll.aggregation.usual_norms import Norms
 from atoll.engine.engine import State
 from atoll.local.models import Model
 from atoll.runs.spilling import SpilledStates
@@ -30,7 +31,16 @@ def lay_out(state: State) -> tuple[list[Model], dict[str, Any]]:
         "server_state": None if state.server_state is None else number(state.server_state),
         "clients": {} if isinstance(state.clients, SpilledStates) else _numbered(state.clients, number),
         "labels": None if state.labels is None else state.labels.tolist(),
+        "norms": _lay_out_norms(state),
     }
+
+
+def _lay_out_norms(state: State) -> dict[str, Any]:
+    """Return the distinct lists of norms, and which of them is the latest and each cluster's."""
+    numbers: dict[Norms, int] = {}
+    for each in (state.norms, *state.usual):
+        numbers.setdefault(each, len(numbers))
+    return {"lists": [list(each) for each in numbers], "usual": [numbers[each] for each in state.usual]}
 
 
 def _numbered(states: Mapping[int, Model], number: Callable[[Model], int]) -> dict[str, int]:
@@ -44,6 +54,7 @@ def restore(layout: dict[str, Any], tensors: Model) -> State:
         number, _, name = key.partition("/")
         models.setdefault(int(number), {})[name] = tensor
     server, server_state = layout["server"], layout.get("server_state")
+    norms = [tuple(each) for each in layout["norms"]["lists"]]
     return State(
         events_done=layout["events_done"],
         server=None if server is None else models[server],
@@ -53,4 +64,6 @@ def restore(layout: dict[str, Any], tensors: Model) -> State:
         server_state=None if server_state is None else models[server_state],
         clients={int(client): models[i] for client, i in layout.get("clients", {}).items()},
         labels=None if layout.get("labels") is None else np.array(layout["labels"], np.int64),
+        norms=norms[0],
+        usual=tuple(norms[number] for number in layout["norms"]["usual"]),
     )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from atoll.experiment.experiment import Experiment
+from atoll.experiment.faults import usual_norms
 from atoll.fleet.agreed.agreement import agree, require_fleet
 from atoll.fleet.agreed.messages import most_bytes
 from atoll.fleet.agreed.transport import Fleet
@@ -28,6 +29,8 @@ def replaying(experiment: Experiment, schedule: Path | str) -> Experiment:
         InputError: the file cannot be read, is damaged, or does not belong to this experiment.
     """
     settings = experiment.settings
+    if Path(schedule).suffix == ".jsonl" and usual_norms(settings) == "refuse":  # the file says whose were refused
+        settings = settings.model_copy(update={"faults": settings.faults.model_copy(update={"usual_norms": "note"})})
     if settings.run.executor == "fleet":
         settings = _with_executor(settings, "serial")
     made = Experiment(settings, read_schedule(Path(schedule)))

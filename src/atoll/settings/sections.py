@@ -241,6 +241,11 @@ class FaultSettings(Section):
     max_update_norm: PositiveFloat | None = Field(
         None, description="leave out results whose update has a larger Euclidean norm"
     )
+    usual_norms: Literal["refuse", "note", "off"] | None = Field(
+        None,
+        description="refuse: leave out results whose update is much longer than is usual in this run (see Faults); "
+        "note: only record what is usual; unset: refuse on a fleet whose server sees single updates, otherwise off",
+    )
     attackers: BelowOne = Field(
         0.0, description="share of the clients that attack, drawn from the seed for the whole run"
     )

@@ -8,7 +8,8 @@ import torch
 
 from atoll.aggregation.mean import Combine, needs_only_mean
 from atoll.aggregation.screening import Screening
-from atoll.engine.cohorts import ClusterUpdate, Cohort, combine_updates
+from atoll.engine.cohorts import ClusterUpdate, Cohort
+from atoll.engine.combining import combine_updates
 from atoll.executors.stacked.fit import try_stack
 from atoll.executors.stacked.graphs import Graphs
 from atoll.executors.stacked.tensors import add, pick, weigh

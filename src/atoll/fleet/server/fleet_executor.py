@@ -4,15 +4,19 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from threading import Lock
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from atoll.aggregation.mean import Combine
+from atoll.aggregation.reductions import update_norm
 from atoll.aggregation.screening import Screening
-from atoll.engine.cohorts import ClusterUpdate, Cohort, combine_updates
+from atoll.aggregation.usual_norms import ENOUGH, limit_of, require_usual
+from atoll.engine.cohorts import ClusterUpdate, Cohort
+from atoll.engine.combining import combine_updates
 from atoll.fleet.agreed.agreement import Agreement
 from atoll.fleet.agreed.messages import pack
 from atoll.fleet.agreed.transport import Fleet, clients_of
@@ -34,10 +38,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, eq=False)
 class _Collected(Generic[Result]):
-    """A group's replies: good results by client, and numbers of missing or rejected ones by reason."""
+    """A group's replies: good results by client, numbers of missing or rejected ones by reason, norms if learned."""
 
     results: dict[int, Result]
     refused: Counter[str]
+    norms: dict[int, float] = field(default_factory=dict)
 
 
 class FleetExecutor:
@@ -104,7 +109,8 @@ class FleetExecutor:
         Raises:
             RunError: the combine rule fails.
         """
-        limit = screening.max_update_norm if screening else None
+        screening = screening or Screening(tolerate=False)
+        limit = screening.max_update_norm
         starts = {id(cohort.start): cohort.start for cohort in cohorts}  # cohorts may share one
         bodies = {key: pack([self._sent(start)]) for key, start in starts.items()}
         groups = [cohort.clients for cohort in cohorts]
@@ -117,6 +123,8 @@ class FleetExecutor:
             for call in self._ask_to_train(number, _without(cohort, aside[number]), bodies[id(cohort.start)], limit)
         ]
         collected = self._collect(groups, calls, self._read_trained, aside)
+        if screening.learns_norms:
+            self._leave_out_unusual(cohorts, collected, screening)
         while True:
             updates = _average_all(cohorts, combine, collected)
             bad = [
@@ -297,11 +305,42 @@ class FleetExecutor:
         results = replies.results
         unsound = [client for client, result in results.items() if not self.is_sound(result.outcome.model)]
         for client in unsound or list(results):
-            del results[client]
-            replies.refused["unsound"] += 1
-            self.notices.add(self.nodes[client], "unsound")
-            with self._lock:
-                self.refused["unsound"] += 1
+            self._refuse(replies, client, "unsound")
+
+    def _refuse(self, replies: _Collected[CheckedUpdate], client: int, reason: str) -> None:
+        """Count a client's result no longer."""
+        del replies.results[client]
+        replies.refused[reason] += 1
+        self.notices.add(self.nodes[client], reason)
+        with self._lock:
+            self.refused[reason] += 1
+
+    def _leave_out_unusual(
+        self, cohorts: Sequence[Cohort], collected: Sequence[_Collected[CheckedUpdate]], screening: Screening
+    ) -> None:
+        """Reject updates that are much longer than usual, as `engine.combining` does; note the others' norms.
+
+        Raises:
+            RunError: they are most of an event's.
+        """
+        pairs = list(zip(cohorts, collected, strict=True))
+        for event, of_event in groupby(pairs, lambda pair: pair[0].event):
+            together = list(of_event)
+            for cohort, replies in together:
+                for client, result in replies.results.items():
+                    replies.norms[client] = update_norm(result.outcome.model, cohort.start)
+            known = [cohort.usual for cohort, _ in together]
+            is_early = any(len(each) < ENOUGH for each in known)
+            own = [norm for _, replies in together for norm in replies.norms.values()] if is_early else []
+            limits = [limit_of((*each, *own)) if screening.usual_norms == "refuse" else math.inf for each in known]
+            unusual: dict[int, float] = {}
+            for limit, (_, replies) in zip(limits, together, strict=True):
+                above = {client: norm for client, norm in replies.norms.items() if norm > limit}
+                unusual |= above
+                for client in above:
+                    self._refuse(replies, client, "unusual")
+            accepted = sum(len(replies.results) for _, replies in together)
+            require_usual(event, accepted, unusual, max(limits), lambda client: repr(self.nodes[client]))
 
     def _read_trained(self, asked: Expected, reply: Reply) -> CheckedUpdate | Reason:
         result = read_trained(asked, reply.sender, reply.content)
@@ -343,4 +382,5 @@ def _average(cohort: Cohort, combine: Combine, replies: _Collected[CheckedUpdate
     updates = (replies.results[client].outcome for client in there.clients.tolist())
     (average,) = combine_updates([there], combine, updates)
     arrived = 1.0 if answered.all() else float(there.weights.sum() / cohort.weights.sum())
-    return replace(average, arrived=arrived, refused=replies.refused, answered=answered)
+    norms = tuple(replies.norms[client] for client in there.clients.tolist() if client in replies.norms)
+    return replace(average, arrived=arrived, refused=replies.refused, answered=answered, norms=norms)

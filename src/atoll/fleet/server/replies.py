@@ -41,6 +41,7 @@ Reason = (
         "wrong_form",
         "not_finite",
         "too_large",
+        "unusual",
         "unsound",
     ]
     | RefusalCode
@@ -56,6 +57,7 @@ Reason = (
   names, shapes or types, or bytes that a stage cannot decode;
 - ``not_finite``, ``too_large``: a NaN or an infinity; a model value beyond 1e12, a loss beyond 1e15, an update beyond
   the largest norm;
+- ``unusual``: an update much longer than those before it, and than others of its event (`aggregation.usual_norms`);
 - ``unsound``: its model gives no finite losses, or the combined model does not although each single one does;
 - ``unknown_task``, ``wrong_settings``, ``wrong_client``: reported by the node, as ``unreadable`` and ``failed`` may be;
 - ``not_allowed``: reported by the node: its owner does not allow the server's changes;

@@ -1,0 +1,76 @@
+"""Which norms of updates are usual, learned from accepted ones, so that no single update ruins a plain mean."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from statistics import median
+
+from atoll.support.errors import RunError
+
+Norms = tuple[float, ...]
+
+KEPT = 100
+"""The latest accepted norms, which are remembered."""
+ENOUGH = 10
+"""From so many remembered norms on, the limit depends on them alone; before that on those of the event's too."""
+LEAST = 3
+"""With fewer norms there is no limit, since their median may be an attacker's."""
+TIMES = 10.0, 100.0
+"""The limit is between so many times the median: honest clients differ in their samples and steps."""
+DEVIATIONS = 6.0
+"""Between these, the limit is so many standard deviations above the median of the norms' logarithms."""
+_SHOWN = 10  # most clients that an error names
+_OF_MEDIAN = 1.4826  # standard deviation of a normal distribution in median absolute deviations
+
+
+def limit_of(norms: Iterable[float]) -> float:
+    """Return the largest usual norm, given others; infinite if there are too few.
+
+    It is the median times ``exp(DEVIATIONS * s)``, where s is 1.4826 times the median absolute deviation of the norms'
+    logarithms, but at least the first and at most the second of `TIMES`; the first with fewer norms than `ENOUGH`,
+    whose deviation says little.
+
+    >>> limit_of([1.0, 1.0, 9e11]), limit_of([1.0, 9e11])
+    (10.0, inf)
+    """
+    found = [norm for norm in norms if 0 < norm < math.inf]
+    if len(found) < LEAST:
+        return math.inf
+    middle, (least, most) = median(found), TIMES
+    deviation = _OF_MEDIAN * median(abs(math.log(norm / middle)) for norm in found) if len(found) >= ENOUGH else 0.0
+    return middle * min(max(math.exp(min(DEVIATIONS * deviation, math.log(most))), least), most)
+
+
+def remember(norms: Norms, accepted: Norms) -> Norms:
+    """Return the norms to be remembered once more have been accepted.
+
+    >>> len(remember((1.0,) * 99, (2.0, 2.0)))
+    100
+    """
+    return (*norms, *accepted)[-KEPT:] if accepted else norms
+
+
+def require_usual(
+    event: int, accepted: int, unusual: Mapping[int, float], limit: float, name_of: Callable[[int], object] = int
+) -> None:
+    """Stop if most of an event's results, and not just one or two, are refused: then the limit or the model is wrong.
+
+    Args:
+        event: its number.
+        accepted: number of accepted results.
+        unusual: norms of the refused results, by client.
+        limit: the largest norm that was accepted.
+        name_of: returns what a client is called.
+
+    Raises:
+        RunError: names the clients.
+    """
+    if len(unusual) < LEAST or len(unusual) <= accepted:
+        return
+    shown = ", ".join(f"{name_of(client)} ({norm:.3g})" for client, norm in islice(unusual.items(), _SHOWN))
+    others = f" and {len(unusual) - _SHOWN} more" if len(unusual) > _SHOWN else ""
+    raise RunError(
+        f"event {event}: {len(unusual)} of {len(unusual) + accepted} updates are much longer than usual (norms up to "
+        f"{limit:.3g}), those of {shown}{others}; the model before the event is kept. If they are right, begin a new "
+        "run with model.start = this run's folder and faults.usual_norms = 'note'"
+    )

@@ -1,0 +1,173 @@
+"""From the updates of cohorts' clients to clusters' updates: what counts, and what it adds up to."""
+
+import math
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate, chain, groupby, islice
+from operator import attrgetter, mul
+
+from atoll.aggregation.mean import Combine, takes_median_of_losses
+from atoll.aggregation.reductions import update_norm
+from atoll.aggregation.screening import Screening
+from atoll.aggregation.usual_norms import ENOUGH, limit_of, require_usual
+from atoll.engine.cohorts import ClusterUpdate, Cohort
+from atoll.local.models import Model
+from atoll.local.task import ClientUpdate
+from atoll.support.errors import AtollError, RunError, failure_of
+
+
+def combine_updates(
+    cohorts: Sequence[Cohort],
+    combine: Combine,
+    updates: Iterable[ClientUpdate],
+    screening: Screening | None = None,
+) -> list[ClusterUpdate]:
+    """Combine the updates of all cohorts' tasks, in order, holding one client's model at a time.
+
+    A rule may hold more. Results that the screening rejects are left out and counted; their clients keep their previous
+    state. Without any result the start model is kept. A screening that learns usual norms holds the models of an
+    event's clients if their clusters' starts are of a time when too few norms were known.
+
+    Raises:
+        RunError: the combine rule fails; names event and cluster. Or most results of an event are unusual.
+    """
+    coming = iter(updates)
+    if screening is None:
+        return [_combine(_Results(cohort), combine, coming) for cohort in cohorts]
+    done: list[ClusterUpdate] = []
+    for event, of_event in groupby(cohorts, attrgetter("event")):
+        results = [_Results(cohort, screening) for cohort in of_event]
+        if screening.usual_norms == "refuse":
+            done += _combine_usual(event, results, combine, coming)
+        else:
+            done += [_combine(each, combine, each.sent(coming)) for each in results]
+    return done
+
+
+def _combine_usual(
+    event: int, results: Sequence["_Results"], combine: Combine, coming: Iterator[ClientUpdate]
+) -> list[ClusterUpdate]:
+    """Combine the updates of one event's cohorts, without those that are much longer than usual."""
+    is_early = any(len(each.cohort.usual) < ENOUGH for each in results)
+    held = [each.hold(coming) for each in results] if is_early else []
+    own = [norm for each in results for norm in each.held_norms]
+    done = []
+    for number, each in enumerate(results):
+        each.limit = limit_of((*each.cohort.usual, *own))
+        done.append(_combine(each, combine, held[number] if is_early else each.sent(coming)))
+    accepted = sum(len(each.norms) for each in results)
+    unusual = {client: norm for each in results for client, norm in each.unusual.items()}
+    require_usual(event, accepted, unusual, max(each.limit for each in results), lambda client: f"client {client}")
+    return done
+
+
+def _combine(results: "_Results", combine: Combine, updates: Iterator[ClientUpdate]) -> ClusterUpdate:
+    cohort = results.cohort
+    try:
+        pairs = results.take(updates)
+        first = next(pairs, None)
+        if first is None:
+            return ClusterUpdate(cohort.start, math.nan, 0.0, results.refused)
+        model = combine(chain([first], pairs), cohort.start, cohort.event_weight)
+        deque(pairs, maxlen=0)  # a rule need not take all, but the following updates are the next cohort's
+    except AtollError:
+        raise
+    except Exception as error:  # raised by a user's combine rule
+        where = f"event {cohort.event}, cluster {cohort.cluster}"
+        raise RunError(f"{where}: combining the clients' models failed ({failure_of(error)})") from error
+    arrived = math.fsum(results.weights) / float(cohort.weights.sum()) if results.refused else 1.0
+    average = weighted_median if takes_median_of_losses(combine) else weighted_mean
+    loss = average(results.losses, results.weights)
+    return ClusterUpdate(model, loss, arrived, results.refused, states=results.states, norms=tuple(results.norms))
+
+
+class _Results:
+    """What a cohort's results add up to besides the model.
+
+    Attributes:
+        limit: the largest norm of an update that counts.
+        held_norms: norms of the updates that are held.
+        norms: norms of the accepted updates, if usual norms are learned.
+        unusual: norms of those that are above the limit, by client.
+    """
+
+    def __init__(self, cohort: Cohort, screening: Screening | None = None) -> None:
+        self.cohort = cohort
+        self.losses: list[float] = []
+        self.weights: list[float] = []
+        self.refused: Counter[str] = Counter()
+        self.states: dict[int, Model] = {}
+        self.limit = math.inf
+        self.held_norms: list[float] = []
+        self.norms: list[float] = []
+        self.unusual: dict[int, float] = {}
+        self._screening = screening
+
+    def sent(self, coming: Iterator[ClientUpdate]) -> Iterator[ClientUpdate]:
+        """Return what the cohort's clients send, from the updates of all cohorts."""
+        assert self._screening is not None
+        return self._screening.sent(self.cohort.clients, self.cohort.start, coming)
+
+    def hold(self, coming: Iterator[ClientUpdate]) -> Iterator[ClientUpdate]:
+        """Take all of the cohort's updates, so that their norms are known before the first counts."""
+        # An executor may reuse a model's memory once the next one is requested.
+        sent = islice(self.sent(coming), len(self.cohort.clients))
+        held = [replace(each, model={name: own.clone() for name, own in each.model.items()}) for each in sent]
+        self.held_norms = [self._norm(each) for each in held if self._why_refused(each) is None]
+        return iter(held)
+
+    def take(self, updates: Iterator[ClientUpdate]) -> Iterator[tuple[float, Model]]:
+        """Yield the weight and model of each valid result, holding one at a time."""
+        cohort = self.cohort
+        for client, weight in zip(cohort.clients.tolist(), cohort.weights.tolist(), strict=True):
+            update = next(updates)
+            if reason := self._why_refused(update) or self._why_unusual(client, update):
+                self.refused[reason] += 1
+                continue
+            self.losses.append(update.loss)
+            self.weights.append(weight)
+            if update.state is not None:
+                self.states[client] = update.state
+            yield weight, update.model
+            del update
+
+    def _why_refused(self, update: ClientUpdate) -> str | None:
+        return self._screening.why_refused(update, self.cohort.start) if self._screening else None
+
+    def _why_unusual(self, client: int, update: ClientUpdate) -> str | None:
+        """Note the norm of an update, if norms are learned; return why it does not count, or None if it does."""
+        if self._screening is None or not self._screening.learns_norms:
+            return None
+        norm = self._norm(update)
+        if norm > self.limit:
+            self.unusual[client] = norm
+            return "unusual"
+        self.norms.append(norm)
+        return None
+
+    def _norm(self, update: ClientUpdate) -> float:
+        return update_norm(update.model, self.cohort.start)
+
+
+def weighted_mean(values: Iterable[float], weights: Collection[float]) -> float:
+    """Return the weighted mean of numbers, with exactly rounded sums, independent of their order.
+
+    >>> weighted_mean([0.0, 4.0], [1.0, 3.0])
+    3.0
+    """
+    return math.fsum(map(mul, weights, values)) / math.fsum(weights)
+
+
+def weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Return the mean of the first values at which the cumulative weight reaches and exceeds half of the total.
+
+    >>> weighted_median([5.0, 1e9, 1.0], [1.0, 1.0, 1.0]), weighted_median([0.0, 4.0], [1.0, 1.0])
+    (5.0, 2.0)
+    """
+    pairs = sorted(zip(values, weights, strict=True))
+    so_far = list(accumulate(weight for _, weight in pairs))
+    half = so_far[-1] / 2
+    reaching = next(value for (value, _), weight in zip(pairs, so_far, strict=True) if weight >= half)
+    passing = next((value for (value, _), weight in zip(pairs, so_far, strict=True) if weight > half), reaching)
+    return (reaching + passing) / 2

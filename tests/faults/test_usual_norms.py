@@ -1,0 +1,142 @@
+"""Norms of updates that are usual are learned, and what is far longer does not count."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll import ClientTask, RunError, Trainer, cycling, init, read_model, train
+from atoll.aggregation.screening import Screening
+from atoll.aggregation.usual_norms import ENOUGH, KEPT, limit_of, remember, require_usual
+from atoll.engine.engine import State, advance
+from atoll.runs.state_layout import lay_out, restore
+from tests.faults.test_dropouts import POPULATION, RULE, TWO, bits, schedule_of, without
+from tests.faults.test_dropouts import run_events as run
+from tests.fleet.test_hostile import assert_replays, carry, hostile
+from tests.fleets import open_sites, replying
+from tests.memory_fleet import MemoryFleet
+from tests.methods.test_every_method import experiment
+from tests.problems import as_vector, linear_module
+from tests.tiers import thinned
+
+LEARNS = Screening(tolerate=False, usual_norms="refuse")
+
+
+def limit_by_hand(norms: Sequence[float]) -> float:
+    """The limit in NumPy, in another order of operations."""
+    found = np.asarray([norm for norm in norms if 0 < norm < np.inf])
+    if found.size < 3:
+        return float(np.inf)
+    if found.size < 10:
+        return 10 * float(np.median(found))
+    logs = np.log10(found / np.median(found))
+    return float(np.median(found) * 10 ** np.clip(6 * 1.4826 * np.median(np.abs(logs)), 1.0, 2.0))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_limit_is_that_by_hand(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for count in (0, 2, 3, 4, 9, 100):
+        norms = np.exp(rng.normal(0, seed / 2, count)).tolist()
+        assert limit_of(norms) == pytest.approx(limit_by_hand(norms), rel=1e-9)
+        assert limit_of([*norms, 0.0, float("inf"), float("nan")]) == limit_of(norms)
+
+
+def test_a_minority_cannot_raise_the_limit_beyond_what_honest_clients_differ_by() -> None:
+    honest = np.exp(np.random.default_rng(0).normal(0, 0.3, 60)).tolist()
+    for evil in (1e3, 1e11, 1e300):
+        assert limit_of([*honest, *[evil] * 40]) < 150
+    assert remember(tuple(range(90)), tuple(range(20))) == (*range(10, 90), *range(20))
+    assert len(remember((1.0,) * KEPT, (2.0,))) == KEPT
+
+
+@pytest.mark.parametrize("cores", thinned([False, True], 1))
+def test_a_run_with_far_results_is_the_run_without_those_clients(cores: bool) -> None:
+    schedule, broken = schedule_of("cycling"), [1, 4]
+    found = run(schedule, dict.fromkeys(broken, "far"), LEARNS, cores)
+    assert bits(found) == bits(run(without(schedule, broken), {}, Screening(), cores))
+    count = np.cumsum([np.isin(event.cohort, broken).sum() for event in schedule.events])
+    assert [state.refused.get("unusual", 0) for state in found] == count.tolist()
+    assert count[-1] > 3
+
+
+def test_honest_runs_lose_nobody_and_norms_are_those_of_the_updates() -> None:
+    schedule = schedule_of("cycling")
+    found, plain = run(schedule, {}, LEARNS), run(schedule, {}, Screening())
+    assert bits(found) == bits(plain)
+    assert not found[-1].refused
+    module = linear_module(seed=2)
+    trainer, start = Trainer(module, POPULATION, RULE, seed=7), read_model(module)
+    first = schedule.events[0]
+    trained = [trainer.train(ClientTask(0, 0, 0, first.active[0], k, start)).model for k in first.cohort.tolist()]
+    assert found[0].norms == pytest.approx([float(np.linalg.norm(as_vector(m) - as_vector(start))) for m in trained])
+
+
+def states(pattern: str, one_by_one: bool) -> list[State]:
+    settings = (
+        "faults.usual_norms=refuse",
+        "faults.attackers=0.2",
+        "faults.attack=noise",
+        "faults.attack_strength=1e4",
+    )
+    found = experiment("hierarchical", f"method.pattern={pattern}", "rounds=24", *settings)
+    method, executor = found.method, found.execution.make_executor()
+    state = init(method, *found.training.initial_models())
+    if not one_by_one:
+        return [step.state for step in train(method, executor, state)]
+    after = []
+    for event in method.schedule.events:
+        models, layout = lay_out(state)  # as if the run were resumed before each event
+        tensors = {f"{number}/{name}": own for number, model in enumerate(models) for name, own in model.items()}
+        state = advance(method, executor, restore(layout, tensors), event).state
+        after.append(state)
+    return after
+
+
+@pytest.mark.parametrize("pattern", ["censyn", "cenasy", "decsyn", "decasy"])
+def test_limits_do_not_depend_on_which_events_are_trained_together_or_where_a_run_resumes(pattern: str) -> None:
+    together, alone = states(pattern, False), states(pattern, True)
+    assert bits(together) == bits(alone)
+    assert [(each.norms, each.usual, each.refused) for each in together] == [
+        (each.norms, each.usual, each.refused) for each in alone
+    ]
+    assert together[-1].refused["unusual"] > 0
+
+
+def test_if_most_of_an_event_is_unusual_the_run_stops_and_names_the_clients() -> None:
+    schedule = cycling(POPULATION, TWO, 3, order="fixed")
+    done = sum(len(event.cohort) for event in schedule.events[:4])
+    assert done >= ENOUGH
+    late = {schedule.events[4].index}
+    with pytest.raises(RunError, match=r"event 4: 4 of 4 updates are much longer than usual .* of client \d \(\d"):
+        run(schedule, dict.fromkeys(range(8), "far"), LEARNS, during=late)
+    noted = run(schedule, dict.fromkeys(range(8), "far"), replace(LEARNS, usual_norms="note"), during=late)
+    assert not noted[-1].refused
+    require_usual(0, 2, {1: 5.0, 2: 5.0}, 1.0)  # two may be attackers
+    require_usual(0, 3, {1: 5.0, 2: 5.0, 3: 5.0}, 1.0)
+    with pytest.raises(RunError, match="and 2 more; the model before the event is kept"):
+        require_usual(0, 3, dict.fromkeys(range(12), 5.0), 1.0)
+
+
+@pytest.mark.parametrize("times", [30.0, 9e11])
+@pytest.mark.parametrize("name", ["fedavg", "fedcluster", "censyn", "cenasy", "ifca"])
+def test_by_default_a_fleet_refuses_what_would_ruin_the_mean_and_replays_say_the_same(
+    name: str, times: float, tmp_path: Path
+) -> None:
+    how: dict[str, Any] = {"name": name, "fraction": 1.0} | ({"clusters": 2} if name == "ifca" else {})
+    if name in ("censyn", "cenasy"):
+        how = {"name": "hierarchical", "pattern": name, "intra_rounds": 1}
+    made = hostile(method=how)
+    assert made.settings.faults.usual_norms is None
+    honest, _ = carry(made, MemoryFleet(open_sites(made, tmp_path / "data")), tmp_path / "honest")
+    far = replying(lambda head, model: (head, {key: own + times for key, own in model.items()}))
+    fleet = MemoryFleet(open_sites(made, tmp_path / "data"), {"node-1": far})
+    rows, told = carry(made, fleet, tmp_path / "live")
+    assert rows[-1]["refused_unusual"] == rows[-1]["client_updates"] / 3
+    assert rows[-1]["train_loss"] < rows[0]["train_loss"] - 0.5 * (rows[0]["train_loss"] - honest[-1]["train_loss"])
+    assert any("node 'node-1': refused 1 (unusual 1)" in sentence for sentence in told)
+    assert 0 < rows[-1]["norm_limit"] < 100
+    assert_replays(made, tmp_path)
