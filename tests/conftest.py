@@ -27,7 +27,12 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+CONNECT = {"test_ray.py", "test_composition.py", "test_warm_start.py", "test_longer.py", "test_state.py", "test_bcd.py"}
+"""Files whose tests connect this process to Ray. Its threads hold locks, which a fork of the process would wait for."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Remember all tests before markers and names choose among them."""
+    """Remember all tests before markers and names choose among them; put those that connect to Ray last."""
     config.stash[ALL] = tuple(items)
+    items.sort(key=lambda item: item.path.name in CONNECT)

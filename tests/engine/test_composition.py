@@ -166,7 +166,7 @@ def test_every_pair_runs_on_ray_to_the_same_bits(method: str, ray_address: str) 
         assert not isinstance(other, str), other
         assert bits(carry(one)[-1], carry(other)[-1]), f"{method}, {pair}: ray differs from serial"
         ran += 1
-    assert ran > 8
+    assert ran > 4
 
 
 @pytest.fixture(scope="module")

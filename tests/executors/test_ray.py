@@ -51,6 +51,7 @@ from atoll.local.rule import adam, sgd
 from atoll.methods.papers.cfl_mgd import cfl_mgd
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.papers.fedcluster import fedcluster
+from atoll.methods.papers.ifca import ifca
 from atoll.methods.parts.parties import share_samples
 from atoll.methods.parts.party_trainer import PartyTrainer
 from atoll.support.environment import package_versions
@@ -290,7 +291,12 @@ def test_a_cluster_of_its_own_gives_serials_bits_and_leaves_nothing() -> None:
 @pytest.mark.slow
 def test_clients_that_choose_their_cluster_and_moments_that_travel() -> None:
     starts = [{name: 3 * t for name, t in read_model(linear_module(seed=s)).items()} for s in range(3)]
-    compare(cfl_mgd(POPULATION, RULE, 3, 3, fraction=1.0, seed=SEED), linear_module(), POPULATION, *starts)
+    carrying = replace(RULE, carry_moments=True)
+    for method in (
+        cfl_mgd(POPULATION, replace(RULE, optimizer=sgd), 3, 3, fraction=1.0, seed=SEED),
+        ifca(POPULATION, carrying, 3, 3, fraction=1.0, seed=SEED),
+    ):
+        compare(method, linear_module(), POPULATION, *starts)
 
 
 @needs_ray

@@ -8,7 +8,6 @@ from itertools import accumulate, chain, groupby, islice
 from operator import attrgetter, mul
 
 from atoll.aggregation.mean import Combine, takes_median_of_losses
-from atoll.aggregation.reductions import update_norm
 from atoll.aggregation.screening import Screening
 from atoll.aggregation.usual_norms import ENOUGH, limit_of, require_usual
 from atoll.engine.cohorts import ClusterUpdate, Cohort
@@ -111,10 +110,12 @@ class _Results:
 
     def hold(self, coming: Iterator[ClientUpdate]) -> Iterator[ClientUpdate]:
         """Take all of the cohort's updates, so that their norms are known before the first counts."""
+        assert self._screening is not None
         # An executor may reuse a model's memory once the next one is requested.
         sent = islice(self.sent(coming), len(self.cohort.clients))
         held = [replace(each, model={name: own.clone() for name, own in each.model.items()}) for each in sent]
-        self.held_norms = [self._norm(each) for each in held if self._why_refused(each) is None]
+        accepted = (each for each in held if self._why_refused(each) is None)
+        self.held_norms = [self._screening.norm(each, self.cohort.start) for each in accepted]
         return iter(held)
 
     def take(self, updates: Iterator[ClientUpdate]) -> Iterator[tuple[float, Model]]:
@@ -139,15 +140,12 @@ class _Results:
         """Note the norm of an update, if norms are learned; return why it does not count, or None if it does."""
         if self._screening is None or not self._screening.learns_norms:
             return None
-        norm = self._norm(update)
+        norm = self._screening.norm(update, self.cohort.start)
         if norm > self.limit:
             self.unusual[client] = norm
             return "unusual"
         self.norms.append(norm)
         return None
-
-    def _norm(self, update: ClientUpdate) -> float:
-        return update_norm(update.model, self.cohort.start)
 
 
 def weighted_mean(values: Iterable[float], weights: Collection[float]) -> float:

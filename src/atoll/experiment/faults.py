@@ -156,8 +156,10 @@ def _require_clients(settings: Settings) -> None:
     """Reject faults if there are no clients that could fail."""
     name, wanted = settings.method.name, settings.faults
     why = method_kind(settings).why_one_place
-    if why and (is_counted(settings) or wanted.attackers):
-        setting = next(key for key, value in dict(wanted).items() if value != FaultSettings.model_fields[key].default)
+    if not why:
+        return
+    changed = [key for key, value in dict(wanted).items() if value != FaultSettings.model_fields[key].default]
+    for setting in changed[:1] if is_counted(settings) or wanted.attackers else []:
         raise InputError(f"faults.{setting}: cannot be used with method.name = {name!r}, {why}")
 
 

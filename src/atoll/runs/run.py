@@ -228,8 +228,8 @@ def _last(folder: RunFolder, recorder: Recorder, warnings: Sequence[str], is_liv
     Raises:
         InputError: the folder is of another experiment, or damaged.
     """
-    folder.take_over(recorder.experiment.settings)
     require_kind(folder, is_live, _checksum(recorder.experiment))
+    folder.take_over(recorder.experiment.settings)
     rows, summary = folder.rows(), folder.summary()
     stopped = str(summary.get("stopped", ""))
     total = int(summary["events"]) if stopped else len(recorder.schedule)
@@ -248,8 +248,8 @@ def _restore(
         InputError: the folder is of another experiment, or damaged.
     """
     experiment = recorder.experiment
-    folder.take_over(experiment.settings)
     require_kind(folder, is_live, _checksum(experiment))
+    folder.take_over(experiment.settings)
     require_data(folder, experiment.settings)
     warnings += mend_schedule(folder, experiment.method.schedule)
     first = init(experiment.method, *experiment.training.initial_models())

@@ -4,6 +4,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import chain
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -11,7 +13,7 @@ from atoll.fleet.agreed.messages import MOST_HEADER_BYTES
 from atoll.fleet.agreed.transport import Failure, Properties
 from atoll.fleet.flower.calls import begin_task, forget, is_task_lost, list_nodes, register_nodes, runtime_client
 from atoll.fleet.flower.guard import OVERHEAD
-from atoll.fleet.flower.receiving import PendingCall, PendingTask, receive
+from atoll.fleet.flower.receiving import PendingCall, PendingTask, lose, receive
 from atoll.fleet.flower.superlink import Superlink
 from atoll.fleet.flower.wire import beating, insist, is_transient, make_task, pack
 from atoll.fleet.folder.configuration import FleetConfiguration, RegisteredNode, read_fleet
@@ -21,6 +23,8 @@ POLL_SECONDS = 0.2
 _BEAT_SECONDS = 10.0
 # How long a call waits for a superlink that is away.
 _PATIENCE = 60.0
+# How often a task is sent to a node whose answer is lost with a superlink; the node works on it once.
+_MOST_ASKED = 8
 # Tasks with short replies; every other reply may be as large as a client's result.
 _NUMBERS = ("describe", "losses", "sum-keys", "sum-shares", "sum-survivors", "sum-unmask")
 _MOST_NUMBERS = MOST_HEADER_BYTES + OVERHEAD
@@ -97,28 +101,37 @@ class FlowerFleet:
         until = time.monotonic() + timeout
         if len(payload) + max(map(len, heads.values()), default=0) > self.configuration.max_mib * 2**20:
             raise RunError(f"a task takes more bytes than max_mib = {self.configuration.max_mib} in fleet.toml allows")
+        sent, pending, awaited = dict[str, str](), list[PendingCall](), set(heads)
         try:
             there = self._online(until)
-            present = {name: head for name, head in heads.items() if name in there}
-            asked = self._with_task(lambda now: self._push(now, present, task, payload, until), until)
+            lost = {name: head for name, head in heads.items() if name in there}
+            for _ in range(_MOST_ASKED):
+                asking = partial(self._push, heads=lost, name_of_task=task, payload=payload, until=until, sent=sent)
+                pending.append(self._with_task(asking, until))
+                if gone := awaited.difference(*(each.names.values() for each in pending)):
+                    awaited -= gone
+                    yield from ((name, Failure("gone")) for name in heads if name in gone)
+                lost.clear()
+                while awaited and not lost and time.monotonic() < until:
+                    for name, outcome in chain.from_iterable(map(self._pull, pending)):
+                        if outcome == Failure("late"):
+                            lost[name] = heads[name]
+                        else:
+                            awaited.discard(name)
+                            yield name, outcome
+                    if awaited:
+                        time.sleep(min(POLL_SECONDS, max(0.0, until - time.monotonic())))
+                if not lost:
+                    break
         except Exception as error:
             self.superlink.require_up()
             if not _may_pass(error) and time.monotonic() < until:  # otherwise Flower no longer accepts it
                 with self._told():
                     raise
-            yield from ((name, Failure("late")) for name in heads)
-            return
-        yield from ((name, Failure("gone")) for name in heads if name not in asked.names.values())
-        sent = list(asked.names)
-        try:
-            while asked.names and time.monotonic() < until:
-                yield from self._pull(asked)
-                if asked.names:
-                    time.sleep(min(POLL_SECONDS, max(0.0, until - time.monotonic())))
-            yield from ((name, Failure("late")) for name in asked.names.values())
         finally:
             with contextlib.suppress(Exception):  # leftovers are deleted when the run ends
-                forget(self.configuration, sent)
+                forget(self.configuration, list(sent))
+        yield from ((name, Failure("late")) for name in heads if name in awaited)
 
     def _online(self, until: float) -> list[str]:
         from flwr.proto.runtime_pb2 import GetNodesRequest
@@ -187,9 +200,19 @@ class FlowerFleet:
                 self._task = None
 
     def _push(
-        self, task: PendingTask, heads: Mapping[str, bytes], name_of_task: str, payload: bytes, until: float
+        self,
+        task: PendingTask,
+        heads: Mapping[str, bytes],
+        name_of_task: str,
+        payload: bytes,
+        until: float,
+        sent: dict[str, str],
     ) -> PendingCall:
-        """Send a task to present nodes; the payload is sent to the superlink once."""
+        """Send a task to present nodes; the payload is sent to the superlink once.
+
+        `sent` are the nodes of the call's messages; the superlink forgets those that are sent again, so that no node
+        waits for the rest of one that a dying superlink never got.
+        """
         from flwr.common.constant import SUPERLINK_NODE_ID
         from flwr.proto.message_pb2 import PushObjectRequest
         from flwr.proto.node_pb2 import Node
@@ -197,13 +220,16 @@ class FlowerFleet:
 
         most = min(self._most, _MOST_NUMBERS) if name_of_task in _NUMBERS else self._most
         if not heads:
-            return PendingCall(task, {}, most)
-        numbers = {name: number for number, name in self._names.items()}
+            return PendingCall(task, {}, most, self.superlink.pid)
+        if stale := [identifier for identifier, name in sent.items() if name in heads]:
+            forget(self.configuration, stale)
+        superlink, numbers = self.superlink.pid, {name: number for number, name in self._names.items()}
         seconds = max(until - time.monotonic(), 0.1)
         packed = [
             pack(make_task(task.run_id, numbers[name], name_of_task, payload, seconds, most, head))
             for name, head in heads.items()
         ]
+        sent.update(zip((each.message.metadata.message_id for each in packed), heads, strict=True))
         request = PushAppMessagesRequest(
             messages_list=[each.message for each in packed], message_object_trees=[each.tree for each in packed]
         )
@@ -216,20 +242,25 @@ class FlowerFleet:
                     object_id=identifier, object_content=parts[identifier],
                 )
             )  # fmt: skip
-        return PendingCall(
-            task, {sent: name for sent, name in zip(answer.message_ids, heads, strict=True) if sent}, most
-        )
+        accepted = {identifier: name for identifier, name in zip(answer.message_ids, heads, strict=True) if identifier}
+        return PendingCall(task, accepted, most, superlink)
 
     def _pull(self, asked: PendingCall) -> Iterator[tuple[str, bytes | Failure]]:
-        """Yield available replies; none while the superlink is away, failures if our task is lost."""
+        """Yield available replies; none while the superlink is away, failures if our task or replies are lost.
+
+        A superlink that was started again takes no more parts of replies that were announced to the one before.
+        """
+        superlink = self.superlink.pid
         try:
             yield from receive(asked)
+            if asked.superlink != superlink:
+                asked.superlink = superlink
+                yield from lose(asked, asked.arriving)
         except Exception as error:
             self.superlink.bear(error)
             if is_task_lost(error):
                 self._drop(asked.task)
-                yield from ((name, Failure("late")) for name in asked.names.values())
-                asked.names.clear()
+                yield from lose(asked, asked.names)
             elif not is_transient(error):
                 with self._told():
                     raise

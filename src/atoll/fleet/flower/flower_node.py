@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.fleet.agreed.waiting import EVERY_SECONDS, passed, waiting
+from atoll.fleet.flower.answered import Answered
 from atoll.fleet.flower.guard import UNANNOUNCED
 from atoll.fleet.flower.presence import UNKNOWN, PresenceLink, client_of, linked, refusal
 from atoll.fleet.flower.wire import (
@@ -76,7 +77,7 @@ def serve(configuration: NodeConfiguration, answer: Answer, tell: Callable[[str]
         client_of(configuration, key, authority) as client,
         linked(configuration, client, key, state / "node-id", tell) as link,
     ):
-        _answer_all(configuration, link, answer, tell)
+        _answer_all(configuration, link, Answered(answer), tell)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Pending tasks, and their replies as they arrive part by part."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -33,18 +33,19 @@ class _Arriving:
         return sum(map(len, self.parts.values()))
 
 
-@dataclass(frozen=True)
+@dataclass
 class PendingCall:
-    """Unanswered messages of a task: nodes and replies by message identifier."""
+    """Unanswered messages of a task: nodes and replies by message identifier; `superlink` is its last known process."""
 
     task: PendingTask
     names: dict[str, str]
     most: int
+    superlink: int
     arriving: dict[str, _Arriving] = field(default_factory=dict)
 
 
 def receive(asked: PendingCall) -> Iterator[tuple[str, bytes | Failure]]:
-    """Yield new arrivals by node name: each complete reply, or why there is none."""
+    """Yield new arrivals by node name: each complete reply, or why there is none; ``late`` if it was lost."""
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 
     client = asked.task.client
@@ -62,14 +63,22 @@ def receive(asked: PendingCall) -> Iterator[tuple[str, bytes | Failure]]:
             else:
                 asked.arriving[to] = _Arriving(identifier, parts)
     for to, arriving in list(asked.arriving.items()):
-        if _fetch(asked.task, arriving, asked.most + OVERHEAD):
+        outcome = _fetch(asked.task, arriving, asked.most + OVERHEAD)
+        if outcome is not None:
             del asked.arriving[to]
-            yield asked.names.pop(to), Failure("too_large") if arriving.missing else _joined(arriving)
+            yield asked.names.pop(to), outcome
             _confirm(asked.task, arriving.identifier)
 
 
-def _fetch(task: PendingTask, arriving: _Arriving, most: int) -> bool:
-    """Read a reply's available parts; return whether it is complete or too large."""
+def lose(asked: PendingCall, identifiers: Iterable[str]) -> Iterator[tuple[str, Failure]]:
+    """Wait for no reply to these messages; yield their nodes' names, as ``late``."""
+    for identifier in list(identifiers):
+        asked.arriving.pop(identifier, None)
+        yield asked.names.pop(identifier), Failure("late")
+
+
+def _fetch(task: PendingTask, arriving: _Arriving, most: int) -> bytes | Failure | None:
+    """Read a reply's available parts; return it, or why there is none; None while parts are missing."""
     from flwr.common.constant import SUPERLINK_NODE_ID
     from flwr.proto.message_pb2 import PullObjectRequest
     from flwr.proto.node_pb2 import Node
@@ -78,10 +87,12 @@ def _fetch(task: PendingTask, arriving: _Arriving, most: int) -> bool:
         identifier = arriving.missing[0]
         request = PullObjectRequest(node=Node(node_id=SUPERLINK_NODE_ID), run_id=task.run_id, object_id=identifier)
         reply = task.client.PullObject(request)
+        if not reply.object_found:
+            return Failure("late")
         if not reply.object_available:
-            return False
+            return None
         arriving.parts[arriving.missing.pop(0)] = reply.object_content
-    return True
+    return Failure("too_large") if arriving.missing else _joined(arriving)
 
 
 def _confirm(task: PendingTask, identifier: str) -> None:
