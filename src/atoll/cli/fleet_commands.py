@@ -62,13 +62,15 @@ def renew(
 ) -> None:
     """Make a new certificate for the server before the old one expires; ca.key must be back in the folder.
 
+    A server does so by itself in the last month, if ca.key is there.
+
     Example: atoll fleet renew --config fleet
     """
     require_flower()
     from atoll.fleet.folder.init import renew_certificate
 
     renew_certificate(config, days)
-    out.print(f"{config / 'server.pem'}: valid for {days} days; restart the server", markup=False)
+    out.print(f"{config / 'server.pem'}: valid for {days} days; a running server takes it at once", markup=False)
 
 
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node's name in fleet.toml.")]

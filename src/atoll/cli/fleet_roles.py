@@ -18,11 +18,11 @@ def roles_of(fleet: "FleetConfiguration") -> list[dict[str, Any]]:
     Raises:
         InputError: if one has expired.
     """
-    from atoll.fleet.folder.certificates import valid_until
+    from atoll.fleet.folder.certificates import validity
 
     server = f"{fleet.host}:{fleet.port}"
     return [
-        {"role": role, "node": name, "has": has, "expires": f"{valid_until(fleet.folder / file):%Y-%m-%d}"}
+        {"role": role, "node": name, "has": has, "expires": f"{validity(fleet.folder / file)[1]:%Y-%m-%d}"}
         for role, name, has, file in (
             ("authority", fleet.folder.name, "ca.key, offline", "ca.pem"),
             ("server", server, "the folder without nodes/ and ca.key", "server.pem"),
