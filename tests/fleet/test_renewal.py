@@ -103,9 +103,7 @@ def test_a_running_superlink_takes_a_renewed_certificate_and_keeps_its_connectio
         while shown() == first:
             assert time.monotonic() < until
             time.sleep(0.1)
-        assert ssl.PEM_cert_to_DER_cert(shown()) == ssl.PEM_cert_to_DER_cert(
-            (fleet.folder / "server.pem").read_text()
-        )
+        assert ssl.PEM_cert_to_DER_cert(shown()) == ssl.PEM_cert_to_DER_cert((fleet.folder / "server.pem").read_text())
         list_nodes(fleet)
         before.ListNodes(ListNodesRequest())
         assert superlink.pid == pid
