@@ -7,16 +7,15 @@ the parent process is killed.
 import argparse
 import logging
 import os
+import resource
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 from atoll.fleet.flower.call_ledger import FlowerLedger, compact
+from atoll.fleet.flower.connections import Connections
 from atoll.fleet.flower.guard import Guard
-
-# Besides two for each node: for strangers until they are rejected, and for the server.
-_OTHER_CONNECTIONS = 256
 
 
 def _app_of(folder: Path, host: str, port: int, database: Path) -> Any:
@@ -47,7 +46,7 @@ def main() -> None:
     threading.Thread(target=_end_with_input, daemon=True).start()
     import uvicorn
 
-    from atoll.fleet.flower.patience import Patient
+    from atoll.fleet.flower.patience import PatientServer
 
     os.umask(0o077)
     database = given.folder / "state" / "flower.db"
@@ -59,20 +58,24 @@ def main() -> None:
     if not given.open:  # whoever expected pending replies is gone
         ledger.forget_all()
         compact(database)
-    uvicorn.run(
-        Guard(app, (given.folder / "secret").read_text().strip(), ledger, given.max_bytes, given.open),
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    connections = Connections(given.nodes)
+    secret = (given.folder / "secret").read_text().strip()
+    configuration = uvicorn.Config(
+        Guard(app, secret, ledger, given.max_bytes, given.open, connections.know),
         host=given.host,
         port=given.port,
-        http=Patient,
         ws="none",
+        proxy_headers=False,  # a connection is known by its own address
         timeout_keep_alive=75,  # rejected callers are cut off immediately
-        limit_concurrency=_OTHER_CONNECTIONS + 4 * given.nodes,
         ssl_certfile=given.folder / "server.pem",
         ssl_keyfile=str(given.folder / "server.key"),
         log_level="warning",
         access_log=False,
         server_header=False,
     )
+    PatientServer(configuration, connections).run()
 
 
 def _end_with_input() -> None:
