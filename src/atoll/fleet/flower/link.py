@@ -10,12 +10,16 @@ import os
 import resource
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
 from atoll.fleet.flower.call_ledger import FlowerLedger, compact
 from atoll.fleet.flower.connections import Connections
 from atoll.fleet.flower.guard import Guard
+
+UNREADABLE = 78
+"""The exit status if the database is damaged, or a newer Flower's."""
 
 
 def _app_of(folder: Path, host: str, port: int, database: Path) -> Any:
@@ -31,6 +35,21 @@ def _app_of(folder: Path, host: str, port: int, database: Path) -> Any:
     ]  # fmt: skip
     module = sys.modules["flwr.superlink.cli.flower_superlink"]
     return create_app(module._parse_superlink_lifespan_config(), module.SuperLinkLifespan)
+
+
+def _opened(folder: Path, host: str, port: int, database: Path) -> tuple[Any, FlowerLedger]:
+    """Return Flower's application and what it knows; end with the status `UNREADABLE` if that cannot be read."""
+    from alembic.util import CommandError
+    from sqlalchemy.exc import DatabaseError
+
+    try:
+        app = _app_of(folder, host, port, database)
+        return app, FlowerLedger(app)
+    except (CommandError, DatabaseError) as error:
+        if not isinstance(error, CommandError) and type(error) is not DatabaseError:  # such as a full disk
+            raise
+        traceback.print_exc()
+        os._exit(UNREADABLE)
 
 
 def main() -> None:
@@ -52,9 +71,8 @@ def main() -> None:
     database = given.folder / "state" / "flower.db"
     database.touch()
     database.chmod(0o600)
-    app = _app_of(given.folder, given.host, given.port, database)
+    app, ledger = _opened(given.folder, given.host, given.port, database)
     logging.getLogger("flwr").setLevel(logging.WARNING)  # it would write a line per message
-    ledger = FlowerLedger(app)
     if not given.open:  # whoever expected pending replies is gone
         ledger.forget_all()
         compact(database)
