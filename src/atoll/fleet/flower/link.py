@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import ssl
 import sys
 import threading
@@ -18,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from atoll.fleet.flower.call_ledger import FlowerLedger, compact
+from atoll.fleet.flower.connections import Connections
 from atoll.fleet.flower.guard import Guard
 
-# Besides two for each node: for strangers until they are rejected, and for the server.
-_OTHER_CONNECTIONS = 256
 LOOK_SECONDS = 1.0
 """How often the superlink looks for a renewed certificate."""
 UNREADABLE = 78
@@ -88,7 +88,7 @@ def main() -> None:
     threading.Thread(target=_end_with_input, daemon=True).start()
     import uvicorn
 
-    from atoll.fleet.flower.patience import Patient
+    from atoll.fleet.flower.patience import PatientServer
 
     os.umask(0o077)
     database = given.folder / "state" / "flower.db"
@@ -99,14 +99,17 @@ def main() -> None:
     if not given.open:  # whoever expected pending replies is gone
         ledger.forget_all()
         compact(database)
-    uvicorn.run(
-        Guard(app, (given.folder / "secret").read_text().strip(), ledger, given.max_bytes, given.open),
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    connections = Connections(given.nodes)
+    secret = (given.folder / "secret").read_text().strip()
+    configuration = uvicorn.Config(
+        Guard(app, secret, ledger, given.max_bytes, given.open, connections.know),
         host=given.host,
         port=given.port,
-        http=Patient,
         ws="none",
+        proxy_headers=False,  # a connection is known by its own address
         timeout_keep_alive=75,  # rejected callers are cut off immediately
-        limit_concurrency=_OTHER_CONNECTIONS + 4 * given.nodes,
         ssl_certfile=given.folder / "server.pem",
         ssl_keyfile=str(given.folder / "server.key"),
         ssl_context_factory=_renewing,
@@ -114,6 +117,7 @@ def main() -> None:
         access_log=False,
         server_header=False,
     )
+    PatientServer(configuration, connections).run()
 
 
 def _end_with_input() -> None:
