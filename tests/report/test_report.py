@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from atoll.report.figures import plot
-from atoll.report.figures.before_training import MANY_BARS, plot_clusters, plot_gantt, plot_shares
+from atoll.report.figures.before_training import MANY_BARS, plot_clusters, plot_gantt
 from atoll.report.figures.curves import plot_curves
-from atoll.report.figures.style import figure_width, lay_out_legend, line_styles
+from atoll.report.figures.style import figure_width, lay_out_legend, line_styles, new_figure
 from atoll.report.reading.groups import overlay
 from atoll.report.reading.runs import Run, find_runs, read_run
 from atoll.report.reading.units import format_count, time_unit
@@ -474,14 +474,16 @@ class TestTables:
 
 class TestPictures:
     def test_shares(self) -> None:
-        figure = plot_shares([[3, 1], [0, 0], [0, 5]], "Three")
-        axes = figure.axes[0]
+        figure = new_figure(8, 2)
+        axes = figure.subplots()
+        plot.shares(axes, [[3, 1], [0, 0], [0, 5]], "Three")
         assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("Client", "Class", "Three")
         np.testing.assert_allclose(np.asarray(axes.images[0].get_array()), [[0.75, 0, 0], [0.25, 0, 1]])
         assert render(figure)
 
     def test_shares_of_many_clients_are_a_sample(self) -> None:
-        axes = plot_shares(np.ones((1000, 10), dtype=int), "Many").axes[0]
+        axes = new_figure(8, 2).subplots()
+        plot.shares(axes, np.ones((1000, 10), dtype=int), "Many")
         assert axes.get_title() == "Many (60 of 1,000 clients)"
         assert np.asarray(axes.images[0].get_array()).shape == (10, 60)
         assert axes.get_xticklabels()[0].get_text() == "0"
@@ -489,7 +491,7 @@ class TestPictures:
     @pytest.mark.parametrize("counts", [[], [1, 2], np.ones((0, 3)), np.ones((3, 0))])
     def test_shares_of_nothing(self, counts: Any) -> None:
         with pytest.raises(InputError, match="class_counts must be"):
-            plot_shares(counts)
+            plot.shares(new_figure(8, 2).subplots(), counts)
 
     def test_clusters(self) -> None:
         figure = plot_clusters([4, 2, 6], [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]], "Three")
@@ -559,11 +561,13 @@ class TestPictures:
             plot_gantt([(0, 0, 1, 0), (1, 1, 2, 0)], done=done)
 
     def test_heat_maps_scale_to_their_data(self) -> None:
-        even = plot_shares(np.ones((5, 10), dtype=int)).axes[0].images[0]
-        assert even.get_clim() == (0, pytest.approx(0.1))
+        axes, empty = new_figure(8, 2).subplots(1, 2)
+        plot.shares(axes, np.ones((5, 10), dtype=int))
+        assert axes.images[0].get_clim() == (0, pytest.approx(0.1))
         clusters = plot_clusters([1, 1], [[0.5, 0.5], [0.25, 0.75]]).axes[1].images[0]
         assert clusters.get_clim() == (0, 0.75)
-        assert plot_shares(np.zeros((2, 2), dtype=int)).axes[0].images[0].get_clim() == (0, 1)
+        plot.shares(empty, np.zeros((2, 2), dtype=int))
+        assert empty.images[0].get_clim() == (0, 1)
 
     def test_event_of_no_length(self) -> None:
         assert render(plot_gantt([(0, 0.0, 0.0, 0)]))
@@ -574,8 +578,8 @@ class TestWidth:
     def test_figures_are_as_wide_as_asked(self, tmp_path: Path, inches: float) -> None:
         runs = [*write_pair(tmp_path, "left"), *write_pair(tmp_path, "right")]
         with figure_width(inches):
-            figures = [plot_curves(runs), plot_curves(runs[:2]), plot_gantt([(0, 0, 1, 0)]), plot_shares([[1, 2]])]
-        assert [figure.get_figwidth() for figure in figures] == [pytest.approx(inches)] * 4
+            figures = [plot_curves(runs), plot_curves(runs[:2]), plot_gantt([(0, 0, 1, 0)])]
+        assert [figure.get_figwidth() for figure in figures] == [pytest.approx(inches)] * 3
         assert all(render(figure) for figure in figures)
         assert plot_curves(runs).get_figwidth() == 8
 
