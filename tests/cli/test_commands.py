@@ -14,7 +14,6 @@ from tests.cli.conftest import TINY, Command
 from tests.cli.pages import ROOT
 
 OPTIONS = {
-    "bench": ["--quick", "--only", "--bfloat16", "--save", "--json"],
     "cluster": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width", "--ids"],
     "new": ["DIR"],
     "export": ["RUN", "--format", "--out", "--cluster", "--json"],
