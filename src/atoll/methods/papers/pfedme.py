@@ -58,11 +58,11 @@ def pfedme(
     options = {"penalty": penalty, "inner_steps": inner_steps, "inner_lr": inner_lr}
     plain = weigh_equally(fedavg(population, rule, rounds, fraction, longer, seed))
     trainer = TrainerSpec(MoreauTrainer, options, keeps_state=True, keeps_model=True)
-    return replace(plain, trainer=trainer, server_rule=StepToMean(server_lr))
+    return replace(plain, trainer=trainer, server_rule=TowardMean(server_lr))
 
 
 @dataclass(frozen=True)
-class StepToMean:
+class TowardMean:
     """The server rule ``w <- (1 - beta) w + beta * mean``."""
 
     lr: float

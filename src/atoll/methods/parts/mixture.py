@@ -13,7 +13,6 @@ from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend, require_finite
 from atoll.local.weights import load_model, read_model
-from atoll.methods.parts.together import CLASSIFYING
 from atoll.support.seeds import layers_drawing_from
 
 SHARES, CLASSES = "shares", "classes_of"
@@ -50,7 +49,7 @@ class Mixture(nn.Module):
         if self.loss == "squared":
             return each @ self.shares
         weights = self.shares.log()
-        if self.loss == CLASSIFYING:
+        if self.loss == "cross-entropy":
             return torch.logsumexp(log_softmax(each, dim=1) + weights, dim=-1)
         return torch.logsumexp(logsigmoid(each) + weights, -1) - torch.logsumexp(logsigmoid(-each) + weights, -1)
 

@@ -15,11 +15,9 @@ if TYPE_CHECKING:
 
 _checked = checked("method.{}")
 
-CLASSIFYING = "cross-entropy"
-
 
 @_checked
-def mixture(make: Callable[[], "nn.Module"], loss: str = CLASSIFYING, clusters: Positive = 3) -> "Mixture":
+def mixture(make: Callable[[], "nn.Module"], loss: str = "cross-entropy", clusters: Positive = 3) -> "Mixture":
     """Return a mixture of models with initial weights of their own, the module of `fedem`.
 
     Args:
@@ -34,15 +32,15 @@ def mixture(make: Callable[[], "nn.Module"], loss: str = CLASSIFYING, clusters: 
 
 @_checked
 def mixture_by_class(
-    make: Callable[[], "nn.Module"], classes: Positive, clusters: Positive = 3, loss: str = CLASSIFYING
+    make: Callable[[], "nn.Module"], classes: Positive, clusters: Positive = 3, loss: str = "cross-entropy"
 ) -> "Mixture":
     """Return the same with `classes_of`, the module of `fedrc`.
 
     Raises:
         InputError: the data have no classes.
     """
-    if loss != CLASSIFYING:
-        raise InputError(f"method.name = 'fedrc': needs data with classes, whose loss is {CLASSIFYING!r}, not {loss!r}")
+    if loss != "cross-entropy":
+        raise InputError(f"method.name = 'fedrc': needs data with classes, whose loss is 'cross-entropy', not {loss!r}")
     from atoll.methods.parts.mixture import Mixture
 
     return Mixture([make() for _ in range(clusters)], loss, classes)
