@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from atoll.benchmark.entrants import Entrant
-from atoll.benchmark.result_files import Entry, ResultFile, entry_of, gather
+from atoll.benchmark.result_files import ResultFile, entry_of, gather
 from atoll.benchmark.suites import Suite
 from atoll.report.reading.units import format_seconds
 from atoll.reproduce.kept_runs import digest_anywhere
@@ -72,7 +72,7 @@ class Campaign:
         self.say(f"{left:,} runs and trials to do")
         for suite in self.suites:
             _ = suite.budgets
-            files = {each.name: gather(self.places, suite.name, each) for each in self.entrants}
+            files = {each.name: gather(self.places, suite.key, each) for each in self.entrants}
             for is_trial in (True, False):
                 wanted = [
                     each
@@ -84,20 +84,19 @@ class Campaign:
                 left -= self._carry_out(suite, wanted, files, left)
 
     def _missing(self, suite: Suite, entrant: Entrant) -> Iterator[None]:
-        found = gather(self.places, suite.name, entrant)
+        found = gather(self.places, suite.key, entrant)
         count = len(entrant.trials(self.trials)) + self.seeds - len(found.trials) - len(found.runs)
         yield from [None] * max(0, count)
 
     def _wanted(self, suite: Suite, entrant: Entrant, file: ResultFile, is_trial: bool) -> Iterator[_Wanted]:
         """Yield an entrant's trials; or its runs, with what its best trial had."""
-        if (suite.name, entrant.name) in self.left_out:
+        if (suite.key, entrant.name) in self.left_out:
             return
         tried = entrant.trials(self.trials)
         if is_trial:
             yield from (_Wanted(entrant, changes, suite.trial(entrant, changes), True) for changes in tried)
             return
-        digests = {digest_anywhere(suite.trial(entrant, changes)) for changes in tried}
-        best = best_trial([each for each in file.trials if each.digest in digests])
+        best = file.best
         if best is None:
             self._leave_out(file, "none of its trials came to an end")
             return
@@ -106,7 +105,7 @@ class Campaign:
 
     def _carry_out(self, suite: Suite, wanted: Sequence[_Wanted], files: dict[str, ResultFile], left: int) -> int:
         """Carry out trials, or runs, of a suite; return how many."""
-        by_folder = {self.place / WORK / suite.name / _folder(each): each for each in wanted}
+        by_folder = {self.place / WORK / suite.key / _folder(each): each for each in wanted}
         began = time.monotonic()
         for done, outcome in enumerate(carry_out_all(self._tasks(suite, by_folder, files), self.jobs), start=1):
             own = by_folder[outcome.task.folder]
@@ -147,12 +146,6 @@ class Campaign:
                 continue
             title = f"{each.entrant.title}, " + (", ".join(each.changes) if each.is_trial else f"seed {each.made.seed}")
             yield RecipeTask(suite.name, title, folder, (settings,))
-
-
-def best_trial(trials: Sequence[Entry]) -> Entry | None:
-    """Return the trial with the best score at its end; None if none has any."""
-    known = [each for each in trials if each.last("client_score") is not None]
-    return max(known, key=lambda each: (each.last("client_score") or 0.0, each.changes), default=None)
 
 
 def _folder(each: _Wanted) -> str:

@@ -62,6 +62,24 @@ class ResultFile:
     trials: list[Entry] = field(default_factory=list)
     runs: list[Entry] = field(default_factory=list)
 
+    @property
+    def best(self) -> Entry | None:
+        """The trial with the best score at its end; None if none came to an end."""
+        known = [each for each in self.trials if each.last(MEASURED[0]) is not None]
+        return max(known, key=lambda each: (each.last(MEASURED[0]) or 0.0, each.changes), default=None)
+
+    @property
+    def counted(self) -> list[Entry]:
+        """The runs with what the best trial had, in the order of their seeds."""
+        best = self.best
+        return sorted((each for each in self.runs if best and each.changes == best.changes), key=lambda each: each.seed)
+
+    @property
+    def why_missing(self) -> str:
+        """Why the method is in no table; empty if it is."""
+        failed = [str(each.seed) for each in self.counted if each.last(MEASURED[0]) is None]
+        return self.left_out or (f"failed with seed {', '.join(failed)}" if failed else "")
+
     def find(self, digest: str) -> Entry | None:
         """Return the trial or run of these settings."""
         return next((each for each in (*self.trials, *self.runs) if each.digest == digest), None)
@@ -126,8 +144,8 @@ def read_result(file: Path) -> ResultFile:
         if held.pop("format") != FORMAT or held["suite"] != file.parent.name:
             raise ValueError(f"it must have format = {FORMAT}, and its folder's suite")
         lists = {name: [_checked(Entry(**each)) for each in held.pop(name)] for name in ("trials", "runs")}
-        told = [str(held[name]) for name in ("suite", "method", "title", "left_out")]
-        return ResultFile(*told, lists["trials"], lists["runs"])  # type: ignore[arg-type]
+        suite, method, title, why = (str(held[name]) for name in ("suite", "method", "title", "left_out"))
+        return ResultFile(suite, method, title, why, lists["trials"], lists["runs"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{file} cannot be read as a result file ({error}); remove it, or make it again") from error
 

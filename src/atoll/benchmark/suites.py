@@ -66,6 +66,12 @@ class Suite:
     updates: int | None = None
 
     @property
+    def key(self) -> str:
+        """The name of its results' folder, which tells sizes apart."""
+        size = f"updates-{self.updates}" if self.updates is not None else None
+        return "-".join(filter(None, (self.name, self.scale, size)))
+
+    @property
     def table(self) -> Table:
         """Its recipe."""
         return read_experiment(PREFIX + self.name)

@@ -49,10 +49,7 @@ class OwnTests:
         rows = np.flatnonzero(np.isin(self._kinds, wanted)).astype(np.int32)
         if not len(rows):
             return np.full(len(held), np.nan)
-        parts = [
-            self._score(model, part)
-            for part in cut_rows([rows], self.batches.inputs.device.type)
-        ]
+        parts = [self._score(model, part) for part in cut_rows([rows], self.batches.inputs.device.type)]
         hits = np.bincount(self._kinds[rows], np.concatenate(parts), len(self._there)) / np.maximum(self._there, 1)
         return np.array([counts @ hits[kinds] / counts.sum() if len(kinds) else np.nan for kinds, counts in held])
 
