@@ -1,13 +1,13 @@
 """What result files show: each method's estimates within a budget, what a target cost it, and average ranks."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from atoll.benchmark.entrants import ALONE, REFERENCE
-from atoll.benchmark.result_files import COSTS, MEASURED, Entry, ResultFile
+from atoll.benchmark.contestants import REFERENCE
+from atoll.benchmark.result_files import COSTS, MEASURED, SCORE, Entry, ResultFile
 from atoll.support.errors import InputError
 from atoll.support.estimates import Estimate, estimate
 
@@ -16,7 +16,7 @@ COST_OF = dict(zip(("updates", "seconds", "bytes"), COSTS, strict=True))
 
 
 @dataclass(frozen=True)
-class Standing:
+class Placing:
     """A method on a suite, within one budget.
 
     Attributes:
@@ -24,99 +24,59 @@ class Standing:
         method: its name.
         values: of each measured column the estimate over seeds.
         scores: the mean score over clients by seed.
-        costs: what the first row took that is as good as FedAvg at the end, mean over seeds, by column; empty: some
-            seed never was.
-        alone: the difference to training alone, paired by seed; None: unknown.
-        spent: its costs at the end of the budget, by column.
+        spent: mean over seeds of each cost when the budget is used up.
+        costs: the same at the first row that is as good as FedAvg at its end; empty: some seed never was.
     """
 
     title: str
     method: str
     values: Mapping[str, Estimate]
     scores: Mapping[int, float]
-    costs: Mapping[str, float]
-    alone: Estimate | None
     spent: Mapping[str, float]
+    costs: Mapping[str, float]
 
     @property
-    def is_worse_than_alone(self) -> bool:
-        """Whether the whole interval of the difference is below 0."""
-        return self.alone is not None and self.alone.high is not None and self.alone.high < 0
+    def score(self) -> float:
+        """The mean score over clients and seeds."""
+        return self.values[SCORE].mean
+
+    def is_below(self, other: "Placing") -> bool:
+        """Return whether its score is lower, with the whole 95 % interval of the difference paired by seed."""
+        pairs = [self.scores[seed] - other.scores[seed] for seed in self.scores if seed in other.scores]
+        found = estimate(pairs) if pairs else None
+        return found is not None and found.high is not None and found.high < 0
 
 
-def stand(files: Sequence[ResultFile], budget: str) -> list[Standing]:
+def stand(files: Iterable[ResultFile], budget: str) -> list[Placing]:
     """Return the methods of a suite that have runs, the best mean score first.
 
     Raises:
         InputError: FedAvg, whose costs are the budgets, has no runs.
     """
-    by_name = {file.method: file for file in files}
-    reference = by_name[REFERENCE].counted if REFERENCE in by_name else []
+    able = [file for file in files if file.counted and not file.why_missing]
+    reference = [each for file in able if file.method == REFERENCE for each in file.counted]
     if not reference:
-        suite = files[0].suite if files else ""
-        raise InputError(f"suite {suite}: has no runs of {REFERENCE}, whose costs are the budgets; add it to --methods")
-    amounts = {name: float(np.mean([each.last(name) or 0.0 for each in reference])) for name in COSTS}
-    goal = float(np.mean([each.last(MEASURED[0]) for each in reference]))
-    scores = {file.method: _scores(file, COST_OF[budget], amounts[COST_OF[budget]]) for file in files}
-    found = [
-        Standing(
-            title=file.title,
-            method=file.method,
-            values={
-                name: estimate(known)
-                for name in MEASURED
-                if (known := _known(file.counted, name, COST_OF[budget], amounts[COST_OF[budget]]))
-            },
-            scores=scores[file.method],
-            costs=_costs_to(file.counted, goal),
-            alone=_paired(scores[file.method], scores.get(ALONE, {})) if file.method != ALONE else None,
-            spent={
-                name: float(np.mean([_at(each, name, COST_OF[budget], amounts[COST_OF[budget]]) for each in runs]))
-                for name in COSTS
-            },
-        )
-        for file in files
-        if (runs := file.counted) and len(scores[file.method]) == len(runs)
-    ]
-    return sorted(found, key=lambda each: -each.values[MEASURED[0]].mean)
+        raise InputError(f"--methods: there are no runs of {REFERENCE}, whose costs are the budgets; add it")
+    amount = float(np.mean([each.columns[COST_OF[budget]][-1] or 0.0 for each in reference]))
+    goal = float(np.mean([each.score or 0.0 for each in reference]))
+    found = [_place(file, COST_OF[budget], amount, goal) for file in able]
+    return sorted(found, key=lambda each: -each.score)
 
 
-def average_ranks(suites: Sequence[Sequence[Standing]]) -> dict[str, float]:
-    """Return the average rank, 1 the best, of each method that has results on all suites; ties share ranks."""
-    from scipy.stats import rankdata
-
-    common = [
-        each.title for each in suites[0] if all(each.title in {one.title for one in other} for other in suites)
-    ] if suites else []  # fmt: skip
-    means = [{each.title: each.values[MEASURED[0]].mean for each in suite} for suite in suites]
-    ranks = [rankdata([-own[title] for title in common]) for own in means]
-    return dict(sorted(zip(common, np.mean(ranks, axis=0).tolist(), strict=True), key=lambda pair: pair[1]))
-
-
-def critical_difference(methods: int, suites: int, alpha: float = 0.05) -> float:
-    """Return by how much average ranks must differ to be apart, by Nemenyi's test (Demsar 2006, section 3.2.2).
-
-    >>> round(critical_difference(5, 30), 2)
-    1.11
-    """
-    from scipy.stats import studentized_range
-
-    q = float(studentized_range.ppf(1 - alpha, methods, math.inf)) / math.sqrt(2)
-    return q * math.sqrt(methods * (methods + 1) / (6 * suites))
-
-
-def friedman_p(ranks: Sequence[float], suites: int) -> float:
-    """Return the p value that all methods are alike, by Friedman's test in Iman and Davenport's form (ibid., eq. 9).
-
-    >>> round(friedman_p([3.143, 2.000, 2.893, 1.964], 14), 2)
-    0.03
-    """
-    from scipy.stats import f
-
-    k = len(ranks)
-    chi = 12 * suites / (k * (k + 1)) * (sum(rank**2 for rank in ranks) - k * (k + 1) ** 2 / 4)
-    rest = suites * (k - 1) - chi
-    return 0.0 if rest <= 0 else float(f.sf((suites - 1) * chi / rest, k - 1, (k - 1) * (suites - 1)))
+def _place(file: ResultFile, cost: str, amount: float, goal: float) -> Placing:
+    at = {name: [_at(run, name, cost, amount) for run in file.counted] for name in (*MEASURED, *COSTS)}
+    firsts = [_first(run, goal) for run in file.counted]
+    rows = list(zip(file.counted, firsts, strict=True))
+    return Placing(
+        title=file.title,
+        method=file.method,
+        values={name: estimate(at[name]) for name in MEASURED if np.isfinite(at[name]).all()},
+        scores={run.seed: score for run, score in zip(file.counted, at[SCORE], strict=True)},
+        spent={name: float(np.mean(at[name])) for name in COSTS},
+        costs={} if None in firsts else {
+            name: float(np.mean([run.columns[name][row or 0] or 0.0 for run, row in rows])) for name in COSTS
+        },
+    )  # fmt: skip
 
 
 def _at(entry: Entry, column: str, cost: str, amount: float) -> float:
@@ -126,28 +86,43 @@ def _at(entry: Entry, column: str, cost: str, amount: float) -> float:
     return float(np.interp(amount, [x for x, _ in known], [y for _, y in known])) if known else math.nan
 
 
-def _known(runs: Sequence[Entry], column: str, cost: str, amount: float) -> list[float]:
-    """Return a column's value of each run; nothing unless all have one."""
-    values = [_at(each, column, cost, amount) for each in runs]
-    return values if values and np.isfinite(values).all() else []
+def _first(entry: Entry, goal: float) -> int | None:
+    """Return the first row with this score."""
+    scores = enumerate(entry.columns[SCORE])
+    return next((row for row, score in scores if score is not None and score >= goal), None)
 
 
-def _scores(file: ResultFile, cost: str, amount: float) -> dict[int, float]:
-    values = {each.seed: _at(each, MEASURED[0], cost, amount) for each in file.counted}
-    return {seed: value for seed, value in values.items() if math.isfinite(value)}
+def average_ranks(suites: Iterable[Sequence[Placing]]) -> dict[str, float]:
+    """Return the average rank, 1 the best, of each method that has results on all suites; ties share ranks."""
+    from scipy.stats import rankdata
+
+    scores = [{each.title: each.score for each in suite} for suite in suites]
+    common = [title for title in scores[0] if all(title in own for own in scores)] if scores else []
+    ranks = np.mean([rankdata([-own[title] for title in common]) for own in scores], axis=0)
+    return dict(sorted(zip(common, ranks.tolist(), strict=True), key=lambda pair: pair[1]))
 
 
-def _paired(own: Mapping[int, float], other: Mapping[int, float]) -> Estimate | None:
-    pairs = [own[seed] - other[seed] for seed in own if seed in other]
-    return estimate(pairs) if pairs else None
+def critical_difference(methods: int, suites: int) -> float:
+    """Return by how much average ranks must differ to be apart at 5 %, by Nemenyi's test (Demsar 2006, section 3.2.2).
+
+    >>> round(critical_difference(5, 30), 2)
+    1.11
+    """
+    from scipy.stats import studentized_range
+
+    q = float(studentized_range.ppf(0.95, methods, math.inf)) / math.sqrt(2)
+    return q * math.sqrt(methods * (methods + 1) / (6 * suites))
 
 
-def _costs_to(runs: Sequence[Entry], goal: float) -> dict[str, float]:
-    firsts = [
-        next((i for i, value in enumerate(each.columns[MEASURED[0]]) if value is not None and value >= goal), None)
-        for each in runs
-    ]
-    if None in firsts:
-        return {}
-    rows = [[each.columns[name][i or 0] for each, i in zip(runs, firsts, strict=True)] for name in COSTS]
-    return {name: float(np.mean([value or 0.0 for value in row])) for name, row in zip(COSTS, rows, strict=True)}
+def friedman_p(ranks: Sequence[float], suites: int) -> float:
+    """Return the p value that all methods are alike, by Friedman's test in Iman and Davenport's form (ibid.).
+
+    >>> round(friedman_p([3.143, 2.000, 2.893, 1.964], 14), 3)
+    0.02
+    """
+    from scipy.stats import f
+
+    k = len(ranks)
+    chi = 12 * suites / (k * (k + 1)) * (sum(rank**2 for rank in ranks) - k * (k + 1) ** 2 / 4)
+    rest = suites * (k - 1) - chi
+    return 0.0 if rest <= 0 else float(f.sf((suites - 1) * chi / rest, k - 1, (k - 1) * (suites - 1)))

@@ -1,24 +1,22 @@
 """A suite's runs: what each trains, and how long it goes on so that it uses up all three budgets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import accumulate
+from functools import cached_property
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
 
-from atoll.benchmark.entrants import REFERENCE, Entrant, find_entrants
+from atoll.benchmark.contestants import REFERENCE, Contestant, find_contestants
 from atoll.experiment.experiment import Experiment
 from atoll.runs.probes import check_probes
-from atoll.settings.experiment_file import Table, make_runs, overlay, parse_changes, read_experiment, recipe_names
+from atoll.settings.experiment_file import make_runs, overlay, parse_changes, read_experiment, recipe_names
 from atoll.settings.validation import Settings
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError, SettingWarning
 from atoll.support.wording import unknown
 
 PREFIX = "benchmark-"
-SCORE = "client_score"
 BUDGETS = ("updates", "seconds", "bytes")
 LONGEST = 2  # times the budget of client updates, after which a run ends whatever it has used of the others
 _ROWS = 4
@@ -71,18 +69,13 @@ class Suite:
         size = f"updates-{self.updates}" if self.updates is not None else None
         return "-".join(filter(None, (self.name, self.scale, size)))
 
-    @property
-    def table(self) -> Table:
-        """Its recipe."""
-        return read_experiment(PREFIX + self.name)
-
-    def trial(self, entrant: Entrant, changes: Sequence[str]) -> Settings:
+    def trial(self, contestant: Contestant, changes: Sequence[str]) -> Settings:
         """Return the settings of a trial, on the validation clients; not checked, and not cut to its budget yet."""
-        return self._make(entrant, changes, f"{entrant.title}, trial", ("tuning", self.scale))
+        return self._make(contestant, changes, f"{contestant.title}, trial", ("tuning", self.scale))
 
-    def run(self, entrant: Entrant, changes: Sequence[str], seed: int) -> Settings:
+    def run(self, contestant: Contestant, changes: Sequence[str], seed: int) -> Settings:
         """Return the settings of a run; not checked, and not cut to its budgets yet."""
-        return self._make(entrant, [*changes, f"seed={seed}"], f"{entrant.title}, seed {seed}", (self.scale,))
+        return self._make(contestant, [*changes, f"seed={seed}"], f"{contestant.title}, seed {seed}", (self.scale,))
 
     def cut(self, made: Settings, is_trial: bool) -> Settings:
         """Return settings that end when all budgets are used up, or for a trial that of client updates.
@@ -105,58 +98,56 @@ class Suite:
         experiment.check()
         check_probes(experiment)
 
-    @property
+    @cached_property
     def budgets(self) -> SuiteBudgets:
-        """What a run may use."""
-        return _budgets(self)
+        """What a run may use.
 
-    def _make(self, entrant: Entrant, changes: Sequence[str], label: str, scales: Sequence[str | None]) -> Settings:
-        table = self.table
+        Raises:
+            InputError: not even FedAvg can start with so few updates.
+        """
+        (reference,) = find_contestants([REFERENCE])
+        made = self._make(reference, [], "budgets", (self.scale,))
+        updates = made.run.client_updates or 1
+        costs = _costs(made, updates)
+        events = int(np.searchsorted(costs["updates"], updates, side="right"))
+        if not events:
+            told = f"--updates {updates}: is too few for suite {self.name}, where a round of FedAvg has"
+            raise InputError(f"{told} {costs['updates'][0]:g}")
+        return SuiteBudgets(updates, *(float(costs[name][events - 1]) for name in BUDGETS[1:]))
+
+    def _make(
+        self, contestant: Contestant, changes: Sequence[str], label: str, scales: Sequence[str | None]
+    ) -> Settings:
+        table = read_experiment(PREFIX + self.name)
         base = {key: value for key, value in table.items() if key != "scales"}
         for scale in filter(None, scales):
-            if scale not in table["scales"]:
-                raise InputError(f"--scale {scale}: {unknown(scale, table['scales'])}")
             base = overlay(base, table["scales"][scale])
         if self.updates is not None:
             share = base["run"]["client_updates"] / table["run"]["client_updates"]
             base = overlay(base, {"run": {"client_updates": max(1, round(share * self.updates))}})
         with catch_warnings():
             simplefilter("ignore", SettingWarning)  # a suite has settings for all methods
-            run = {"label": label, **overlay(entrant.settings, parse_changes(changes))}
+            run = {"label": label, **overlay(contestant.settings, parse_changes(changes))}
             return make_runs({**base, "runs": [run]}, None, ["run.workers=1"])[0]
 
 
-@cache
-def _budgets(suite: Suite) -> SuiteBudgets:
-    (reference,) = find_entrants([REFERENCE])
-    made = suite._make(reference, [], "budgets", (suite.scale,))
-    updates = made.run.client_updates or 1
-    costs = _costs(made, updates)
-    events = int(np.searchsorted(costs["updates"], updates, side="right"))
-    if not events:
-        raise InputError(f"--updates {updates}: is too few for suite {suite.name}: a round has {costs['updates'][0]:g}")
-    return SuiteBudgets(updates, *(float(costs[name][events - 1]) for name in BUDGETS[1:]))
-
-
 def _costs(settings: Settings, updates: int) -> dict[str, Floats]:
-    """Return the costs of a method's schedule by budget, [events] each, up to so many updates or some more."""
-    rounds = settings.rounds
+    """Return a schedule's costs so far, and its rounds, [events] each, up to so many client updates or some more."""
+    free, rounds = settings.run.model_copy(update={"client_updates": None}), settings.rounds
     while True:
-        free = settings.run.model_copy(update={"client_updates": None})
         experiment = Experiment(settings.model_copy(update={"rounds": rounds, "run": free}))
-        schedule, traffic = experiment.method.schedule, experiment.traffic
-        events = schedule.events
-        sent = (sum(traffic.bytes_of([event])) for event in events)
-        each: dict[str, Iterator[float]] = {
-            "updates": accumulate(event.client_updates for event in events),
-            "seconds": iter([event.seconds for event in events]),
-            "bytes": accumulate(sent),
-            "rounds": iter([schedule.rounds_done(done) for done in range(1, len(events) + 1)]),
+        schedule = experiment.method.schedule
+        done = np.cumsum([event.client_updates for event in schedule.events], dtype=float)
+        if done[-1] < updates and rounds < _MOST_ROUNDS:
+            rounds *= 2
+            continue
+        sent = [sum(experiment.traffic.bytes_of([event])) for event in schedule.events]
+        return {
+            "updates": done,
+            "seconds": np.array([event.seconds for event in schedule.events]),
+            "bytes": np.cumsum(sent, dtype=float),
+            "rounds": np.array([schedule.rounds_done(count) for count in range(1, len(schedule) + 1)], float),
         }
-        found = {name: np.array(list(values), float) for name, values in each.items()}
-        if found["updates"][-1] >= updates or rounds >= _MOST_ROUNDS:
-            return found
-        rounds *= 2
 
 
 def _lasting(settings: Settings, costs: dict[str, Floats], budgets: SuiteBudgets | None, rows: int) -> Settings:

@@ -42,14 +42,16 @@ def benchmark(
     """
     from atoll.benchmark import benchmark_page as page
     from atoll.benchmark.carrying_out import Campaign
-    from atoll.benchmark.entrants import find_entrants
-    from atoll.benchmark.result_files import methods_in
+    from atoll.benchmark.contestants import find_contestants
+    from atoll.benchmark.result_files import read_results
     from atoll.benchmark.standings import COST_OF, stand
     from atoll.benchmark.suites import Suite, require_suites
     from atoll.support.wording import unknown
 
     if budget not in COST_OF:
         raise InputError(f"--budget {budget}: {unknown(budget, COST_OF)}")
+    if scale not in (None, "tiny"):
+        raise InputError(f"--scale {scale}: must be tiny; leave it out for the published size")
     for option, number in (("--updates", updates), ("--trials", trials), ("--seeds", seeds), ("--jobs", jobs)):
         if number is not None and number < 1:
             raise InputError(f"{option} {number}: must be at least 1")
@@ -57,27 +59,27 @@ def benchmark(
     if missing := [each for each in others if not each.is_dir()]:
         raise InputError(f"--results {missing[0]}: is not a folder")
     chosen = [Suite(name, scale, updates) for name in require_suites(suites or [])]
-    entrants = find_entrants(methods.split(",") if methods else ())
-    say = (lambda _: None) if quiet or as_json else (lambda text: err.print(text, markup=False))
-    campaign = Campaign(chosen, entrants, trials, seeds, folder, others, jobs, say)
+    contestants = find_contestants(methods.split(",") if methods else ())
+    is_quiet, places = quiet or as_json, (folder, *others)
+    say = (lambda _: None) if is_quiet else (lambda text: err.print(text, markup=False))
+    campaign = Campaign(chosen, contestants, trials, seeds, places, jobs, say)
     if run:
         campaign.carry_out()
-    files = {suite.key: list(methods_in(campaign.places, suite.key)) for suite in chosen}
+    files = {suite.key: list(read_results(places, suite.key).values()) for suite in chosen}
     if not any(files.values()):
         raise InputError(f"--out {folder}: holds no results; leave out --no-run to make them")
     found = {key: stand(own, budget) for key, own in files.items() if own}
-    left_out = [
-        f"{each.title} on {key}: {each.why_missing}" for key, own in files.items() for each in own if each.why_missing
-    ]
+    out_of = [f"{each.title} on {key}: {each.why_missing}" for key, own in files.items() for each in own]
+    out_of = [told for told in out_of if not told.endswith(": ")]
     text = page.as_markdown(found, budget)
     make_folder(folder)
     write_atomically(folder / "table.md", text.encode())
-    write_atomically(folder / "index.html", page.render(found, budget, left_out).encode())
+    write_atomically(folder / "index.html", page.render(found, budget, out_of).encode())
     if as_json:
         rows = {key: page.as_dicts(own) for key, own in found.items()}
-        print_json({"budget": budget, "suites": rows, "left_out": left_out, "failed": campaign.failed})
-    else:
-        out.print(text, markup=False)
-        for told in (*(f"left out: {each}" for each in left_out), *(f"failed: {each}" for each in campaign.failed)):
-            out.print(told, markup=False)
-        out.print(f"Page: {folder / 'index.html'}", markup=False)
+        print_json({"budget": budget, "suites": rows, "missing": out_of, "failed": campaign.failed})
+        return
+    out.print(text, markup=False)
+    for told in (*(f"in no table: {each}" for each in out_of), *(f"failed: {each}" for each in campaign.failed)):
+        out.print(told, markup=False)
+    out.print(f"Page: {folder / 'index.html'}", markup=False)

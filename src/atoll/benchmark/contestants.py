@@ -17,7 +17,7 @@ ALONE, REFERENCE = "local", "fedavg"
 
 
 @dataclass(frozen=True)
-class Entrant:
+class Contestant:
     """A method that takes part.
 
     Attributes:
@@ -40,7 +40,7 @@ class Entrant:
         return [[f"{name}={text}" for name, text in zip(names, each[i], strict=True)] for i in drawn]
 
 
-def find_entrants(names: Sequence[str] = ()) -> list[Entrant]:
+def find_contestants(names: Sequence[str] = ()) -> list[Contestant]:
     """Return the methods of these names, by default all; of a user's own, ``module:function``, the rate alone is tuned.
 
     Raises:
@@ -55,19 +55,19 @@ def find_entrants(names: Sequence[str] = ()) -> list[Entrant]:
 
 
 @cache
-def _known() -> dict[str, Entrant]:
+def _known() -> dict[str, Contestant]:
     text = (resources.files("atoll.benchmark") / "methods.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
     shared = table.pop("shared")
     return {
-        name: Entrant(name, own["title"], own["set"], _axes({**shared, **own.get("over", {})}.items()))
+        name: Contestant(name, own["title"], own["set"], _axes({**shared, **own.get("over", {})}.items()))
         for name, own in table.items()
     }
 
 
-def _own(name: str) -> Entrant:
+def _own(name: str) -> Contestant:
     rates = [axis for axis in _known()[REFERENCE].axes if axis.name == "local.lr"]
-    return Entrant(name, name, {"method": {"name": name}}, tuple(rates))
+    return Contestant(name, name, {"method": {"name": name}}, tuple(rates))
 
 
 def _axes(over: Iterable[tuple[str, Sequence[float]]]) -> tuple[Axis, ...]:
