@@ -71,8 +71,8 @@ def test_fedavg_and_pooled_sgd_on_chem97_equal_a_loop_by_hand(pupils: Any, metho
     frame = chosen.assign(split=np.where(chosen.index.isin(test), "test", "train"))
 
     def schools_of_chem97() -> atoll.Dataset:
-        about = {"client": "school", "split": "split", "inputs": columns, "task": "regression"}
-        return atoll.from_pandas(frame, target="score", name="chem97", **about)
+        about: dict[str, Any] = {"split": "split", "inputs": columns, "task": "regression"}
+        return atoll.from_pandas(frame, target="score", client="school", name="chem97", **about)
 
     rate, steps, rounds = 0.1, 3, 4
     experiment = atoll.Experiment(

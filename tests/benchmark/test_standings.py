@@ -17,7 +17,7 @@ from atoll.support.errors import InputError
 def entry(
     seed: int, scores: list[float | None], step: float = 100.0, changes: tuple[str, ...] = ("local.lr=0.1",)
 ) -> Entry:
-    costs = {
+    costs: dict[str, list[float | None]] = {
         name: [step * scale * row for row in range(len(scores))]
         for name, scale in zip(COSTS, (1, 10, 1000), strict=True)
     }
@@ -40,7 +40,7 @@ def test_a_score_is_read_where_the_budget_ends() -> None:
     assert placings["slow"].values[SCORE].mean == pytest.approx(0.4)  # half way to 0.8
     assert placings["fast"].values[SCORE].mean == pytest.approx(0.4)  # its last row, before the budget ends
     assert placings["slow"].spent == {"client_updates": 100, "virtual_time": 1000, "bytes": 100_000}
-    assert placings["slow"].costs["client_updates"] == 200  # the first row that has FedAvg's 0.5
+    assert placings["slow"].costs["client_updates"] == 200  # the first row with FedAvg's 0.4, or 0.6
     assert placings["fast"].costs == {}  # seed 1 never has
     assert next(each.method for each in stand(files, "bytes")) == "fedavg"
 

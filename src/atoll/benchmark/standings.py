@@ -25,7 +25,7 @@ class Placing:
         values: of each measured column the estimate over seeds.
         scores: the mean score over clients by seed.
         spent: mean over seeds of each cost when the budget is used up.
-        costs: the same at the first row that is as good as FedAvg at its end; empty: some seed never was.
+        costs: the same at the first row as good as FedAvg with this seed at its end; empty: some seed had none.
     """
 
     title: str
@@ -58,14 +58,14 @@ def stand(files: Iterable[ResultFile], budget: str) -> list[Placing]:
     if not reference:
         raise InputError(f"--methods: there are no runs of {REFERENCE}, whose costs are the budgets; add it")
     amount = float(np.mean([each.columns[COST_OF[budget]][-1] or 0.0 for each in reference]))
-    goal = float(np.mean([each.score or 0.0 for each in reference]))
-    found = [_place(file, COST_OF[budget], amount, goal) for file in able]
+    goals = {each.seed: each.score or 0.0 for each in reference}
+    found = [_place(file, COST_OF[budget], amount, goals) for file in able]
     return sorted(found, key=lambda each: -each.score)
 
 
-def _place(file: ResultFile, cost: str, amount: float, goal: float) -> Placing:
+def _place(file: ResultFile, cost: str, amount: float, goals: Mapping[int, float]) -> Placing:
     at = {name: [_at(run, name, cost, amount) for run in file.counted] for name in (*MEASURED, *COSTS)}
-    firsts = [_first(run, goal) for run in file.counted]
+    firsts = [_first(run, goals.get(run.seed, math.inf)) for run in file.counted]
     rows = list(zip(file.counted, firsts, strict=True))
     return Placing(
         title=file.title,
