@@ -12,6 +12,7 @@ from typing import Any, TextIO
 import typer
 
 from atoll.cli import (  # noqa: F401  (they register themselves)
+    benchmark_command,
     cluster_command,
     data_commands,
     export_command,
