@@ -14,6 +14,11 @@ from tests.cli.conftest import TINY, Command
 from tests.cli.pages import ROOT
 
 OPTIONS = {
+    "benchmark": [
+        "[SUITE]...",
+        *("--methods", "--budget", "--updates", "--trials", "--seeds", "--scale", "--out", "--results", "--run"),
+        *("--jobs", "--json", "--quiet"),
+    ],
     "cluster": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width", "--ids"],
     "new": ["DIR"],
     "export": ["RUN", "--format", "--out", "--cluster", "--json"],
@@ -63,7 +68,7 @@ OPTIONS = {
         "--quiet",
         "--verbose",
     ],
-    "verify": ["--json"],
+    "verify": ["[DIR]", "--json"],
     "watch": ["DIR...", "--port", "--host", "--browser", "--target", "--overlay"],
     "data": [],
     "data list": ["--root", "--json"],
@@ -76,7 +81,17 @@ OPTIONS = {
     "fleet revoke": ["NODE", "--config"],
     "fleet rotate": ["NODE", "--config"],
     "fleet up": ["EXPERIMENT", "--nodes", "--set", "--scale", "--only", "--out", "--resume", "--overwrite"],
-    "fleet server": ["EXPERIMENT", "--config", "--set", "--scale", "--only", "--out", "--resume", "--overwrite"],
+    "fleet server": [
+        "EXPERIMENT",
+        "--config",
+        "--set",
+        "--scale",
+        "--only",
+        "--out",
+        "--resume",
+        "--overwrite",
+        "--metrics",
+    ],
     "fleet node": [
         "EXPERIMENT",
         "--config",
@@ -90,7 +105,7 @@ OPTIONS = {
         "--utc-offset",
         "--slot",
     ],
-    "fleet status": ["--config", "--out", "--json"],
+    "fleet status": ["--config", "--out", "--watch", "--json"],
     "recipes": ["--json"],
     "recipes show": ["NAME"],
 }
