@@ -96,7 +96,7 @@ OF_THEIR_OWN: dict[str, Any] = {
     "fedamp": lambda p, rule, module: fedamp(p, rule, 100),
     "moon": lambda p, rule, module: moon(p, rule, 100, fraction=1.0),
 }
-MADE_OF = {
+MADE_OF: dict[str, Any] = {
     "fedem": lambda: mixture(linear_module, "squared", 2),
     "fedsoft": lambda: own_and_centres(linear_module, 2),
 }
