@@ -165,10 +165,11 @@ def test_workers_of_ray_killed_once_give_the_bits_of_serial(
 
 
 UNCODED = {
+    "fedsoft": "updates are already encoded by then",
     "centralized": "whose one client holds all data",
     "fedbcd": "whose parties share all samples",
     "local": "clients send nothing",
-    **dict.fromkeys(("cfl", "flhc", "fedgroup", "fesem"), "clusters are found from updates"),
+    **dict.fromkeys(("cfl", "flhc", "fedgroup", "fesem", "fedamp"), "clusters are found from updates"),
 }
 
 
