@@ -18,7 +18,7 @@ from atoll.cli import main
 from atoll.report.page import make_content
 from atoll.report.page.render import render
 from atoll.report.reading.runs import find_readable, read_begun
-from atoll.support.files import line_as_bytes
+from atoll.support.files import line_as_bytes, make_folder
 from tests.made_runs import make_rows, write_run
 from tests.tiers import thinned
 
@@ -188,7 +188,10 @@ MANY: dict[str, Callable[[Path], object]] = {
         write_run(place / f"r{i}", make_rows(20), label="same", local={f"k{j}": i for j in range(200)})
         for i in range(30)
     ],
-    "folders": lambda place: [(place / f"d{i}").mkdir() for i in range(5000)] + [write_run(place / "r", make_rows(5))],
+    "folders": lambda place: [
+        *map(make_folder, (place / f"d{i}" for i in range(5000))),
+        write_run(place / "r", make_rows(5)),
+    ],
 }
 
 
