@@ -6,7 +6,7 @@ one well-mixed clusters, and this one number is searched. In the decentralised p
 without clients cut the others into parts is a last resort.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -36,26 +36,20 @@ def within(problem: Problem, seconds: float) -> Problem:
     return replace(problem, seconds=seconds, tau_max=0.0 if problem.tau_max is None else problem.tau_max)
 
 
-def feduc_for_time(
-    problem: Problem, seconds: float, limits: Sequence[float] | None = None, refine: bool = True
-) -> tuple[Ids, float]:
-    """Return the clustering with the least bound after `seconds` of virtual time, and its longest completion.
+def feduc_for_time(problem: Problem, seconds: float, refine: bool = True) -> Ids:
+    """Return the clustering with the least bound after `seconds` of virtual time, labels [clients].
 
-    The bound is that of `within`. For each of several time limits the greedy pass (Algorithm 2) runs twice: with the
-    bound after `seconds`, and with the bound after the rounds that clusters as slow as the limit make in `seconds`.
-    Other starts are the greedy pass with the problem's own limits (also with its own `steps`), each client at its
-    shortest upload, and the same with equal cluster sizes. The best ones are refined. So the result is never worse,
-    at that time, than any of these; in the decentralised patterns, than any that is not cut.
+    The bound is that of `within`. For each of several time limits (a geometric grid from the least possible to that of
+    the greedy pass without a further limit, then finer steps next to the best one) the greedy pass (Algorithm 2) runs
+    twice: with the bound after `seconds`, and with the bound after the rounds that clusters as slow as the limit make
+    in `seconds`. Other starts are the greedy pass with the problem's own limits (also with its own `steps`), each
+    client at its shortest upload, and the same with equal cluster sizes. The best ones are refined. So the result is
+    never worse, at that time, than any of these; in the decentralised patterns, than any that is not cut.
 
     Args:
         problem: its limits are never exceeded.
         seconds: virtual time of the run.
-        limits: time limits to try, seconds; None: a geometric grid from the least possible to that of the greedy pass
-            without a further limit, then finer steps next to the best one.
         refine: improve the best clusterings by moves and swaps.
-
-    Returns:
-        Labels, [clients], and their longest completion in seconds.
 
     Raises:
         InputError: what `greedy.feduc_labels` raises with the problem's own limits.
@@ -72,19 +66,16 @@ def feduc_for_time(
             candidates.extend(made)
         return bool(made)
 
-    if limits is None:
-        all(map(attempt, _grid(problem, longest)))  # up to the first that does not fit: shorter ones do not either
-        for _ in range(HALVINGS):
-            for limit in _beside_best(tried):
-                attempt(limit)
-    for limit in limits or ():
-        attempt(float(limit))
+    all(map(attempt, _grid(problem, longest)))  # up to the first that does not fit: shorter ones do not either
+    for _ in range(HALVINGS):
+        for limit in _beside_best(tried):
+            attempt(limit)
     best = _best(timed, candidates)
     if refine:
         moves = PASSES * problem.network.clients * problem.network.aggregators
         best = _best(timed, [_refined(timed, labels, moves) for labels in best[:REFINED]])
         best = [_refined(timed, best[0])]
-    return best[0], float(completion_of(problem.network, best[0]).max())
+    return best[0]
 
 
 def _best(problem: Problem, candidates: list[Ids]) -> list[Ids]:
