@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atoll.clustering.feduc import time_budget
 from atoll.clustering.feduc.bound import evaluate
 from atoll.clustering.feduc.greedy import feduc_labels
 from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
@@ -138,6 +139,21 @@ def test_the_search_for_a_time_is_never_worse_than_the_greedy_pass_and_the_neare
     assert gained
 
 
+@patterns
+def test_the_search_for_a_time_gains_by_shorter_limits(pattern: Pattern, monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = [replace(small_problem(seed, pattern, clients=8, tightness=3.0), steps=20000) for seed in range(5)]
+
+    def bounds() -> list[float]:
+        return [evaluate(within(each, 60.0), feduc_for_time(each, 60.0, refine=False)).bound for each in problems]
+
+    searched = bounds()
+    monkeypatch.setattr(time_budget, "_grid", lambda problem, longest: [])
+    monkeypatch.setattr(time_budget, "HALVINGS", 0)
+    pairs = list(zip(searched, bounds(), strict=True))
+    assert all(one <= other for one, other in pairs)
+    assert any(one < other for one, other in pairs)
+
+
 def test_a_time_objective_keeps_aggregators_linked() -> None:
     """On a line, three aggregators whose middle one has the slowest uploads: the least bound would leave it out."""
     compute, upload = np.full(6, 1.0), np.full((6, 3), 0.1)
@@ -154,6 +170,6 @@ def test_a_time_objective_keeps_aggregators_linked() -> None:
 @pytest.mark.more
 def test_less_time_asks_for_shorter_completion_in_synchronous_training() -> None:
     problem = replace(default_network(np.inf, megabytes=2.56), pattern="censyn", mu=0.5)
-    made = [feduc_for_time(problem, seconds, refine=False) for seconds in (300.0, 30_000.0)]
-    short, long = (completion_of(problem.network, labels).max() for labels in made)
+    found = [feduc_for_time(problem, seconds, refine=False) for seconds in (300.0, 30_000.0)]
+    short, long = (completion_of(problem.network, labels).max() for labels in found)
     assert short < long

@@ -27,10 +27,11 @@ Row = dict[str, Any]
 HAPPENED = "happened.jsonl"
 CLUSTERINGS = "clusterings.jsonl"
 STRIKES = "strikes.jsonl"
+REFUSED = "refused.jsonl"
 CLIENTS = "clients.json"
 MEASURED = "measured.json"
 FILES = (
-    *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, STRIKES, CLIENTS, MEASURED),
+    *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, STRIKES, REFUSED, CLIENTS, MEASURED),
     *("environment.json", "schedule.npz", "checkpoint", LEDGER, SEAL),
 )
 TRACKED = "trackers"  # written and managed by `run.trackers`
@@ -82,6 +83,7 @@ class RunFolder:
         self.happened = path / HAPPENED
         self.clusterings = path / CLUSTERINGS
         self.strikes = path / STRIKES
+        self.refused = path / REFUSED
         self.measured = path / MEASURED
 
     @property
