@@ -36,18 +36,10 @@ def watch(
     judge: Callable[[Job, News], Answer] | None = None,
     settle: Callable[[Job, News], str] | None = None,
 ) -> Watched:
-    """Carry out runs until they end or are interrupted; if one fails, the others continue.
+    """Carry out runs, `at_once` at a time, until they end or are interrupted; if one fails, the others continue.
 
-    Args:
-        jobs: the remaining runs.
-        at_once: runs at a time.
-        total: runs in all.
-        done: runs finished before.
-        metric: the column of metrics to show.
-        quiet: whether to show only warnings.
-        verbose: whether to say which executor trains each run, and why.
-        judge: decides from each row whether its run continues.
-        settle: takes a run's last report; returns its error, or an empty text.
+    Of `total` runs some were `done` before. `judge` decides from each row whether its run continues; `settle` takes a
+    run's last report and returns its error, or an empty text.
     """
     watched, view = Watched(), _View(metric, quiet, verbose, total, done)
     with Interrupts() as interrupts:

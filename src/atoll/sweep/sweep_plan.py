@@ -44,14 +44,7 @@ class Member:
 def make_members(
     table: Table, axes: Sequence[Axis], scale: str | None = None, changes: Iterable[str] = (), only: Iterable[str] = ()
 ) -> list[Member]:
-    """Return each of the experiment's runs with every combination of values.
-
-    Args:
-        table: the experiment, as `atoll.read_experiment` returns it.
-        axes: the settings to sweep over.
-        scale: one of the experiment's scales.
-        changes: ``section.key=value`` texts.
-        only: titles (see `title_of`) of the experiment's runs to include; if empty, all.
+    """Return each of the experiment's runs, or of those with the titles of `only`, with every combination of values.
 
     Raises:
         InputError: if a setting is unknown or out of range, or two runs share a folder.
