@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from atoll.cli.common import err
 from atoll.cli.interrupts import Interrupts
 from atoll.cli.run_progress import Runs
-from atoll.runs.run_folder import Row
 from atoll.sweep.jobs import run_jobs
 from atoll.sweep.sweep_worker import Answer, Job, News
 
@@ -78,7 +77,8 @@ class _View:
             self.begun += 1
             self.numbers[job.name] = self.begun
         if news.row is not None:
-            self.latest[job.name] = _latest(news.row, self.metric)
+            value = news.row.get(self.metric)
+            self.latest[job.name] = "" if value is None else f"{self.metric} {value:.4g}"
         self.going[job.name] = news
         if news.state != "running":
             del self.going[job.name]
@@ -106,8 +106,3 @@ class _View:
         if (news := self.going.get(self.shown)) is not None:
             self.runs.show(news.done, news.events, self.latest.get(self.shown, ""))
         self.runs.show_all(self.over + sum(each.done / (each.events or 1) for each in self.going.values()))
-
-
-def _latest(row: Row, metric: str) -> str:
-    value = row.get(metric)
-    return "" if value is None else f"{metric} {value:.4g}"
