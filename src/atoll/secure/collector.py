@@ -21,8 +21,6 @@ class Collector:
     Each step leaves out nodes without a valid answer, and raises `NotSummed` if too few are left.
 
     Attributes:
-        instance: the sum.
-        threshold: number of nodes that must answer in each step.
         left: the nodes that have answered so far.
         false: nodes that dealt or revealed false shares, and which; a sum survives as many as it may lose.
     """
@@ -37,8 +35,6 @@ class Collector:
         """Sum over these nodes.
 
         Args:
-            instance: the sum.
-            known: the nodes' own public keys, by name.
             threshold_share: share of the planned nodes that must answer in each step.
             planned: number of planned nodes, including those not in `known`; None: there are no others.
         """

@@ -29,8 +29,6 @@ class Identity:
     """A node's identity toward other nodes.
 
     Attributes:
-        name: its name.
-        key: its own private key.
         peers: the public keys of all nodes including its own, which its owner did not get from the server.
     """
 
@@ -206,15 +204,9 @@ def own_mask_key(roster: Roster, name: str, secret: bytes) -> Key:
 
 
 def pair_mask(roster: Roster, name: str, other: str, private: bytes, public: bytes, count: int) -> Numbers:
-    """Return the mask that a node adds for another node, the negative of what that node adds for it.
+    """Return the mask that a node adds for another, the negative of what that one adds.
 
-    Args:
-        roster: the sum's roster, with both nodes.
-        name: the node.
-        other: the other node.
-        private: the private masking key of either of the two.
-        public: the public masking key of the other.
-        count: number of integers.
+    It follows from the private masking key of either of the two, and the public one of the other.
 
     Raises:
         NotSummed: the keys are invalid.

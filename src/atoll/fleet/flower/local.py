@@ -63,11 +63,8 @@ class LocalFleet:
         """Write the fleet's folder and the clients' data into an empty folder.
 
         Args:
-            folder: where to write.
-            experiment: the experiment whose clients they serve.
             nodes: number of nodes, with about equally many clients.
             words: arguments of ``atoll fleet node`` that name the experiment.
-            tell: receives messages for the operator.
         """
         clients = len(experiment.population)
         samples = tuple(experiment.population.sizes.tolist())

@@ -43,8 +43,6 @@ class RegisteredNode(_Section):
     """A node whose key the server accepts; the key determines its name and clients, not what the node says.
 
     Attributes:
-        name: the node's name.
-        clients: its clients in the experiment.
         public_key: whoever has the private key is the node.
         samples: samples of each of its clients, as agreed with its owner; None: as reported, within bounds.
     """
@@ -65,12 +63,9 @@ class FleetConfiguration(_Section):
     """The server's configuration, ``fleet.toml``.
 
     Attributes:
-        folder: of the file.
         host: the name or address that nodes call.
         listen: the address to listen on; 127.0.0.1 behind a proxy.
-        port: the HTTPS port.
         max_mib: largest reply, MiB.
-        nodes: nodes whose keys are accepted.
     """
 
     folder: Path
@@ -97,13 +92,7 @@ class FleetConfiguration(_Section):
 
 
 class Reports(_Section):
-    """How a node's reports are made private (`fleet.node.noise_added.Hidden`).
-
-    Attributes:
-        noise: standard deviation relative to the bound.
-        most_samples: bound on a client's samples.
-        most_loss: bound on losses; None: losses are reported unchanged.
-    """
+    """How a node's reports are made private (`fleet.node.noise_added.Hidden`)."""
 
     noise: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     most_samples: Annotated[int, Field(ge=1, le=LARGEST)]
@@ -114,16 +103,11 @@ class NodeConfiguration(_Section):
     """A node's configuration, ``node.toml``.
 
     Attributes:
-        folder: of the file.
-        server: host and port.
         name: the node's name, used only in messages.
-        clients: its clients in the experiment, usually one.
         max_mib: largest reply that it sends, MiB.
         most_trainings: trainings of each client, over all runs with the same client work; None: unlimited.
         most_losses: reported losses of each client; None: those of three whole runs.
         most_epsilon: privacy budget of each client over all runs; None: ``privacy.epsilon`` of the owner's copy.
-        delta: the delta at which epsilon is computed.
-        reports: how samples, classes and losses are made private; None: they are not.
         allow: settings that the server may choose, such as ``local.lr`` or ``method.*``; all others come from the
             owner's copy of the experiment.
     """

@@ -102,14 +102,9 @@ class Attendance:
             return spared
 
     def take(self, late: Mapping[int, str], answered: set[int], good: set[int]) -> None:
-        """Record the answers to a call.
+        """Record who was late in a call, at which node, who answered anything, and whose results count.
 
         If nobody answered, nobody is blamed: the fault is on this side or in the network.
-
-        Args:
-            late: clients that did not answer in time, with their nodes.
-            answered: clients that did, whatever they sent.
-            good: clients whose results count.
         """
         if self.strikes is None:
             return

@@ -47,10 +47,7 @@ class Joined:
     """The clients that are present.
 
     Attributes:
-        nodes: each client's node.
-        reports: each client's report.
         left_out: names of present nodes with impossible descriptions.
-        warnings: one sentence each for the user.
     """
 
     nodes: dict[int, str] = field(default_factory=dict)
@@ -75,12 +72,7 @@ def wait_for_nodes(
     """Wait until enough nodes are present, and return them.
 
     Args:
-        fleet: the nodes.
-        agreement: what they must share with this side.
         nodes: required number of nodes; None: those of all clients. Never more than there are clients.
-        wait_seconds: longest wait.
-        tell: given a sentence whenever something changes.
-        poll_seconds: between two checks.
 
     A node with an impossible description is rejected; when the time is over, the run starts without it, if nobody else
     is missing.
@@ -200,13 +192,6 @@ def ask_again(
     """Return the nodes' current reports during a run.
 
     Nodes without a proper answer in time, or with an impossible one, are left out.
-
-    Args:
-        fleet: the nodes.
-        agreement: what they share with this side.
-        nodes: each client's node.
-        timeout: seconds to wait.
-        tell: given a sentence for each node that is left out.
     """
     there = fleet.nodes()
     names = [name for name in dict.fromkeys(nodes.values()) if name in there]

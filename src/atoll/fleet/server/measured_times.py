@@ -27,14 +27,7 @@ class MeasuredTimes:
         self._sending = np.zeros(clients)
 
     def add(self, client: int, passed: int, seconds: float, round_trip: float) -> None:
-        """Add a training.
-
-        Args:
-            client: the client.
-            passed: samples in all its batches.
-            seconds: training time reported by the node.
-            round_trip: seconds from request to reply.
-        """
+        """Add a training: the samples in all its batches, its seconds at the node, and those from request to reply."""
         computing = min(seconds, round_trip)
         with self._lock:
             self._replies[client] += 1

@@ -72,7 +72,6 @@ class Planner:
 
     Attributes:
         experiment: with the clients' reports at the start of the run.
-        warnings: one sentence each for the user.
     """
 
     def __init__(
@@ -84,15 +83,7 @@ class Planner:
         resume: bool = False,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Plan from reports, or restore the plan of a resumed run.
-
-        Args:
-            experiment: the run.
-            executor: the fleet's, which measures clients.
-            joined: the clients that are present.
-            path: file with a line per clustering.
-            resume: whether the file belongs to this run.
-            tell: given a sentence at every re-clustering.
+        """Plan from reports, or restore a resumed run's plan from the file with a line per clustering.
 
         Raises:
             InputError: a client does not report what re-clustering needs, or reports something impossible; or the
