@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll.secure.crypto import Forged, Numbers, commit, mask, public_of, verify
+from atoll.secure.crypto import Numbers, commit, is_signed, mask, public_of
 from atoll.secure.field import join, recover
 from atoll.secure.participant import Revealed, own_mask_key, pair_mask
 from atoll.secure.roster import Instance, Keys, NotSummed, Roster, threshold_of
@@ -74,7 +74,7 @@ class Collector:
         """Take nodes' signatures of the list of survivors; return the valid ones."""
         text = self.roster.survivors_text(self._masked)
         here = {name: each for name, each in signatures.items() if name in self.left}
-        good = {name: each for name, each in here.items() if self._has_signed(name, each, text)}
+        good = {name: each for name, each in here.items() if is_signed(self._known[name], each, text)}
         self._leave(good, "agree on whose numbers have arrived")
         return good
 
@@ -108,13 +108,6 @@ class Collector:
         try:
             keys.check(self.instance, self._known)
         except NotSummed:
-            return False
-        return True
-
-    def _has_signed(self, name: str, signature: bytes, text: bytes) -> bool:
-        try:
-            verify(self._known[name], signature, text)
-        except Forged:
             return False
         return True
 

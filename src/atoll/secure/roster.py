@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from atoll.secure.crypto import Forged, verify
+from atoll.secure.crypto import is_signed
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
@@ -78,10 +78,8 @@ class Keys:
         """
         if self.name not in known:
             raise NotSummed("wrong_keys", f"the key of node {self.name!r} is not known here")
-        try:
-            verify(known[self.name], self.signature, self.text(instance))
-        except Forged:
-            raise NotSummed("wrong_keys", f"node {self.name!r} has not signed its keys for this sum") from None
+        if not is_signed(known[self.name], self.signature, self.text(instance)):
+            raise NotSummed("wrong_keys", f"node {self.name!r} has not signed its keys for this sum")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from atoll.experiment.experiment import Experiment
@@ -87,9 +86,7 @@ class LocalFleet:
             self._held = held.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """End all processes."""
         self.close()
 

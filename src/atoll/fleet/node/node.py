@@ -267,18 +267,10 @@ def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
 
 def _population(shards: Mapping[int, Dataset], clients: int) -> Population:
     """Return a population in which these clients hold these samples, and every other client the first one."""
-    first, *others = shards.values()
-    data = Dataset(
-        name=first.name,
-        inputs=np.concatenate([first.inputs, *(each.inputs for each in others)]) if others else first.inputs,
-        targets=np.concatenate([first.targets, *(each.targets for each in others)]) if others else first.targets,
-        test_inputs=first.test_inputs,
-        test_targets=first.test_targets,
-        classes=first.classes,
-        scale=first.scale,
-        standard=first.standard,
-        loss=first.loss,
-    )
+    data, *others = shards.values()
+    if others:
+        inputs = np.concatenate([each.inputs for each in shards.values()])
+        data = replace(data, inputs=inputs, targets=np.concatenate([each.targets for each in shards.values()]))
     parts = [np.zeros(1, np.int32)] * clients
     begin = 0
     for client, shard in shards.items():

@@ -66,9 +66,7 @@ class Attendance:
         """
         self._path = path
         try:
-            lines = [
-                Noted.model_validate_json(line) for line in (whole_lines(path, path.parent) if path.exists() else ())
-            ]
+            lines = _read(path)
         except (OSError, ValueError) as error:
             raise InputError(f"--resume: {path} is damaged; add --overwrite to start again") from error
         kept = [line for line in lines if line.event < events_done]

@@ -80,42 +80,26 @@ def wait_for_nodes(
     Raises:
         RunError: too few nodes were present in time; names the missing clients.
     """
-    began, news = time.monotonic(), [""]
-
-    def say(sentence: str) -> None:
-        if sentence != news[-1]:
-            news.append(sentence)
-            tell(sentence)
-
-    with waiting(tell, lambda: f"waiting for nodes: {passed(began)} of {wait_seconds:g} s; {news[-1]}".rstrip("; ")):
-        return _wait(fleet, agreement, nodes, wait_seconds, say, poll_seconds)
-
-
-def _wait(
-    fleet: Fleet,
-    agreement: Agreement,
-    nodes: int | None,
-    wait_seconds: float,
-    say: Callable[[str], None],
-    poll_seconds: float,
-) -> Joined:
-    until = time.monotonic() + wait_seconds
-    joining = _Joining(fleet, agreement, poll_seconds)
-    while True:
-        joining.ask(min(max(until - time.monotonic(), 1.0), _DESCRIBING_SECONDS))
-        joined = joining.joined()
-        is_over = time.monotonic() >= until
-        count = len(joining.known)
-        if count and (len(joined.nodes) >= joining.wanted(joined, is_over) or (nodes is not None and count >= nodes)):
-            joined.warnings.extend(joining.warn(joined))
-            return joined
-        sentence = _missing(joined, agreement.clients, joining.refused)
-        if nodes is not None:
-            sentence = f"{count} of fleet.nodes = {nodes} nodes are there; {sentence}"
-        if is_over:
-            raise RunError(f"fleet.wait_seconds = {wait_seconds:g}: {sentence}")
-        say(sentence)
-        time.sleep(min(poll_seconds, max(until - time.monotonic(), 0.0)))
+    began, told = time.monotonic(), ""
+    until, joining = began + wait_seconds, _Joining(fleet, agreement, poll_seconds)
+    with waiting(tell, lambda: f"waiting for nodes: {passed(began)} of {wait_seconds:g} s; {told}".rstrip("; ")):
+        while True:
+            joining.ask(min(max(until - time.monotonic(), 1.0), _DESCRIBING_SECONDS))
+            joined, count = joining.joined(), len(joining.known)
+            is_over = time.monotonic() >= until
+            are_there = len(joined.nodes) >= joining.wanted(joined, is_over) or (nodes is not None and count >= nodes)
+            if count and are_there:
+                joined.warnings.extend(joining.warn(joined))
+                return joined
+            sentence = _missing(joined, agreement.clients, joining.refused)
+            if nodes is not None:
+                sentence = f"{count} of fleet.nodes = {nodes} nodes are there; {sentence}"
+            if is_over:
+                raise RunError(f"fleet.wait_seconds = {wait_seconds:g}: {sentence}")
+            if sentence != told:
+                told = sentence
+                tell(sentence)
+            time.sleep(min(poll_seconds, max(until - time.monotonic(), 0.0)))
 
 
 class _Joining:

@@ -13,10 +13,10 @@ from atoll.experiment.reported_clients import ReportedClients
 from atoll.fleet.agreed.messages import ClientReport
 from atoll.fleet.agreed.transport import samples_of
 from atoll.fleet.server.client_reports import ReportedTable, as_reported, only_samples, reported_table
-from atoll.fleet.server.clustering_log import Clustered, as_told, cells_of, read_clusterings
+from atoll.fleet.server.clustering_log import Clustered, as_told, read_clusterings
 from atoll.fleet.server.fleet_executor import FleetExecutor
 from atoll.fleet.server.joining import Joined, ask_again
-from atoll.fleet.server.measured_times import MeasuredTimes
+from atoll.fleet.server.measured_times import MeasuredTimes, cells_of
 from atoll.fleet.server.plausibility import MOST_SLOTS, believe, require_own_weights
 from atoll.network.network import Network
 from atoll.settings.choices import method_needs, uses_network

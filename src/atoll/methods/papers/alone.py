@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from atoll.aggregation.mean import Weighted
+from atoll.aggregation.mean import keep_start
 from atoll.data.population import Population
 from atoll.engine.engine import Method
-from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked
@@ -53,8 +52,3 @@ def alone(
     events = pack(replace(event, models_down=0, models_up=0) for event in method.schedule.events)
     schedule = replace(method.schedule, events=events)
     return replace(method, schedule=schedule, trainer=LoneTrainer, combine=keep_start)
-
-
-def keep_start(models: Weighted, start: Model, cohort_weight: float) -> Model:
-    """Return the server's model unchanged (a combine rule)."""
-    return start

@@ -11,7 +11,6 @@ from atoll.methods.papers.ifca import Option, ifca
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.rule_requirements import require_sgd
 from atoll.schedules.events import Clock
-from atoll.support.errors import InputError
 from atoll.support.limits import BelowOne, Count, Positive, Share
 
 if TYPE_CHECKING:
@@ -59,8 +58,6 @@ def cfl_mgd(
     Raises:
         InputError: beta is out of range, the optimiser is not SGD, or `ifca` rejects the settings.
     """
-    if not 0 <= beta < 1:
-        raise InputError(f"method.beta = {beta}: must be at least 0 and less than 1")
     require_sgd(
         rule,
         "method.name = 'cfl-mgd', which keeps momentum per cluster (method.beta); 'ifca' accepts any optimizer, "

@@ -10,7 +10,7 @@ from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.schedules.events import Clock, Mix, Schedule
 from atoll.schedules.overlapping import PendingWork, merge_jobs
-from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
+from atoll.schedules.timeline import cohort_size, draw_cohort
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive, Share
@@ -47,7 +47,6 @@ def fedat(
     Raises:
         InputError: more tiers than clients.
     """
-    check_rounds(rounds, fraction)
     if not 1 <= tiers <= len(population):
         raise InputError(f"method.tiers = {tiers}: must be at least 1 and at most data.clients = {len(population)}")
     members = tiers_of(clock, tiers)

@@ -13,9 +13,8 @@ from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.learned import Turn, apart, as_vectors, nearest_means, normalised
 from atoll.schedules.events import Clock, Event
-from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
+from atoll.schedules.timeline import cohort_size, draw_cohort
 from atoll.support.arrays import Floats, Ids
-from atoll.support.errors import InputError
 from atoll.support.limits import Positive, Share
 from atoll.support.seeds import generator
 
@@ -53,9 +52,6 @@ def fedgroup(
     Raises:
         InputError: more groups than clients.
     """
-    check_rounds(rounds, fraction)
-    if clusters > len(population):
-        raise InputError(f"method.clusters = {clusters}: must be at most data.clients = {len(population)}")
     from atoll.methods.parts.update_trainers import PretrainTrainer  # late: reading settings needs no PyTorch
 
     everyone = np.arange(len(population))

@@ -13,7 +13,7 @@ from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.learned import Linkage, Turn, agglomerate, apart, as_vectors
 from atoll.schedules.events import Clock, Event
-from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
+from atoll.schedules.timeline import cohort_size, draw_cohort
 from atoll.support.errors import InputError
 from atoll.support.limits import Count, NotNegative, Positive, Share
 from atoll.support.seeds import generator
@@ -64,7 +64,6 @@ def flhc(
     Raises:
         InputError: the warm-up leaves no round, Ward's linkage is used with another metric, or too many clusters.
     """
-    check_rounds(rounds, fraction)
     if warmup >= rounds:
         raise InputError(f"method.warmup = {warmup}: must be less than rounds = {rounds}, to leave one for clustering")
     if linkage == "ward" and metric != "euclidean":

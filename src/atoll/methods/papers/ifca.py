@@ -17,7 +17,7 @@ from atoll.methods.parts.checking import checked
 from atoll.methods.parts.rule_requirements import refuse_epochs
 from atoll.schedules.events import Clock, Mix, Schedule, make_event
 from atoll.schedules.packed import pack
-from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
+from atoll.schedules.timeline import cohort_size, draw_cohort
 from atoll.support.errors import InputError
 from atoll.support.limits import Count, Positive, Share
 from atoll.support.seeds import generator
@@ -128,9 +128,6 @@ def all_together(
     Each client receives all clusters' models and returns one. Clusters are never merged, and there is no server
     model. The cohort is ``cohort_size(fraction, clients)`` clients drawn without replacement.
     """
-    check_rounds(rounds, fraction)
-    if clusters < 1:
-        raise InputError(f"method.clusters = {clusters}: must be at least 1")
     everyone = np.arange(len(population))
     active = tuple(range(clusters))
     starts = tuple((c, Mix(published=((c, 1.0),))) for c in active)  # one object for all events

@@ -13,7 +13,7 @@ from atoll.methods.parts.checking import checked
 from atoll.methods.parts.learned import Turn, agglomerate, apart
 from atoll.methods.parts.principal_angles import Angle, distances_between, signatures
 from atoll.schedules.events import Clock, Schedule
-from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
+from atoll.schedules.timeline import cohort_size, draw_cohort
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.limits import NotNegative, Positive, Share
@@ -69,7 +69,6 @@ def pacfl(
     Raises:
         InputError: more clusters than clients.
     """
-    check_rounds(rounds, fraction)
     if clusters > len(population):
         raise InputError(f"method.clusters = {clusters}: must be at most data.clients = {len(population)}")
     bases = signatures(population, module, vectors)
