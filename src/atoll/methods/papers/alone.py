@@ -30,12 +30,8 @@ def alone(
     Nothing is sent, and the server keeps the initial model; the metric `client_accuracy` measures clients' models.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         fraction: share of clients that train in each round, as in FedAvg, for equal work.
         clock: clients' training times; None: every round takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: the rule has a proximal term, but there is no communicated model for it to pull toward.

@@ -40,15 +40,9 @@ def cfl_mgd(
     rule's optimiser, which must be SGD; with beta = 0 this is IFCA with SGD.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         clusters: number of models, P.
         beta: the clusters' momentum.
         option: whether models or gradients are averaged.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
         restarts: number of initialisations to try; the one with the least loss is kept.
         restart_rounds: number of trial rounds per initialisation.
         resample: use disjoint data for cluster assignment and training in every round.

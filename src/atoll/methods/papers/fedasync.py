@@ -43,8 +43,6 @@ def fedasync(
     The paper's clients also have a proximal term, `rule.proximal`.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
         clock: each client's training and upload times.
         rounds: number of server updates.
         concurrency: number of clients training at any time.

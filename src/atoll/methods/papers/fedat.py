@@ -36,13 +36,10 @@ def fedat(
     The paper's clients also have a proximal term, `rule.proximal`. With one tier this is bit-identical to FedAvg.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
         clock: each client's training and upload times, which define the tiers, of equal numbers of clients.
         rounds: number of server updates, over all tiers.
         tiers: number of tiers, clients grouped by speed, M.
         fraction: share of a tier's clients in each cohort.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: more tiers than clients.

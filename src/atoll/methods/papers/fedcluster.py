@@ -38,9 +38,7 @@ def fedcluster(
     the server's model W, trains, and ``W <- sum_k p_k w_k / sum_k p_k``.
 
     Args:
-        population: the clients.
         clustering: their clusters, none empty.
-        rule: the local training rule.
         rounds: number of rounds, with one cycle per cluster in each.
         fraction: share of a cluster's clients in each cohort.
         order: order of the cycles, reshuffled in every round or fixed.

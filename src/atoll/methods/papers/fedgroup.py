@@ -40,14 +40,12 @@ def fedgroup(
     cosine to its founders' mean D. Groups do not exchange models (the paper's eta_g = 0).
 
     Args:
-        population: the clients.
         rule: the local training rule, also for pretraining.
         rounds: number of rounds after the cold start, T.
         clusters: number of groups, m.
         pretrained: cold-start clients per group; at most all clients are used.
         fraction: share of all clients in each cohort, regardless of group.
         clock: clients' training and upload times; None: every event takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: more groups than clients.

@@ -34,11 +34,7 @@ def fesem(
     and k-means of their models, run to convergence, is the first E-step.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         clusters: number of centres, K.
-        clock: clients' training and upload times; None: every round takes one second.
         seed: seed for k-means.
 
     Raises:

@@ -48,8 +48,6 @@ def flhc(
     ``w_i - w`` are clustered agglomeratively, then discarded. All clusters continue from w.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
         rounds: number of rounds, T, including warm-up and clustering.
         clusters: number of clusters; with a threshold, the maximum.
         warmup: rounds of FedAvg before clustering.
@@ -58,8 +56,6 @@ def flhc(
         threshold: clusters farther apart are merged only while there are more than `clusters`; unset: merging stops
             at `clusters`.
         fraction: share of all clients in each cohort, regardless of cluster.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: the warm-up leaves no round, Ward's linkage is used with another metric, or too many clusters.

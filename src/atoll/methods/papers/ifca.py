@@ -50,14 +50,8 @@ def ifca(
     `gradients`, with one local step: ``chi_p <- chi_p - (eta / m) * sum of g_i``, m counting the whole cohort.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         clusters: number of models, P.
         option: whether models or gradients are averaged.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
         restarts: number of initialisations to try; the one with the least loss is kept.
         restart_rounds: number of trial rounds per initialisation.
         resample: use disjoint data for cluster assignment and training in every round.

@@ -52,9 +52,6 @@ def pacfl(
     model. The vectors, at four bytes per element, count as models sent in the first event, rounded up.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         module: the model, whose size is the unit for counting the vectors.
         clusters: number of clusters; with a threshold, the maximum.
         vectors: singular vectors per class, p.
@@ -63,8 +60,6 @@ def pacfl(
         threshold: clusters farther apart (degrees) are merged only while there are more than `clusters`; unset:
             merging stops at `clusters`.
         fraction: share of all clients in each cohort, regardless of cluster.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: more clusters than clients.
