@@ -17,6 +17,10 @@ OPTIONS = {
     "bench": ["--quick", "--only", "--bfloat16", "--save", "--json"],
     "cluster": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width", "--ids"],
     "new": ["DIR"],
+    "benchmark": [
+        *("[SUITE]...", "--methods", "--budget", "--updates", "--trials", "--seeds", "--scale", "--out", "--results"),
+        *("--run", "--jobs", "--json", "--quiet"),
+    ],
     "export": ["RUN", "--format", "--out", "--cluster", "--json"],
     "plan": [
         *("EXPERIMENT", "--seconds", "--bytes", "--target", "--over", "--set", "--scale", "--only", "--metric"),
@@ -64,7 +68,7 @@ OPTIONS = {
         "--quiet",
         "--verbose",
     ],
-    "verify": ["--json"],
+    "verify": ["[DIR]", "--json"],
     "watch": ["DIR...", "--port", "--host", "--browser", "--target", "--overlay"],
     "data": [],
     "data list": ["--root", "--json"],
@@ -77,7 +81,9 @@ OPTIONS = {
     "fleet revoke": ["NODE", "--config"],
     "fleet rotate": ["NODE", "--config"],
     "fleet up": ["EXPERIMENT", "--nodes", "--set", "--scale", "--only", "--out", "--resume", "--overwrite"],
-    "fleet server": ["EXPERIMENT", "--config", "--set", "--scale", "--only", "--out", "--resume", "--overwrite"],
+    "fleet server": [
+        *("EXPERIMENT", "--config", "--set", "--scale", "--only", "--out", "--resume", "--overwrite", "--metrics"),
+    ],
     "fleet node": [
         "EXPERIMENT",
         "--config",
@@ -91,7 +97,7 @@ OPTIONS = {
         "--utc-offset",
         "--slot",
     ],
-    "fleet status": ["--config", "--out", "--json"],
+    "fleet status": ["--config", "--out", "--watch", "--json"],
     "recipes": ["--json"],
     "recipes show": ["NAME"],
 }
