@@ -14,13 +14,13 @@ from tests.cli.conftest import TINY, Command
 from tests.cli.pages import ROOT
 
 OPTIONS = {
-    "bench": ["--quick", "--only", "--bfloat16", "--save", "--json"],
+    "benchmark": [
+        "[SUITE]...",
+        *("--methods", "--budget", "--updates", "--trials", "--seeds", "--scale", "--out", "--results", "--run"),
+        *("--jobs", "--json", "--quiet"),
+    ],
     "cluster": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width", "--ids"],
     "new": ["DIR"],
-    "benchmark": [
-        *("[SUITE]...", "--methods", "--budget", "--updates", "--trials", "--seeds", "--scale", "--out", "--results"),
-        *("--run", "--jobs", "--json", "--quiet"),
-    ],
     "export": ["RUN", "--format", "--out", "--cluster", "--json"],
     "plan": [
         *("EXPERIMENT", "--seconds", "--bytes", "--target", "--over", "--set", "--scale", "--only", "--metric"),
@@ -82,7 +82,15 @@ OPTIONS = {
     "fleet rotate": ["NODE", "--config"],
     "fleet up": ["EXPERIMENT", "--nodes", "--set", "--scale", "--only", "--out", "--resume", "--overwrite"],
     "fleet server": [
-        *("EXPERIMENT", "--config", "--set", "--scale", "--only", "--out", "--resume", "--overwrite", "--metrics"),
+        "EXPERIMENT",
+        "--config",
+        "--set",
+        "--scale",
+        "--only",
+        "--out",
+        "--resume",
+        "--overwrite",
+        "--metrics",
     ],
     "fleet node": [
         "EXPERIMENT",
