@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from atoll.data.array_inputs import kind_of
 from atoll.data.dataset import Dataset
 from atoll.data.dealing.draws import Parts
 from atoll.data.dealing.partition import PARTITIONS, rows_by_owner
 from atoll.data.named_datasets import DATASETS, stamp
 from atoll.data.population import Population, make_population, read_clients
 from atoll.data.standardise import standardise
-from atoll.experiment.checks import read_dataset, read_parts
 from atoll.experiment.skewing import levels_of, require_skew, skew_clients
 from atoll.settings.plugins import call, resolve
 from atoll.settings.signatures import asks_for, takes_any
@@ -25,21 +25,8 @@ from atoll.support.errors import InputError, reading
 from atoll.support.seeds import generator
 
 
-def make_clients(settings: Settings) -> Population:
-    """Return the training clients.
-
-    Raises:
-        InputError: the settings do not fit the data, or the partition leaves a client without samples.
-    """
-    return make_all_clients(settings)[0]
-
-
-def make_all_clients(settings: Settings) -> tuple[Population, Population | None]:
-    """Return the training clients, and those held out, drawn from the seed; None: there are none.
-
-    Raises:
-        InputError: as in `make_clients`.
-    """
+def make_clients(settings: Settings) -> tuple[Population, Population | None]:
+    """Return the training clients, and those held out, drawn from the seed; None: there are none."""
     wanted = settings.data
     data = _turn(settings, load_dataset(settings))
     clients = _count_all(settings)
@@ -136,15 +123,13 @@ def _read_once(name: str, told: str, _stamp: tuple[Any, ...], _environment: str 
 def _make_dataset(make: Callable[..., Any], name: str, given: Mapping[str, Any]) -> Dataset:
     with nullcontext() if name in DATASETS else reading(f"data.dataset = {name!r}"):
         made = call("data.dataset", make, given, given)
-    return read_dataset(made, name)
+    if not isinstance(made, Dataset):
+        raise InputError(f"data.dataset = {name!r}: must return an atoll.Dataset, it returned {kind_of(made)}")
+    return made
 
 
 def _own_tests(settings: Settings, test: Dataset, population: Population) -> Parts:
-    """Return the test samples of each client that has any.
-
-    Raises:
-        InputError: no client has any.
-    """
+    """Return the test samples of each client that has any."""
     if test.owners is None:
         raise InputError(
             f"data.partition = 'natural': method.name = {settings.method.name!r} is tested client by client, but the "
@@ -185,4 +170,21 @@ def _deal_out(settings: Settings, data: Dataset, clients: int, purpose: str) -> 
         "dataset": data,
         "rng": generator(settings.seed, purpose),
     }
-    return read_parts(call("data.partition", rule, given, wanted.model_extra), wanted.partition)
+    return _read_parts(call("data.partition", rule, given, wanted.model_extra), wanted.partition)
+
+
+def _read_parts(made: Any, name: str) -> Parts:
+    """Return a partition as an array [clients, samples] or a list with one index array per client."""
+    wanted = "must return an array [clients, samples] of indices, or a list with one array of indices per client"
+    try:
+        parts = made if isinstance(made, np.ndarray) else [np.asarray(part) for part in made]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"data.partition = {name!r}: {wanted}; it returned {kind_of(made)}") from error
+    if isinstance(parts, np.ndarray):
+        if parts.ndim != 2 or not np.issubdtype(parts.dtype, np.integer):
+            raise InputError(f"data.partition = {name!r}: {wanted}; it returned {kind_of(parts)}")
+        return parts
+    for client, part in enumerate(parts):
+        if part.ndim != 1 or (len(part) and not np.issubdtype(part.dtype, np.integer)):
+            raise InputError(f"data.partition = {name!r}: {wanted}; it gave client {client} {kind_of(part)}")
+    return parts

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from atoll.data.population import Population
-from atoll.experiment.client_data import make_all_clients, make_test_clients
+from atoll.experiment.client_data import make_clients, make_test_clients
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call
 from atoll.settings.validation import Settings
@@ -32,7 +32,7 @@ class Clients:
 
     @cached_property
     def _all(self) -> tuple[Population, Population | None]:
-        return make_all_clients(self.settings)
+        return make_clients(self.settings)
 
     @cached_property
     def test(self) -> Population:
