@@ -17,7 +17,7 @@ from atoll.evaluation.constants import (
 )
 from atoll.local.models import Model
 from atoll.support.arrays import Floats
-from tests.problems import as_vector, classification, linear_module, network, pooled_least_squares, quadratics
+from tests.problems import as_vector, classification, linear_module, network, quadratics
 
 
 def gradients_at(population: Population, w: Floats) -> Floats:
@@ -147,14 +147,11 @@ def test_mu_leaves_negative_curvature_out_and_has_a_floor() -> None:
 def test_initial_gap_of_least_squares() -> None:
     population, module = quadratics(), linear_module()
     x, y = population.data.inputs, population.data.targets
-    best = pooled_least_squares(population)
-    optimum = float(np.mean((x @ best - y) ** 2) / 2)
     model = read_model(module)
     loss = float(np.mean((x @ as_vector(model) - y) ** 2) / 2)
-    assert initial_gap(population, module, model, optimum) == pytest.approx(loss - optimum)
-    assert initial_gap(population, module, linear_model(best), optimum - 1e-9) == pytest.approx(0, abs=1e-8)
-    with pytest.raises(InputError, match="must be at most the loss"):
-        initial_gap(population, module, linear_model(best), loss)
+    assert initial_gap(population, module, model) == pytest.approx(loss)
+    with pytest.raises(InputError, match="= 0: must be at most the loss"):
+        initial_gap(population, module, linear_model(np.full(len(as_vector(model)), np.nan)))
 
 
 def test_bad_input_is_refused() -> None:

@@ -141,18 +141,13 @@ def estimate_mu(change: GradientChange) -> float:
 
 
 def initial_gap(
-    population: Population,
-    module: nn.Module,
-    model: Model,
-    optimum: float = 0.0,
-    samples: int | None = None,
-    seed: int = 0,
+    population: Population, module: nn.Module, model: Model, samples: int | None = None, seed: int = 0
 ) -> float:
-    """Return F(w0) - F*; F is the mean loss over all samples, or a seeded draw of `samples`, and F* is `optimum`."""
+    """Return F(w0) - F* with F* = 0; F is the mean loss over all samples, or over a seeded draw of `samples`."""
     loss = Evaluator(population, module, samples, seed).train_loss(model)
-    if not optimum <= loss < np.inf:
-        raise InputError(f"F* = {optimum}: must be at most the loss of the initial model, {loss:g}")
-    return loss - optimum
+    if not 0 <= loss < np.inf:
+        raise InputError(f"F* = 0: must be at most the loss of the initial model, {loss:g}")
+    return loss
 
 
 def _parameters(module: nn.Module, model: Model) -> Floats:

@@ -15,7 +15,7 @@ from atoll.data.dataset import Dataset
 from atoll.data.dealing.draws import Parts
 from atoll.data.dealing.partition import PARTITIONS, rows_by_owner
 from atoll.data.named_datasets import DATASETS, stamp
-from atoll.data.population import Population, make_population, read_clients
+from atoll.data.population import Population, make_population, read_clients, rows_of_clients
 from atoll.data.standardise import standardise
 from atoll.experiment.skewing import levels_of, require_skew, skew_clients
 from atoll.settings.plugins import call, resolve
@@ -175,16 +175,5 @@ def _deal_out(settings: Settings, data: Dataset, clients: int, purpose: str) -> 
 
 def _read_parts(made: Any, name: str) -> Parts:
     """Return a partition as an array [clients, samples] or a list with one index array per client."""
-    wanted = "must return an array [clients, samples] of indices, or a list with one array of indices per client"
-    try:
-        parts = made if isinstance(made, np.ndarray) else [np.asarray(part) for part in made]
-    except (TypeError, ValueError) as error:
-        raise InputError(f"data.partition = {name!r}: {wanted}; it returned {kind_of(made)}") from error
-    if isinstance(parts, np.ndarray):
-        if parts.ndim != 2 or not np.issubdtype(parts.dtype, np.integer):
-            raise InputError(f"data.partition = {name!r}: {wanted}; it returned {kind_of(parts)}")
-        return parts
-    for client, part in enumerate(parts):
-        if part.ndim != 1 or (len(part) and not np.issubdtype(part.dtype, np.integer)):
-            raise InputError(f"data.partition = {name!r}: {wanted}; it gave client {client} {kind_of(part)}")
-    return parts
+    is_table = isinstance(made, np.ndarray) and made.ndim == 2 and made.dtype.kind in "iu"
+    return made if is_table else rows_of_clients(made, f"data.partition = {name!r}")

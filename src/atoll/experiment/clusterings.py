@@ -7,13 +7,12 @@ import numpy as np
 
 from atoll.clustering.clustering import Clustering
 from atoll.clustering.named_clusterings import CLUSTERINGS
-from atoll.data.array_inputs import kind_of
 from atoll.data.population import Population
 from atoll.settings.choices import uses_network
 from atoll.settings.plugins import call, resolve
 from atoll.settings.signatures import asks_for
 from atoll.settings.validation import Settings
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, reading
 from atoll.support.seeds import generator
 
 
@@ -37,12 +36,13 @@ def make_clustering(
     }
     given |= {name: make() for name, make in offered.items() if asks_for(rule, name)}
     made = call("clustering.method", rule, given, wanted.model_extra)
-    return _read_clustering(made, wanted.clusters, wanted.method, len(population), may_empty=may_empty)
+    return read_clustering(made, wanted.clusters, wanted.method, len(population), may_empty=may_empty)
 
 
-def _read_clustering(made: Any, clusters: int, name: str, clients: int, may_empty: bool) -> Clustering:
+def read_clustering(made: Any, clusters: int, name: str, clients: int, may_empty: bool) -> Clustering:
     """Return a clustering of these clients, made from a `Clustering` or from labels."""
-    clustering = made if isinstance(made, Clustering) else read_labels(made, clusters, name)
+    with reading(f"clustering.method = {name!r}"):
+        clustering = made if isinstance(made, Clustering) else Clustering(made, clusters)
     if len(clustering.labels) != clients:
         raise InputError(f"clustering.method = {name!r}: gave {len(clustering.labels)} labels for {clients} clients")
     if not may_empty and (empty := np.flatnonzero(clustering.sizes == 0)).size:
@@ -51,23 +51,3 @@ def _read_clustering(made: Any, clusters: int, name: str, clients: int, may_empt
             f"cluster {empty[0]} without clients; lower clustering.clusters"
         )
     return clustering
-
-
-def read_labels(made: Any, clusters: int, name: str) -> Clustering:
-    """Return a clustering from an array of labels, one per client, -1 for a client left out."""
-    wanted = "must return a Clustering, or a flat array with one whole number per client"
-    try:
-        array = np.asarray(made)
-        with np.errstate(invalid="ignore"):
-            whole = array.astype(np.int64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"clustering.method = {name!r}: {wanted}; it returned {kind_of(made)}") from error
-    if array.ndim != 1 or not np.array_equal(whole, array):
-        raise InputError(f"clustering.method = {name!r}: {wanted}; it returned {kind_of(made)}")
-    if len(whole) and not -1 <= whole.min() <= whole.max() < clusters:
-        low, high = whole.min(), whole.max()
-        raise InputError(
-            f"clustering.method = {name!r}: labels must be from -1 (left out) to clustering.clusters - 1 = "
-            f"{clusters - 1}; it returned labels from {low} to {high}"
-        )
-    return Clustering(whole, clusters)

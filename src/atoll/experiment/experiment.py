@@ -67,7 +67,7 @@ class Experiment:
     ) -> None:
         """Apply changes by name, such as ``rounds=5`` or ``clustering=function``, to the settings or the defaults.
 
-        Clients, initial model and conditions of another experiment are shared; those not given are made.
+        `clients`, `initial` and `conditions` are another experiment's, to share; None: they are made from the settings.
 
         Raises:
             InputError: a setting is unknown, of a wrong type or out of range.

@@ -49,7 +49,7 @@ def make_networks(
     graph = _topology(settings)
     aggregators_xy, server_xy = _aggregators(settings)
     watts = _powers(settings, table, clients)
-    radio = Radio(**{field.name: getattr(wanted, field.name) for field in fields(Radio)})
+    radio = Radio(**{each.name: wanted.get(each.name) for each in fields(Radio)})
 
     def at(clients_xy: Floats) -> Network:
         return wireless_network(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from atoll.network.network import Network
 from atoll.network.sharing import Sharing, side_by_side
-from atoll.network.transfers import check_pattern, merged_seconds, paced_seconds
+from atoll.network.transfers import merged_seconds, paced_seconds
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 
@@ -132,9 +132,6 @@ def event_seconds(
     work: 0. Aggregators without neighbours have no transfer. Where clients are late (`late_clients`) the deadline
     replaces the completion. With given frequencies clusters wait (`paced_seconds`).
     """
-    check_pattern(pattern)
-    if intra_rounds < 1:
-        raise InputError(f"method.intra_rounds = {intra_rounds}: must be at least 1")
     completion = completion_of(network, labels)
     if completion.max(initial=0) > deadline_seconds:  # else no client is late
         completion[labels[late_clients(network, labels, deadline_seconds)]] = deadline_seconds
