@@ -11,7 +11,7 @@ from atoll.data.dealing.draws import Parts
 from atoll.support.errors import InputError
 
 
-def read_parts(made: Any, name: str) -> Parts:
+def read_parts(made: Any, name: str, setting: str = "data.partition") -> Parts:
     """Return a partition as an array [clients, samples] or a list with one index array per client.
 
     Raises:
@@ -21,14 +21,14 @@ def read_parts(made: Any, name: str) -> Parts:
     try:
         parts = made if isinstance(made, np.ndarray) else [np.asarray(part) for part in made]
     except (TypeError, ValueError) as error:
-        raise InputError(f"data.partition = {name!r}: {wanted}; it returned {kind_of(made)}") from error
+        raise InputError(f"{setting} = {name!r}: {wanted}; it returned {kind_of(made)}") from error
     if isinstance(parts, np.ndarray):
         if parts.ndim != 2 or not np.issubdtype(parts.dtype, np.integer):
-            raise InputError(f"data.partition = {name!r}: {wanted}; it returned {kind_of(parts)}")
+            raise InputError(f"{setting} = {name!r}: {wanted}; it returned {kind_of(parts)}")
         return parts
     for client, part in enumerate(parts):
         if part.ndim != 1 or (len(part) and not np.issubdtype(part.dtype, np.integer)):
-            raise InputError(f"data.partition = {name!r}: {wanted}; it gave client {client} {kind_of(part)}")
+            raise InputError(f"{setting} = {name!r}: {wanted}; it gave client {client} {kind_of(part)}")
     return parts
 
 

@@ -14,7 +14,23 @@ Scorer = Callable[[State], Columns]
 
 
 def make_scorer(experiment: Experiment) -> tuple[Scorer, int]:
-    """Return a function that scores the method's models, and the number of samples of its training loss."""
+    """Return a function that scores the method's models, and the number of samples of its training loss.
+
+    Where clients' data change, models are scored on those of the last event's round.
+    """
+    first, samples = _score_phase(experiment)
+    if not experiment.clients.dealt.later:
+        return first, samples
+    scorers = {id(experiment): first}
+
+    def score(state: State) -> Columns:
+        now = experiment.at(experiment.method.schedule.last_round(state.events_done))
+        return scorers.setdefault(id(now), scorers.get(id(now)) or _score_phase(now)[0])(state)
+
+    return score, samples
+
+
+def _score_phase(experiment: Experiment) -> tuple[Scorer, int]:
     if experiment.method.schedule.has_server:
         return _score_server(experiment)
     if not experiment.method.finds_clusters and method_needs(experiment.settings, "phases"):

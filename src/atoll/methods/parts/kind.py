@@ -15,6 +15,7 @@ class MethodKind:
         module: maps `model.name` (`name`) to a replacement for its factory; None: not replaced.
         why_one_place: why it supports neither faults nor a fleet, as the end of a sentence; empty if it does.
         rounds_are_local_steps: whether a round is one local step index (FedUC's t).
+        fixed_data: why clients' data must not change (`[drift]`), as the end of a sentence; empty if they may.
         untested: the part of clients' models that the server's lacks, as the subject of a sentence, to warn that test
             accuracy excludes it unless a metric measures the clients' own models.
     """
@@ -24,6 +25,7 @@ class MethodKind:
     module: Callable[..., Any] | None = None
     why_one_place: str = ""
     rounds_are_local_steps: bool = False
+    fixed_data: str = ""
     untested: str = ""
 
     @property
