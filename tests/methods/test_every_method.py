@@ -158,7 +158,7 @@ UNCODED = {
     "centralized": "whose one client holds all data",
     "fedbcd": "whose parties share all samples",
     "local": "clients send nothing",
-    **dict.fromkeys(("cfl", "flhc", "fedgroup", "fesem"), "clusters are found from updates"),
+    **dict.fromkeys(("cfl", "feddrift", "flhc", "fedgroup", "fesem"), "clusters are found from what clients train"),
 }
 
 

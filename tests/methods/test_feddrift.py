@@ -160,5 +160,5 @@ def test_without_drift_it_is_fedavg_to_the_bit(variant: str) -> None:
 
 
 def test_the_oracle_needs_a_cluster_for_each_group() -> None:
-    with pytest.raises(InputError, match="method.clusters = 2: the oracle needs one for each of 3 groups"):
+    with pytest.raises(InputError, match=r"method.clusters = 2: the oracle needs one for each of 3 groups"):
         run(2, 0.1, "oracle")

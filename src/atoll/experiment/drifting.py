@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from atoll.data.dealing.drift import DRIFTS, draw_concepts
 from atoll.data.population import Population, make_population
 from atoll.experiment.checks import read_parts
 from atoll.experiment.client_data import attributes_of, deal_out, load_dataset, turned
+from atoll.schedules.events import Schedule
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call, resolve
 from atoll.settings.sections import DriftSettings
@@ -149,3 +151,12 @@ def _part(data: Dataset, rows: Indices) -> Dataset:
     """Return some samples as a pool without groups, for a partition."""
     inputs, targets = data.inputs_of(rows), data.labels_of(rows)
     return replace(data, inputs=inputs, targets=targets, turns=(0,), groups=None, owners=None)
+
+
+def changes_in(population: Population, schedule: Schedule) -> list[dict[str, float]]:
+    """Return when clients' data change: the round, its virtual seconds, and how many clients get into another group."""
+    began = {event.round: min(event.began, default=0.0) for event in reversed(schedule.events)}
+    groups = [population.at(first).groups() for first in population.phase_rounds]
+    moved = [int(np.count_nonzero(now != before)) for before, now in pairwise(groups)]
+    found = zip(population.phase_rounds[1:], moved, strict=True)
+    return [{"round": first, "seconds": began[first], "clients": count} for first, count in found if first in began]

@@ -158,19 +158,12 @@ class Experiment:
 
     def at(self, round_: int) -> "Experiment":
         """Return the experiment with the data that clients hold in a round; all else is shared."""
-        dealt = self.clients.dealt
-        if not dealt.later or (data := dealt.at(round_)) is dealt:
+        if not self.clients.dealt.later:
             return self
-        if id(data) not in self._by_phase:
-            clients, now = self.clients.at(round_), copy(self)
-            training, execution = (replace(each, clients=clients) for each in (self.training, self.execution))
-            vars(now).update(clients=clients, training=training, execution=execution)
-            self._by_phase[id(data)] = now
-        return self._by_phase[id(data)]
-
-    @cached_property
-    def _by_phase(self) -> "dict[int, Experiment]":
-        return {}
+        clients, now = self.clients.at(round_), copy(self)
+        training, execution = (replace(each, clients=clients) for each in (self.training, self.execution))
+        vars(now).update(clients=clients, training=training, execution=execution)
+        return now
 
     def check(self) -> None:
         """Make everything that can be made before training, so that bad input is found before anything is written."""

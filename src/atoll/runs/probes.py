@@ -53,7 +53,7 @@ class Probes:
             self._require_offered(name, function)
         self.watches = any(asks_for(function, "cycle_accuracies") for function in self.functions.values())
         self.by_client: dict[str, Floats] = {}  # the last metrics of single clients, by column, [clients]
-        self._scores: tuple[Experiment, Evaluator] | None = None
+        self._scores: dict[int, Evaluator] = {}  # by phase
         self._watched: tuple[int, list[float]] = (-1, [])  # a round, and the accuracies after its events so far
 
     def watch(self, state: State, round_: int) -> None:
@@ -91,14 +91,14 @@ class Probes:
 
     def offered(self, state: State) -> dict[str, Callable[[], Any]]:
         """Return a factory for each object that a probe may ask for; `docs/extending.md` explains them."""
-        experiment = self.experiment.at(max(0, self._round_of(state)))
+        experiment = self._now(state)
         return {
             "experiment": lambda: experiment,
             "population": lambda: experiment.population,
             "test_clients": lambda: experiment.clients.test,
             "clustering": lambda: self._clustering(state),
             "method": lambda: experiment.method,
-            "evaluator": lambda: self._evaluator(self._round_of(state)),
+            "evaluator": lambda: self._evaluator(max(0, self._round_of(state))),
             "module": lambda: self._copy() if experiment.method.stays else self.module,
             "state": lambda: state,
             "round": lambda: experiment.method.schedule.rounds_done(state.events_done),
@@ -110,10 +110,10 @@ class Probes:
 
     def _evaluator(self, round_: int) -> Evaluator:
         """Return what scores a model on all clients' data and the test set, as they are in a round."""
-        now = self.experiment.at(max(0, round_))
-        if self._scores is None or self._scores[0] is not now:
-            self._scores = now, now.execution.make_evaluator()
-        return self._scores[1]
+        phase = self.experiment.clients.dealt.phase_of(round_)
+        if phase not in self._scores:
+            self._scores[phase] = self.experiment.at(round_).execution.make_evaluator()
+        return self._scores[phase]
 
     @cached_property
     def module(self) -> nn.Module:
@@ -125,8 +125,11 @@ class Probes:
 
     def _round_of(self, state: State) -> int:
         """Return the round of the last event; -1 before the first."""
-        done = state.events_done
-        return self.experiment.method.schedule.events[done - 1].round if done else -1
+        return self.experiment.method.schedule.last_round(state.events_done) if state.events_done else -1
+
+    def _now(self, state: State) -> Experiment:
+        """Return the experiment with the data of the last event's round."""
+        return self.experiment.at(self.experiment.method.schedule.last_round(state.events_done))
 
     def _accuracies(self, state: State, round_: int) -> list[float]:
         """Return the accuracies after a round's events so far, the last being that of this state."""
@@ -147,7 +150,7 @@ class Probes:
             return state.labels
         if not self.experiment.method.finds_clusters:
             return self._clustering(state).labels
-        population = self.experiment.at(max(0, self._round_of(state))).population
+        population = self._now(state).population
         rows = [population.samples(client) for client in range(len(population))]
         losses = measure_models(self.module, Batches(population.data, self.module), state.starts, rows).losses
         return np.asarray(losses.argmin(axis=1))

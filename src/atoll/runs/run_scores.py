@@ -18,16 +18,17 @@ def make_scorer(experiment: Experiment) -> tuple[Scorer, int]:
 
     Where clients' data change, models are scored on those of the last event's round.
     """
+    clients = experiment.clients.dealt
     first, samples = _score_phase(experiment)
-    if not experiment.clients.dealt.later:
-        return first, samples
-    scorers = {id(experiment): first}
+    scorers = {0: first}
 
     def score(state: State) -> Columns:
-        now = experiment.at(experiment.method.schedule.last_round(state.events_done))
-        return scorers.setdefault(id(now), scorers.get(id(now)) or _score_phase(now)[0])(state)
+        round_ = experiment.method.schedule.last_round(state.events_done)
+        if (phase := clients.phase_of(round_)) not in scorers:
+            scorers[phase] = _score_phase(experiment.at(round_))[0]
+        return scorers[phase](state)
 
-    return score, samples
+    return score if clients.later else first, samples
 
 
 def _score_phase(experiment: Experiment) -> tuple[Scorer, int]:
