@@ -69,7 +69,7 @@ def _require_rounds(settings: Settings) -> None:
 def drifting_clients(settings: Settings) -> tuple[Population, Population]:
     """Return the clients, and as many test clients, each with the data of the first phase and of all later ones.
 
-    A test client always has the concept of its client, and the same share of that concept's test samples. A client
+    A test client always has the concept of its client; the test samples of each concept are dealt out once. A client
     holds equally many samples in all phases: the fewest that it was dealt.
 
     Raises:
@@ -149,8 +149,8 @@ def _phases(settings: Settings, data: Dataset, concepts: Ids, purpose: str) -> S
 
 def _part(data: Dataset, rows: Indices) -> Dataset:
     """Return some samples as a pool without groups, for a partition."""
-    inputs, targets = data.inputs_of(rows), data.labels_of(rows)
-    return replace(data, inputs=inputs, targets=targets, turns=(0,), groups=None, owners=None)
+    inputs, targets, tests = data.inputs_of(rows), data.labels_of(rows), data.test_targets[: len(data.test_inputs)]
+    return replace(data, inputs=inputs, targets=targets, test_targets=tests, turns=(0,), groups=None, owners=None)
 
 
 def changes_in(population: Population, schedule: Schedule) -> list[dict[str, float]]:
