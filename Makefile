@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest $(OPTIONS)
 FIRST := --hypothesis-profile first -m "not slow and not more"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-more test-both test-all quick durations chaos lint format bench-compare docs docs-lists package lock sbom audit clean
+.PHONY: help demo test test-more test-both test-all quick durations chaos flower lint format bench-compare docs docs-lists package lock sbom audit clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -54,6 +54,9 @@ durations: .venv/.stamp ## print where the time goes, by file, of the first tier
 
 chaos: .venv/.stamp ## disturb fleets of real processes, 200 times at least (about twenty minutes)
 	@$(BIN)/python -m tests.chaos --faults 200 --minutes 20 --seed 0
+
+flower: .venv/.stamp ## run a fleet on each version of Flower that pip offers, in an environment of its own: minutes a version
+	@$(BIN)/python -m tests.flower_versions
 
 lint: .venv/.stamp ## check style, formatting and types
 	@$(BIN)/ruff check .

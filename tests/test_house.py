@@ -29,8 +29,9 @@ PARTS_METHODS = 15  # of `Experiment` and of each of its parts, properties inclu
 # fmt: off
 ROOMS = [
     "support", "network", "schedules", "data", "clustering", "local", "aggregation", "evaluation", "engine", "codecs",
-    "faults", "privacy", "secure", "executors", "methods", "settings", "experiment", "fleet", "bench", "runs", "report",
-    "trackers", "api", "atoll", "sweep", "planner", "reproduce", "cli", "__main__",
+    "faults", "privacy", "secure", "executors", "methods", "settings", "experiment", "fleet", "runs", "report",
+    "trackers", "api", "atoll", "sweep", "planner", "reproduce", "benchmark",
+    "cli", "__main__",
 ]
 # fmt: on
 
@@ -68,6 +69,22 @@ def circles(pairs: Iterator[tuple[str, str]]) -> list[list[str]]:
     """Return the sets of names that import each other in a circle."""
     graph = nx.DiGraph(pairs)
     return [sorted(circle) for circle in nx.strongly_connected_components(graph) if len(circle) > 1]
+
+
+def test_flower_is_imported_in_its_adapter_alone() -> None:
+    """What a new version of Flower moves is then looked for in one folder, by `make flower`."""
+    importing = {path for path, tree in trees().items() if "flwr" in set(top_imports(tree))}
+    assert {path.parent.as_posix() for path in importing} == {"fleet/flower"}
+    assert not [path for path, tree in trees().items() if "grpc" in set(top_imports(tree))], "Flower leaves gRPC"
+
+
+def top_imports(tree: ast.Module) -> Iterator[str]:
+    """Yield the packages that a file imports, wherever in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield (node.module or "").partition(".")[0]
+        elif isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
 
 
 @pytest.mark.parametrize("room", house.DATA)

@@ -45,3 +45,4 @@ def test_what_happened_with_four_nodes_is_replayed_to_the_same_bits(atoll: Comma
     atoll("fleet", "up", four, "--nodes", "4", "--out", "fleet-run", *words).succeeded()
     atoll("run", four, "--schedule", "fleet-run/happened.jsonl", "--out", "replayed", *words).succeeded()
     assert tensors_of(four.parent / "fleet-run") == tensors_of(four.parent / "replayed")
+    assert atoll("verify", "fleet-run").succeeded().splitlines()[-1] == "equal"

@@ -3,11 +3,13 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from atoll import Experiment, make_runs, read_experiment, run_events
 from atoll.fleet.agreed.transport import Failure
+from atoll.support.files import line_as_bytes
 from tests.cli.conftest import TINY, Command
 from tests.cli.test_repeat import last_checkpoint, rows
 from tests.fleets import open_sites, sending
@@ -29,6 +31,11 @@ def live(folder: Path) -> Path:
     return folder / "live"
 
 
+def without_checksum(table: dict[str, Any]) -> dict[str, Any]:
+    table.pop("crc32", None)
+    return table
+
+
 def models(run: Path) -> bytes:
     return last_checkpoint(run)[1]
 
@@ -48,6 +55,50 @@ def test_what_happened_is_run_again(atoll: Command, live: Path, folder: Path) ->
     assert not (folder / "a" / "happened.jsonl").exists()
     atoll("run", "tiny.toml", "--out", "plain").succeeded()
     assert models(folder / "plain") != models(live)
+
+
+def test_one_command_says_that_a_run_repeats_or_where_it_first_differs(
+    atoll: Command, live: Path, folder: Path
+) -> None:
+    told = atoll("verify", "live").succeeded().splitlines()
+    assert told == ["live: 4 events and 3 rows once more", "equal"]
+    (check,) = json.loads(atoll("verify", "live", "--json").succeeded())
+    assert check["holds"]
+    assert check["first_difference"] == ""
+    happened = live / "happened.jsonl"
+    lines = [json.loads(line, object_hook=without_checksum) for line in happened.read_text().splitlines()]
+    lines[2]["answered"] = [[1 - answer for answer in answers] for answers in lines[2]["answered"]]
+    happened.write_bytes(b"".join(map(line_as_bytes, lines)))
+    done = atoll("verify", "live")
+    assert done.code == 1
+    assert done.out.splitlines()[1].startswith("after event 2, train_loss: ")
+    (live / "metrics.jsonl").write_text("".join((live / "metrics.jsonl").read_text().splitlines(keepends=True)[:1]))
+    done = atoll("verify", "live")
+    assert done.code == 1
+    assert done.out.splitlines()[1].startswith("after event 4, a model's numbers: ")
+
+
+def test_an_unfinished_run_is_compared_up_to_its_last_checkpoint(atoll: Command, live: Path) -> None:
+    for file in (live / "summary.json", *(live / "checkpoint").glob("event-00000004*")):
+        file.unlink()
+    assert atoll("verify", "live").succeeded().splitlines() == ["live: 2 events and 2 rows once more", "equal"]
+    shutil.rmtree(live / "checkpoint")
+    assert atoll("verify", "live").refused() == "live: it has no checkpoint yet, so there is no model"
+    assert atoll("verify", "nowhere").refused() == "nowhere does not exist"
+
+
+def test_any_run_repeats(atoll: Command, folder: Path) -> None:
+    atoll("run", "tiny.toml", "--out", "plain", "--set", "faults.dropout=0.4").succeeded()
+    assert atoll("verify", "plain").succeeded().splitlines()[-1] == "equal"
+
+
+def test_events_in_another_format_are_refused_before_anything_runs(atoll: Command, live: Path) -> None:
+    happened = live / "happened.jsonl"
+    head, *lines = happened.read_text().splitlines(keepends=True)
+    head = line_as_bytes(json.loads(head.replace('"format": 1', '"format": 2'), object_hook=without_checksum)).decode()
+    happened.write_text(head + "".join(lines))
+    told = atoll("verify", "live").refused()
+    assert told.endswith("line 1 is damaged (its format is 2, but this version of Atoll reads 1)")
 
 
 def test_faults_of_the_settings_are_not_added(atoll: Command, folder: Path) -> None:

@@ -107,7 +107,7 @@ def test_sea_has_four_thresholds() -> None:
 
 def test_clients_train_on_the_data_of_the_round() -> None:
     made = experiment()
-    trainer = made.training.trainer().for_executors()
+    trainer: Any = made.training.trainer().for_executors()
     for round_ in (2, 3, 8):
         rows = trainer.draw_rows(ClientTask(round_, round_, 0, 0, 4, made.training.start()))
         assert set(rows.ravel().tolist()) <= held(made.population.at(round_))[4]

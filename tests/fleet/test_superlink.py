@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -15,8 +16,11 @@ import pytest
 from atoll.fleet.flower import flower_fleet as flower
 from atoll.fleet.flower.flower_fleet import FlowerFleet
 from atoll.fleet.flower.refusals import Refusals
-from atoll.fleet.flower.superlink import Superlink
+from atoll.fleet.flower.superlink import Superlink, free_port
+from atoll.fleet.folder.certificates import require_flower
 from atoll.fleet.folder.configuration import FleetConfiguration
+from atoll.fleet.folder.init import FleetPlan, init_fleet
+from atoll.support.errors import InputError, RunError
 
 
 def test_refused_calls_are_a_line_now_and_then() -> None:
@@ -108,8 +112,15 @@ class Away:
         return SimpleNamespace(nodes=[SimpleNamespace(node_id=number) for number in self.nodes])
 
 
-def test_a_server_bears_that_its_superlink_dies_when_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = FlowerFleet(FleetConfiguration(folder=tmp_path, host="127.0.0.1", nodes=()))
+@pytest.fixture
+def configuration(tmp_path: Path) -> FleetConfiguration:
+    return init_fleet(tmp_path / "fleet", FleetPlan(1, "127.0.0.1", listen="127.0.0.1", port=free_port()))
+
+
+def test_a_server_bears_that_its_superlink_dies_when_it_begins(
+    configuration: FleetConfiguration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = FlowerFleet(configuration)
     served.superlink = MagicMock()
     monkeypatch.setattr(flower, "register_nodes", failing_once({7: "node-0"}))
     monkeypatch.setattr(served, "_beat", lambda: None)
@@ -150,3 +161,34 @@ def test_a_server_bears_that_its_task_is_given_up_while_it_is_begun(
     monkeypatch.setattr(flower, "runtime_client", client)
     assert served.nodes() == {}
     assert (given_up, tokens) == ([], ["token"])
+
+
+def test_one_that_dies_whenever_it_starts_is_given_up_in_a_sentence(
+    configuration: FleetConfiguration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atoll.fleet.flower.superlink._RESTARTS", 0)
+    monkeypatch.setattr(
+        Superlink,
+        "_start",
+        lambda self: setattr(self, "_child", subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE)),
+    )
+    with pytest.raises(RunError, match=r"ended 1 times in a minute; its last words are in .*superlink.log$") as raised:
+        Superlink(configuration).__enter__()
+    assert raised.value.__cause__ is not raised.value, "whoever follows the causes would never end"
+
+
+@pytest.mark.more
+def test_a_damaged_database_is_a_sentence_at_once(configuration: FleetConfiguration) -> None:
+    configuration.state.mkdir()
+    (configuration.state / "flower.db").write_text("of no use")
+    told: list[str] = []
+    with pytest.raises(RunError, match=r"flower\.db: is damaged, or a newer Flower's; delete it"):
+        Superlink(configuration, told.append).__enter__()
+    assert not [line for line in told if "started again" in line]
+
+
+def test_a_version_of_flower_that_was_not_tried_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "1.99.0" if name == "flwr" else version(name))
+    with pytest.raises(InputError, match=r"^a fleet needs flwr.*, not 1\.99\.0; run pip install "):
+        require_flower()

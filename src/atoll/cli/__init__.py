@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import typer
 
 from atoll.cli import (  # noqa: F401  (they register themselves)
-    bench_command,
+    benchmark_command,
     cluster_command,
     data_commands,
     export_command,

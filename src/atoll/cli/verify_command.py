@@ -2,7 +2,7 @@
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -15,19 +15,28 @@ if TYPE_CHECKING:
 
 
 @app.command("verify")
-def verify_command(as_json: JsonOption = False) -> None:
+def verify_command(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="A run's folder: carry out its events once more.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Check that runs repeat on this machine: with other executors or numbers of workers, and after resuming.
 
-    The exit code is 1 if one of them does not. Example: atoll verify
+    With a run's folder, carry out what happened in that run once more, one on a fleet in simulation; the last line is
+    "equal" or the first difference. The exit code is 1 if something does not repeat. Example: atoll verify
     """
-    from atoll.runs.verify import verify
+    from atoll.runs.verify import verify, verify_run
 
     with tempfile.TemporaryDirectory(prefix="atoll-verify-") as folder:
-        checks = list(verify(Path(folder)))
+        checks = list(verify(Path(folder))) if run is None else [verify_run(run, Path(folder) / "run")]
     if as_json:
         print_json([_as_dict(check) for check in checks])
-    else:
+    elif run is None:
         out.print(_as_table(checks))
+    else:
+        (check,) = checks
+        out.print(f"{check.what}\n{check.first_difference or 'equal'}", markup=False, highlight=False)
     if not all(check.holds for check in checks):
         raise typer.Exit(1)
 
@@ -38,6 +47,7 @@ def _as_dict(check: "Check") -> dict[str, object]:
         "must_be_equal_to": check.must,
         "difference": check.difference,
         "rows_equal": check.rows_equal,
+        "first_difference": check.first_difference,
         "holds": check.holds,
     }
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.support.arrays import Mask
-from atoll.support.errors import InputError, reason_of
+from atoll.support.errors import InputError, refusing
 from atoll.support.untrusted import read_bytes
 
 MOST_SLOTS = 10_080  # the minutes of a week
@@ -28,11 +28,9 @@ def read_clients(path: str | Path, clients: int) -> dict[str, npt.NDArray[Any]]:
             number.
     """
     setting = f"data.clients_file = {str(path)!r}"
-    try:
+    with refusing(f"{setting}: cannot be read", UnicodeDecodeError, csv.Error):
         text = read_bytes(Path(path)).decode("utf-8-sig")
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{setting}: cannot be read ({reason_of(error)})") from error
     if len(rows) != clients:
         raise InputError(f"{setting}: has {len(rows)} rows, but data.clients = {clients}")
     if unknown := sorted(str(name) for name in rows[0] if name not in _COLUMNS):

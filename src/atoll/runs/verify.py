@@ -1,6 +1,7 @@
 """Check reproducibility on this machine: bit-identical where promised, up to rounding elsewhere."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.local.models import Model
 from atoll.runs.run import run_events
 from atoll.runs.run_folder import Row, RunFolder
+from atoll.runs.saved import SavedRun, read_saved
 from atoll.settings.experiment_file import make_runs, overlay
 
 TOLERANCE = 1e-5
@@ -39,12 +41,14 @@ class Check:
         must: ``bits`` if all numbers must be equal, ``rounding`` if they may differ by `TOLERANCE`.
         difference: the largest between the models, relative to the largest number of the tensor.
         rows_equal: whether the rows of metrics are equal except for wall-clock time.
+        first_difference: of `verify_run`, in words; empty if there is none.
     """
 
     what: str
     must: str
     difference: float
     rows_equal: bool
+    first_difference: str = ""
 
     @property
     def holds(self) -> bool:
@@ -78,6 +82,48 @@ def verify(folder: Path) -> Iterator[Check]:
         whole = _run(base, folder / name / "one-step")
         weighted = _run(overlay(base, {"run": {"executor": "weighted"}}), folder / name / "weighted")
         yield _compare(f"{name}, one local step: weighted", "rounding", whole, weighted)
+
+
+def verify_run(run: Path | str, place: Path) -> Check:
+    """Carry out a run's events once more, here and in an empty folder, and compare the rows and models.
+
+    The events are those that happened, so a run on a fleet, asynchronous or not, is replayed in simulation; an
+    unfinished run is compared up to its last checkpoint. Only columns that both runs have are compared.
+
+    Raises:
+        InputError: the folder holds no run with a checkpoint, or its events cannot be carried out here.
+    """
+    saved = read_saved(run)
+    folder, done = RunFolder(saved.folder), saved.state.events_done
+    events = folder.happened if folder.happened.exists() else folder.schedule
+    with closing(run_events(Experiment(saved.settings), place, schedule=events)) as steps:
+        for progress in steps:
+            if progress.events_done >= done and progress.is_settled:
+                break
+    again = read_saved(place)
+    pairs = list(zip(_timeless(folder), _timeless(RunFolder(place)), strict=False))
+    in_rows = next(filter(None, (_difference_of_rows(*pair) for pair in pairs)), "")
+    apart = [
+        max((_difference(first[name], second[name]) for name in first), default=0.0)
+        for first, second in zip(_models(saved), _models(again), strict=True)
+    ]
+    in_models = f"after event {done}, a model's numbers: {max(apart):.1e} apart, relative to the largest"
+    first = in_rows or (in_models if max(apart) else "")
+    return Check(f"{run}: {done} events and {len(pairs)} rows once more", "bits", max(apart), not in_rows, first)
+
+
+def _difference_of_rows(first: Row, second: Row) -> str:
+    """Return the first difference in columns that both rows have, in words; empty without one."""
+    for name in first:
+        if name in second and name != "crc32" and first[name] != second[name]:
+            return f"after event {first['event']}, {name}: {first[name]} in the run, {second[name]} once more"
+    return ""
+
+
+def _models(saved: SavedRun) -> list[Model]:
+    """Return the models that any side can have: not clients' states, which stay at nodes."""
+    state = saved.state
+    return [*state.starts, *state.published, *([] if state.server is None else [state.server])]
 
 
 def _run(table: dict[str, Any], folder: Path, schedule: Path | None = None) -> RunFolder:

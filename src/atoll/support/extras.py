@@ -27,6 +27,21 @@ def load_extra(module: str, extra: str, told: str, package: str = "") -> Any:
         raise InputError(f"{told} needs {package or module}; run {pip_install(extra)}") from error
 
 
+def require_version(package: str, extra: str, told: str) -> None:
+    """Check that a package's version is one that an extra allows, where Atoll relies on more than its documented names.
+
+    Raises:
+        InputError: if it is another.
+    """
+    from packaging.requirements import Requirement
+
+    found = metadata.version(package)
+    for each in map(Requirement, metadata.requires("atoll") or ()):
+        is_named = each.name == package and each.marker is not None and each.marker.evaluate({"extra": extra})
+        if is_named and not each.specifier.contains(found, prereleases=True):
+            raise InputError(f"{told} needs {package}{each.specifier}, not {found}; run {pip_install(extra)}")
+
+
 def pip_install(extra: str) -> str:
     """Return the command that installs an extra's packages, by their own names: Atoll itself is on no index.
 

@@ -118,10 +118,19 @@ class _Push:
 class Guard:
     """An ASGI application around Flower's."""
 
-    def __init__(self, app: App, secret: str, ledger: CallLedger, max_bytes: int, is_open: bool = True) -> None:
-        """Guard `app`; callers with the secret may send `max_bytes` at once."""
+    def __init__(
+        self,
+        app: App,
+        secret: str,
+        ledger: CallLedger,
+        max_bytes: int,
+        is_open: bool = True,
+        know: Callable[[Any, int | None], object] = lambda client, node: None,
+    ) -> None:
+        """Guard `app`; callers with the secret may send `max_bytes` at once; `know` is told whose connections are."""
         self._app, self._secret, self._ledger = app, secret.encode(), ledger
         self._max_bytes, self._is_open = max_bytes, is_open
+        self._know = know
         self._pushes = dict[int, _Push]()  # a node sends its replies one by one
         self._busy = set[int]()
         self._in_flight = 0
@@ -143,6 +152,7 @@ class Guard:
         """Pass on a request, or return the status to answer with."""
         path, headers = scope["path"], dict(scope["headers"])
         if hmac.compare_digest(headers.get(HEADER.encode(), b""), self._secret):
+            self._know(scope.get("client"), None)
             return await self._serve_operator(path, headers, scope, receive, send)
         if path not in _CALLS:
             return 404
@@ -153,6 +163,7 @@ class Guard:
         node = await asyncio.to_thread(self._ledger.node_of, scope)
         if node is None:
             return 401
+        self._know(scope.get("client"), node)
         if path not in (_PUSH_OBJECT, _PULL_OBJECT):
             return await self._serve_node(node, OVERHEAD, headers, scope, receive, send)
         if node in self._busy:  # usually a request on a connection that was cut

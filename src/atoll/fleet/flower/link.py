@@ -5,18 +5,27 @@ the parent process is killed.
 """
 
 import argparse
+import asyncio
+import contextlib
 import logging
 import os
+import resource
+import ssl
 import sys
 import threading
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from atoll.fleet.flower.call_ledger import FlowerLedger, compact
+from atoll.fleet.flower.connections import Connections
 from atoll.fleet.flower.guard import Guard
 
-# Besides two for each node: for strangers until they are rejected, and for the server.
-_OTHER_CONNECTIONS = 256
+LOOK_SECONDS = 1.0
+"""How often the superlink looks for a renewed certificate."""
+UNREADABLE = 78
+"""The exit status if the database is damaged, or a newer Flower's."""
 
 
 def _app_of(folder: Path, host: str, port: int, database: Path) -> Any:
@@ -34,6 +43,38 @@ def _app_of(folder: Path, host: str, port: int, database: Path) -> Any:
     return create_app(module._parse_superlink_lifespan_config(), module.SuperLinkLifespan)
 
 
+def _opened(folder: Path, host: str, port: int, database: Path) -> tuple[Any, FlowerLedger]:
+    """Return Flower's application and what it knows; end with the status `UNREADABLE` if that cannot be read."""
+    from alembic.util import CommandError
+    from sqlalchemy.exc import DatabaseError
+
+    try:
+        app = _app_of(folder, host, port, database)
+        return app, FlowerLedger(app)
+    except (CommandError, DatabaseError) as error:
+        if not isinstance(error, CommandError) and type(error) is not DatabaseError:  # such as a full disk
+            raise
+        traceback.print_exc()
+        os._exit(UNREADABLE)
+
+
+def _renewing(config: Any, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+    """Return the TLS context; new connections get a renewed certificate as soon as it and its key are in the folder."""
+    context, files = make(), (config.ssl_certfile, config.ssl_keyfile)
+    loop = asyncio.get_running_loop()
+
+    def look(before: list[int]) -> None:
+        with contextlib.suppress(ssl.SSLError, OSError):  # one of them may still be the old one's
+            if (now := [os.stat(file).st_mtime_ns for file in files]) != before:
+                ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(*files)
+                context.load_cert_chain(*files)
+                before = now
+        loop.call_later(LOOK_SECONDS, look, before)
+
+    look([])
+    return context
+
+
 def main() -> None:
     """Serve until standard input ends or a signal comes."""
     parser = argparse.ArgumentParser(description="Flower's superlink for one fleet; started by atoll fleet server.")
@@ -47,32 +88,36 @@ def main() -> None:
     threading.Thread(target=_end_with_input, daemon=True).start()
     import uvicorn
 
-    from atoll.fleet.flower.patience import Patient
+    from atoll.fleet.flower.patience import PatientServer
 
     os.umask(0o077)
     database = given.folder / "state" / "flower.db"
     database.touch()
     database.chmod(0o600)
-    app = _app_of(given.folder, given.host, given.port, database)
+    app, ledger = _opened(given.folder, given.host, given.port, database)
     logging.getLogger("flwr").setLevel(logging.WARNING)  # it would write a line per message
-    ledger = FlowerLedger(app)
     if not given.open:  # whoever expected pending replies is gone
         ledger.forget_all()
         compact(database)
-    uvicorn.run(
-        Guard(app, (given.folder / "secret").read_text().strip(), ledger, given.max_bytes, given.open),
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    connections = Connections(given.nodes)
+    secret = (given.folder / "secret").read_text().strip()
+    configuration = uvicorn.Config(
+        Guard(app, secret, ledger, given.max_bytes, given.open, connections.know),
         host=given.host,
         port=given.port,
-        http=Patient,
         ws="none",
+        proxy_headers=False,  # a connection is known by its own address
         timeout_keep_alive=75,  # rejected callers are cut off immediately
-        limit_concurrency=_OTHER_CONNECTIONS + 4 * given.nodes,
         ssl_certfile=given.folder / "server.pem",
         ssl_keyfile=str(given.folder / "server.key"),
+        ssl_context_factory=_renewing,
         log_level="warning",
         access_log=False,
         server_header=False,
     )
+    PatientServer(configuration, connections).run()
 
 
 def _end_with_input() -> None:

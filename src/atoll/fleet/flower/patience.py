@@ -1,9 +1,13 @@
-"""Connections with limits: time and size of a request's head, and one request at a time."""
+"""A server whose connections have limits: their number, time and size of a head, and one request at a time."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
+from uvicorn import Config, Server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from atoll.fleet.flower.connections import Connections, listen
 
 HEAD_SECONDS = 10.0
 MOST_HEAD_BYTES = 32 * 1024
@@ -20,6 +24,11 @@ class Patient(HttpToolsProtocol):
     _late: asyncio.TimerHandle | None = None
     _head_bytes = 0
 
+    def __init__(self, *given: Any, lost: Callable[[], object] = bool, **named: Any) -> None:
+        """Call `lost` when the connection is; the rest is uvicorn's."""
+        super().__init__(*given, **named)
+        self._lost = lost
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer."""
         super().connection_made(transport)
@@ -27,6 +36,7 @@ class Patient(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer."""
+        self._lost()
         self._expect_nothing()
         super().connection_lost(exc)
 
@@ -82,3 +92,26 @@ class Patient(HttpToolsProtocol):
     def _give_up(self, *_: Any) -> None:
         self._late = None
         self.transport.abort()
+
+
+class PatientServer(Server):
+    """A server over TLS that leaves to `Connections` whom it serves."""
+
+    def __init__(self, config: Config, connections: Connections) -> None:
+        """Serve as configured."""
+        super().__init__(config)
+        self._connections = connections
+        self._accepting: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Start the application, then listen."""
+        await super().startup([])
+        if self.started:
+            listener = listen(self.config.host, self.config.port)
+            assert self.config.ssl is not None
+            accepting = self._connections.accept(listener, self._protocol_of, self.config.ssl)
+            self._accepting = asyncio.create_task(accepting)
+
+    def _protocol_of(self, lost: Callable[[], None]) -> Patient:
+        state = self.lifespan.state
+        return Patient(config=self.config, server_state=self.server_state, app_state=state, lost=lost)

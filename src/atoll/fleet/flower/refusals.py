@@ -8,7 +8,11 @@ MARK = "refused: "
 """Prefix of such lines in the superlink's log, which the server passes on to its operator."""
 _EVERY_SECONDS = 10.0
 _MOST_PLACES, _SHOWN = 1000, 3
-_MEANING = {401: "no known key", 403: "not its own", 404: "no such call", 408: "too slow", 413: "too long"}
+TOO_MANY = 429
+"""The reason for which connections are cut, not a status with which calls are answered."""
+_MEANING = {401: "no known key", 403: "not its own", 404: "no such call", 408: "too slow", 413: "too long"} | {
+    TOO_MANY: "too many connections"
+}
 _USUAL = frozenset({409, 503})  # honest nodes get these too: the superlink was restarted, or is not open yet
 
 

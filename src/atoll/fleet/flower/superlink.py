@@ -14,11 +14,12 @@ from typing import IO, Self
 from atoll.fleet.agreed.waiting import passed, waiting
 from atoll.fleet.flower.calls import let_nodes_in, list_nodes
 from atoll.fleet.flower.guard import OVERHEAD
+from atoll.fleet.flower.link import UNREADABLE
 from atoll.fleet.flower.refusals import MARK
 from atoll.fleet.flower.wire import BROKEN, environment, insist, status_of
 from atoll.fleet.folder.certificates import require_flower, require_valid
 from atoll.fleet.folder.configuration import FleetConfiguration
-from atoll.support.errors import InputError, RunError, reason_of
+from atoll.support.errors import AtollError, InputError, RunError, reason_of
 from atoll.support.files import make_folder, write_atomically
 
 START_SECONDS = 60.0
@@ -67,7 +68,7 @@ class Superlink:
                 insist(self._ask, began + START_SECONDS, pause=0.2)
         except BaseException as error:
             self.__exit__(None, None, None)
-            if isinstance(error, Exception) and not isinstance(error, InputError):
+            if isinstance(error, Exception) and not isinstance(error, AtollError):
                 raise self._fault or self.fault_of(error) from error
             raise
         return self
@@ -158,6 +159,12 @@ class Superlink:
             self._pass_on()
             if self._child is None or (status := self._child.poll()) is None:
                 continue
+            if status == UNREADABLE:
+                self._fault = RunError(
+                    f"{self.configuration.state / 'flower.db'}: is damaged, or a newer Flower's; delete it: it holds "
+                    "only messages on their way, and keys that are registered again from fleet.toml"
+                )
+                return
             starts = [*(start for start in starts if time.monotonic() - start < 60), time.monotonic()]
             if len(starts) > _RESTARTS:
                 self._give_up(f"ended {len(starts)} times in a minute")

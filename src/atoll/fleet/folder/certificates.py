@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.support.errors import InputError
-from atoll.support.extras import load_extra
+from atoll.support.extras import load_extra, require_version
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -28,12 +28,13 @@ class Certified:
 
 
 def require_flower() -> None:
-    """Check that the optional packages for fleets are installed.
+    """Check that the optional packages for fleets are installed, in versions that Atoll was tested with.
 
     Raises:
-        InputError: they are not installed; says how to install them.
+        InputError: they are not; says how to install them.
     """
     load_extra("flwr", "fleet", "a fleet", "Flower")
+    require_version("flwr", "fleet", "a fleet")
 
 
 def make_authority(days: int) -> Certified:
@@ -169,15 +170,16 @@ def require_valid(path: Path) -> bytes:
     return content
 
 
-def valid_until(path: Path) -> datetime:
-    """Return when a certificate expires.
+def validity(path: Path) -> tuple[datetime, datetime]:
+    """Return from when to when a certificate is valid.
 
     Raises:
         InputError: as in `require_valid`.
     """
     from cryptography import x509
 
-    return x509.load_pem_x509_certificate(require_valid(path)).not_valid_after_utc
+    certificate = x509.load_pem_x509_certificate(require_valid(path))
+    return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
 
 def _new_key() -> "ec.EllipticCurvePrivateKey":
