@@ -132,7 +132,7 @@ def test_rho_cluster_outside_its_range_is_refused() -> None:
 
 
 def test_a_clustering_refuses_labels_outside_its_range() -> None:
-    with pytest.raises(InputError, match="labels must be from -1 to 1"):
+    with pytest.raises(InputError, match=r"labels must be from -1 \(left out\) to 1; they are from"):
         Clustering(np.array([0, 2]), 2)
 
 

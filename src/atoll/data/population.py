@@ -2,7 +2,7 @@
 
 import io
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -158,7 +158,7 @@ def make_population(
         sizes = np.full(len(parts), parts.shape[1])
         indices: npt.NDArray[Any] = parts.reshape(-1)
     else:
-        rows = _rows_of(parts)
+        rows = rows_of_clients(parts)
         sizes = np.array([len(row) for row in rows])
         indices = np.concatenate(rows) if rows else np.empty(0, int)
     if not len(sizes) or not len(indices):
@@ -183,20 +183,22 @@ def partition_as_bytes(population: Population, tests: Population) -> bytes:
     return stream.getvalue()
 
 
-def _rows_of(parts: Any) -> list[Ids]:
-    """Return one flat index array per client."""
-    try:
-        rows = list(parts)
-    except TypeError as error:
-        raise InputError(f"data.partition: {_FORM}, not {kind_of(parts)}") from error
+def rows_of_clients(parts: Any, told: str = "data.partition") -> list[Ids]:
+    """Return one flat index array per client.
+
+    Raises:
+        InputError: if the parts have another form; begins with what is `told`.
+    """
+    if not isinstance(parts, Iterable) or (isinstance(parts, np.ndarray) and parts.ndim != 2):
+        raise InputError(f"{told}: {_FORM}, not {kind_of(parts)}")
     found = []
-    for client, row in enumerate(rows):
+    for client, row in enumerate(parts):
         if isinstance(row, np.ndarray) and row.dtype.kind in "iu" and row.ndim == 1 and len(row):
             found.append(row)  # the usual case, maybe a million times
             continue
-        array = as_array(f"data.partition: client {client}", row)
+        array = as_array(f"{told}: client {client}", row)
         if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
-            raise InputError(f"data.partition: {_FORM}; client {client} has {kind_of(array)}")
+            raise InputError(f"{told}: {_FORM}; client {client} has {kind_of(array)}")
         found.append(array if len(array) else array.astype(np.int64))
     return found
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from atoll.data.array_inputs import kind_of
 from atoll.data.client_columns import read_clients
 from atoll.data.dataset import Dataset
 from atoll.data.dealing.draws import Parts
@@ -18,7 +19,7 @@ from atoll.data.dealing.partition import PARTITIONS, rows_by_owner
 from atoll.data.named_datasets import DATASETS, stamp
 from atoll.data.population import Population, make_population
 from atoll.data.standardise import standardise
-from atoll.experiment.checks import read_dataset, read_parts
+from atoll.experiment.checks import read_parts
 from atoll.experiment.skewing import levels_of, require_skew, skew_clients
 from atoll.settings.plugins import call, resolve
 from atoll.settings.signatures import asks_for, takes_any
@@ -144,7 +145,9 @@ def _read_once(name: str, told: str, _stamp: tuple[Any, ...], _environment: str 
 def _make_dataset(make: Callable[..., Any], name: str, given: Mapping[str, Any]) -> Dataset:
     with nullcontext() if name in DATASETS else reading(f"data.dataset = {name!r}"):
         made = call("data.dataset", make, given, given)
-    return read_dataset(made, name)
+    if not isinstance(made, Dataset):
+        raise InputError(f"data.dataset = {name!r}: must return an atoll.Dataset, it returned {kind_of(made)}")
+    return made
 
 
 def _own_tests(settings: Settings, test: Dataset, population: Population) -> Parts:

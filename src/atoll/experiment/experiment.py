@@ -68,14 +68,7 @@ class Experiment:
     ) -> None:
         """Apply changes by name, such as ``rounds=5`` or ``clustering=function``, to the settings or the defaults.
 
-        Args:
-            settings: all settings.
-            schedule: a schedule to replay instead of the method's.
-            clients: another experiment's clients, to share; None: make them from the settings.
-            initial: another experiment's initial model, to share.
-            conditions: another experiment's conditions, to share.
-            fixed_clustering: replaces the settings' clustering.
-            changes: settings by name.
+        `clients`, `initial` and `conditions` are another experiment's, to share; None: they are made from the settings.
 
         Raises:
             InputError: a setting is unknown, of a wrong type or out of range.

@@ -57,7 +57,7 @@ def plot_clusters(sizes: ArrayLike, class_shares: ArrayLike, title: str = "") ->
     bars = np.asarray(sizes)
     if bars.shape != shares.shape[:1]:
         raise InputError(f"sizes has shape {bars.shape}, but class_shares describes {len(shares)} clusters.")
-    height = _heatmap_inches(shares.shape[1])
+    height = float(np.clip(0.24 * shares.shape[1], 1.2, 5.0))
     with mpl.rc_context(STYLE):
         figure = new_figure(WIDTH_INCHES, height + 2.2)
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[1.3, height])
@@ -195,10 +195,6 @@ def _rectangles(lefts: Floats, rights: Floats, centres: Floats, height: float) -
     x = np.stack([lefts, rights, rights, lefts], axis=1)
     y = np.stack([tops, tops, bottoms, bottoms], axis=1)
     return np.stack([x, y], axis=2)
-
-
-def _heatmap_inches(classes: int) -> float:
-    return float(np.clip(0.24 * classes, 1.2, 5.0))
 
 
 def _draw_heatmap(axes: Axes, shares: Floats) -> AxesImage:

@@ -1,7 +1,6 @@
 """What the page says of an experiment as a whole: its description, and where and with what it ran."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from atoll.report.page.markup import paragraph
 from atoll.report.reading.recovery import changes_of
@@ -30,11 +29,7 @@ def _place(run: Run) -> str:
         packages, machine = found["packages"], found["machine"]
         versions = [f"{name} {packages[key]}" for key, name in _NAMES.items() if packages.get(key)]
         where = f"{machine['system']}, {machine['cpus']} CPUs"
-        return f"{', '.join([*versions, 'Python ' + found['python']])}, on {where}, device {_device(run.config)}"
+        device = run.config.get("run", {}).get("device", "cpu")
+        return f"{', '.join([*versions, 'Python ' + found['python']])}, on {where}, device {device}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ""
-
-
-def _device(config: Mapping[str, Any]) -> str:
-    run = config.get("run")
-    return str(run.get("device", "cpu")) if isinstance(run, Mapping) else "cpu"
