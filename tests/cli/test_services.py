@@ -102,7 +102,8 @@ class Services:
 
     def moved(self, text: str, paths: Mapping[str, Path]) -> str:
         """Return a text with paths at their places."""
-        return re.sub("|".join(map(re.escape, sorted(paths, key=len, reverse=True))), lambda m: str(paths[m[0]]), text)
+        names = "|".join(map(re.escape, paths))
+        return re.sub(rf"(?<!\S)({names})(?=[/\s]|$)", lambda found: str(paths[found[0]]), text)
 
     def said(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
