@@ -1,5 +1,6 @@
 """From settings to objects: the parts of one run."""
 
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -147,6 +148,15 @@ class Experiment:
             return Experiment(settings, None, self.clients)
         conditions = self.conditions if self.conditions.serve(settings) else None
         return Experiment(settings, None, self.clients, self.initial, conditions)
+
+    def at(self, round_: int) -> "Experiment":
+        """Return the experiment with the data that clients hold in a round; all else is shared."""
+        if not self.clients.dealt.later:
+            return self
+        clients, now = self.clients.at(round_), copy(self)
+        training, execution = (replace(each, clients=clients) for each in (self.training, self.execution))
+        vars(now).update(clients=clients, training=training, execution=execution)
+        return now
 
     def check(self) -> None:
         """Make everything that can be made before training, so that bad input is found before anything is written."""

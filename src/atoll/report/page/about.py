@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from atoll.report.page.markup import paragraph
+from atoll.report.reading.recovery import changes_of
 from atoll.report.reading.runs import Run, printable
 from atoll.support.untrusted import read_json
 
@@ -15,7 +16,9 @@ def about(runs: Sequence[Run]) -> str:
     """Return the experiments' descriptions, and a sentence for each set of versions and machine that runs had."""
     described = dict.fromkeys(printable(run.config.get("description"), MOST_LETTERS) for run in runs)
     places = dict.fromkeys(_place(run) for run in runs)
+    changes = dict.fromkeys(f"{changes_of(run.config)}"[1:-1] for run in runs)
     texts = [paragraph(text) for text in [*described][:_MOST] if text]
+    texts += [paragraph(f"Clients' data change at the start of round {text}.") for text in [*changes][:_MOST] if text]
     return "".join(texts + [paragraph(f"Run with {text}.", "note") for text in [*places][:_MOST] if text])
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.report.reading.groups import Panel
+from atoll.report.reading.recovery import changes_of
 from atoll.report.reading.runs import Run
 from atoll.report.tables.run_tables import rounds_compare
 from atoll.runs.columns import column_title, is_share
@@ -91,6 +92,7 @@ def curves(panels: Sequence[Panel], pool: RunPool) -> dict[str, Any]:
         "panels": [
             {
                 "title": panel.title,
+                "changes": changes_of(panel.runs[0].config),
                 "groups": [
                     {
                         "style": labels.index(group.label),
