@@ -235,7 +235,7 @@ def _ended_by_signals() -> Iterator[None]:
     """Let SIGTERM end a node as Ctrl-C does: at once, signing off from the server."""
 
     def stop(number: int, _: object) -> None:
-        raise typer.Exit(128 + number)
+        raise SystemExit(128 + number)  # no Exception, or it would end the task at hand alone
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
