@@ -86,10 +86,6 @@ def require_usual(
 ) -> None:
     """Stop if most of an event's results, and not just one or two, are refused: then the limit or the model is wrong.
 
-    Args:
-        unusual: norms of the refused results, by client.
-        limit: the largest norm that was accepted.
-
     Raises:
         RunError: names the clients.
     """

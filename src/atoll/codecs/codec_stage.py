@@ -18,10 +18,7 @@ class Coder:
 
     With the start model W, the trained model w and the kept error e, the server gets ``W + d``, where
     ``d = decode(encode(w - W + e))``, and the client keeps ``e <- (w - W + e) - d`` (Seide et al. 2014; Karimireddy et
-    al. 2019).
-
-    Attributes:
-        feedback: whether e is kept; otherwise it is zero.
+    al. 2019). Without feedback e is zero.
     """
 
     coding: Coding

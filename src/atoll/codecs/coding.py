@@ -25,10 +25,6 @@ class Coding:
     """Encodes updates: the change in a client's model since it was sent.
 
     Tensors that are not floating point (counters) are sent unencoded, after the codec's bytes.
-
-    Attributes:
-        told: the setting that asks for the codec, for errors.
-        codec: encodes and decodes.
     """
 
     told: str

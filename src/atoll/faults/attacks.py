@@ -83,9 +83,6 @@ class Attacker:
     Attackers train as others do, on labels ``classes - 1 - y`` for `label-flip`, and report the loss of that, or
     `claimed_loss`; of models that they are asked about they tell the truth. What one sends depends on the seed and its
     task alone, so executors agree to the bit.
-
-    Attributes:
-        claimed_loss: the loss that they report; None: their training loss.
     """
 
     attackers: frozenset[int]

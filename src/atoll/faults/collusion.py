@@ -44,9 +44,7 @@ COLLUSIONS: dict[str, Collusion] = {"little-is-enough": little_is_enough, "inner
 class Colluding(Screening):
     """A screening that first replaces attackers' results, once their cohort's honest clients have finished.
 
-    Attributes:
-        attack: one of `COLLUSIONS`.
-        strength: its strength; None: the default in `STRENGTHS`.
+    Without a strength the attack has its own of `STRENGTHS`.
     """
 
     attackers: frozenset[int] = frozenset()

@@ -32,12 +32,7 @@ class Collector:
         threshold_share: float,
         planned: int | None = None,
     ) -> None:
-        """Sum over these nodes.
-
-        Args:
-            threshold_share: share of the planned nodes that must answer in each step.
-            planned: number of planned nodes, including those not in `known`; None: there are no others.
-        """
+        """Sum over these nodes; this share of the planned ones, known or not, must answer in each step."""
         self.instance = instance
         self._known, self._planned = known, len(known) if planned is None else planned
         self.threshold = threshold_of(threshold_share, self._planned)

@@ -31,8 +31,6 @@ class Instance:
     """One secure sum, whose keys, masks and signatures are useless in another.
 
     Attributes:
-        token: unique to this sum, hexadecimal.
-        repeat: number of the intra-cluster round within it.
         work: digest of the start model, the round and the clients, which must be the same for all nodes.
     """
 
@@ -84,11 +82,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Roster:
-    """The nodes of a sum.
-
-    Attributes:
-        keys: the nodes' keys, by ascending name.
-    """
+    """The nodes of a sum; their keys are in the order of their names."""
 
     instance: Instance
     threshold: int
@@ -119,11 +113,7 @@ class Roster:
         return self.text("survivors", sorted(survivors))
 
     def require(self, names: Collection[str], did: str, still: Collection[str]) -> None:
-        """Require enough nodes.
-
-        Args:
-            did: what they did, as in "sent masked numbers".
-            still: the nodes that were left before.
+        """Require enough `names`, which `did` something, all of those that were `still` left before.
 
         Raises:
             NotSummed: there are fewer than the threshold, or one was not left before.

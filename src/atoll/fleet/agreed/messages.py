@@ -63,11 +63,7 @@ class Header(BaseModel):
 
 
 class DescribeRequest(Header):
-    """Asks a node to describe its clients.
-
-    Attributes:
-        settings: the settings (`terms.announce`), for nodes whose owners let the server choose some.
-    """
+    """Asks a node to describe its clients; its owner may let the server choose some `settings` (`terms.announce`)."""
 
     kind: Literal["describe"] = "describe"
     settings_digest: Token
@@ -112,7 +108,7 @@ class ClientReport(Header):
     """What a node reports about a client.
 
     Attributes:
-        epsilon: of the randomised response that produced them; None: they are exact.
+        epsilon: of the randomised response that produced the class counts; None: they are exact.
         utc_offset: hours; None: not reported.
         slots: slots of the day in which it can train; None: not reported.
         seconds_per_sample: measured training time; None: it has not trained yet.
@@ -128,12 +124,7 @@ class ClientReport(Header):
 
 
 class DescribeReply(Header):
-    """A node's description.
-
-    Attributes:
-        utc: the node's clock, seconds since 1970.
-        versions: of packages that results depend on.
-    """
+    """A node's description; `utc` is its clock's, in seconds since 1970."""
 
     kind: Literal["described"] = "described"
     nonce: Token

@@ -50,8 +50,7 @@ class Peer(FleetTable):
 class RegisteredNode(Peer):
     """A node whose key the server accepts; the key determines its name and clients, not what the node says.
 
-    Attributes:
-        samples: samples of each of its clients, as agreed with its owner; None: as reported, within bounds.
+    `samples` are those of each client, as agreed with its owner; None: as reported, within bounds.
     """
 
     clients: _Clients

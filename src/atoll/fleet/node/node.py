@@ -47,7 +47,7 @@ class Reporting:
     """What a node reports besides the number of samples; nothing by default.
 
     Attributes:
-        epsilon: of the randomised response that reports them; None: they are exact.
+        epsilon: of the randomised response that reports class counts; None: they are exact.
         utc_offset: hours from UTC where the node is.
         slots: slots of the day in which it can train, as counted by `faults.slots_per_day`.
         hidden: how samples, classes and losses are made private; None: they are not.
@@ -81,7 +81,7 @@ class Node:
     no samples.
 
     Attributes:
-        population: their samples, and one stand-in sample for every other client.
+        population: the clients' samples, and one stand-in sample for every other client.
         measures: models whose losses the owner's copy of the method needs at a time; 0: none.
         counted_as: the digest under which its work is counted.
         told: settings that the server has chosen, for the owner to read.
@@ -232,9 +232,6 @@ def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
     """Return the method as a node needs it: local rule, trainer, stages, and whether losses are needed.
 
     A node knows neither the other clients nor the network, so it uses stand-ins in the same number.
-
-    Args:
-        sizes: samples of each client, [clients]; stand-ins for other nodes' clients.
 
     Raises:
         InputError: settings are incompatible.

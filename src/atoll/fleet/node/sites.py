@@ -65,11 +65,9 @@ class Sites:
         allowed: Sequence[str] = (),
         identity: Identity | None = None,
     ) -> None:
-        """Offer these runs; the server chooses. What is not explained here is as in `open_site`.
+        """Offer these runs; the server chooses, and sets what is allowed (`terms.is_allowed`); the store keeps it.
 
-        Args:
-            store: keeps what a server has set for the next start.
-            allowed: settings that a server may change (`terms.is_allowed`).
+        The other arguments are those of `open_site`.
 
         Raises:
             InputError: the first run cannot be carried out here.

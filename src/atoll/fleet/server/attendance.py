@@ -24,13 +24,7 @@ _Count = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True)
 class Standing:
-    """A client's record of answers.
-
-    Attributes:
-        strikes: consecutive late answers.
-        pause: how many more times it is skipped.
-        doublings: how often the next pause is doubled.
-    """
+    """A client's record: late answers in a row, times that it is still skipped, doublings of its next pause."""
 
     strikes: int = 0
     pause: int = 0

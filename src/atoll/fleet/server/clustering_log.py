@@ -21,12 +21,9 @@ class Clustered(BaseModel):
 
     Attributes:
         event: the first event that it applies to; work already under way is not affected.
-        round: of that event.
         clusters: number of clusters; None, here and below, if the method has no clustering.
         labels: each client's cluster, -1 for none.
         hours: UTC time of day at which each cluster trains; None: any.
-        samples: each client's number of samples.
-        moved: clients whose cluster changed.
         kept: why the clustering was kept; None: it is new.
         seconds_per_sample: measured training time by client; None if unknown.
         compute_seconds: of one local training, in the same way.

@@ -15,12 +15,7 @@ GRACE_SECONDS = 5.0  # after the deadline, for the transport to report it
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One task to several nodes.
-
-    Attributes:
-        heads: the part of the message for each node alone.
-        asked: what each node's reply is checked against.
-    """
+    """One task to several nodes: `heads` are for each alone, the payload is for all."""
 
     number: int
     task: str
@@ -31,12 +26,7 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """What arrived from a node.
-
-    Attributes:
-        sender: the node's name, as the transport knows it.
-        seconds: since the call.
-    """
+    """What arrived from a node, so many seconds after the call."""
 
     call: Call
     sender: str

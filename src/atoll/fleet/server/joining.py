@@ -34,7 +34,6 @@ class Unfit:
     """Why a node cannot take part.
 
     Attributes:
-        why: what it does wrong, beginning with a verb.
         is_description: whether its description is impossible; otherwise the fault may be fixed, so it is waited for.
     """
 
@@ -44,11 +43,7 @@ class Unfit:
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """The clients that are present.
-
-    Attributes:
-        left_out: names of present nodes with impossible descriptions.
-    """
+    """The clients that are present; `left_out` are nodes with impossible descriptions."""
 
     nodes: dict[int, str] = field(default_factory=dict)
     reports: dict[int, ClientReport] = field(default_factory=dict)

@@ -68,11 +68,7 @@ def require_reclustering(experiment: Experiment) -> None:
 
 
 class Planner:
-    """Makes a live run's plan, and revises it every `fleet.recluster_every` rounds.
-
-    Attributes:
-        experiment: with the clients' reports at the start of the run.
-    """
+    """Makes a live run's plan, and revises it every `fleet.recluster_every` rounds."""
 
     def __init__(
         self,

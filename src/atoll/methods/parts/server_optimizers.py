@@ -38,11 +38,7 @@ class HeavyBall:
 
 @dataclass(frozen=True)
 class Adaptive:
-    """The server rule of FedAdagrad, FedAdam and FedYogi; its state is m and v, as ``name@m`` and ``name@v``.
-
-    Attributes:
-        second: maps v, Delta^2 and beta2 to the new v.
-    """
+    """The server rule of FedAdagrad, FedAdam and FedYogi; its state is m and v, as ``name@m`` and ``name@v``."""
 
     lr: float
     beta1: float

@@ -81,11 +81,7 @@ class SoftTrainer(Trainer):
 
 @dataclass(frozen=True, eq=False)
 class OwnModelUp:
-    """The stage in which a client keeps its own model, and sends it with its importances in the place of S centres.
-
-    Attributes:
-        initial: the own model at first.
-    """
+    """The stage in which a client keeps its own model, and sends it with its importances in the place of S centres."""
 
     initial: Model
 

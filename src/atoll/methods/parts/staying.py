@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Staying:
-    """The client half: completes the start model with the client's own tensors, which never leave the client.
-
-    Attributes:
-        initial: their initial values.
-    """
+    """The client half: completes the start model with the client's own tensors, which never leave the client."""
 
     initial: Model
 
