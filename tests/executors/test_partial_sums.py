@@ -78,7 +78,7 @@ def test_units_are_the_cohorts_clients_in_order(sizes: list[int], workers: int) 
     assert all(len(unit.cohort.clients) == 1 for unit in units if not unit.span)
 
 
-@pytest.mark.parametrize(("workers", "most"), [(1, 12), (2, 50), (4, 100), (8, 200)])
+@pytest.mark.parametrize(("workers", "most"), [(1, 30), (2, 40), (4, 160), (8, 300)])
 def test_a_thousand_clients_are_few_units_of_which_none_holds_up_the_others(workers: int, most: int) -> None:
     trainer = Trainer(network().float(), classification(clients=1_000, samples=1), RULE, 5)
     with Cores(trainer, workers, BYTES) as cores:
@@ -201,7 +201,7 @@ def test_workers_send_one_sum_for_many_clients() -> None:
         units = list(cores.units([cohort], average_models, None, 2))
     assert singly > CLIENTS * size
     assert len(units) * size < in_sums < len(units) * (size + 1_000)
-    assert len(units) < CLIENTS / 3
+    assert len(units) < 0.6 * CLIENTS
 
 
 METHODS: dict[str, tuple[str, ...]] = {

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 from atoll.aggregation.mean import Combine, Sum, average_models, is_weighted_mean, needs_only_mean
 from atoll.aggregation.screening import Screening
@@ -15,8 +15,6 @@ from atoll.executors.serial import Serial
 from atoll.local.models import Model
 from atoll.local.task import ClientUpdate
 from atoll.support.arrays import Ids
-
-_FINEST = 12  # a worker's share of all work in so many parts is fine enough for all to finish together
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,10 +81,15 @@ def why_single(combine: Combine, screening: Screening | None, keeps_state: bool,
 
 
 class Distributed(ABC):
-    """Workers train single clients, subtrees of cohorts, or whole cohorts if there is a `by_cohort`."""
+    """Workers train single clients, subtrees of cohorts, or whole cohorts if there is a `by_cohort`.
+
+    Attributes:
+        finest: a unit need not be smaller than a worker's share of all work, divided by this.
+    """
 
     trainer: ClientTrainer
     by_cohort: Executor | None
+    finest: ClassVar[int]
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -123,16 +126,7 @@ class Distributed(ABC):
         if why_single(combine, screening, self.trainer.keeps_state):
             yield from (Unit(part) for cohort in cohorts for part in cut(cohort, together))
             return
-        cost = self.trainer.samples_a_step
-        every = left = sum(cost(cohort.clients) for cohort in cohorts)
-        for cohort in cohorts:
-            place = 0
-            while place < len(cohort.clients):
-                span = _span_at(place, cohort.clients, cost, left / workers, every / workers / _FINEST)
-                part = part_of(cohort, place, span or min(together, LEAF - place % LEAF))
-                yield Unit(part, span=span, screening=screening)
-                place += len(part.clients)
-                left -= cost(part.clients)
+        yield from cut_into_sums(cohorts, self.trainer, workers, self.finest, together, screening)
 
     def merge(
         self,
@@ -159,14 +153,35 @@ def part_of(cohort: Cohort, place: int, size: int) -> Cohort:
     return replace(cohort, clients=clients, weights=cohort.weights[part], states=cohort.states_of(clients))
 
 
-def _span_at(place: int, clients: Ids, cost: Callable[[Ids], int], share: float, least: float) -> int:
-    """Return the places of the subtree that a worker sums next; 0 if it should train a single client.
+def cut_into_sums(
+    cohorts: Sequence[Cohort],
+    trainer: ClientTrainer,
+    workers: int,
+    finest: int,
+    together: int = 1,
+    screening: Screening | None = None,
+) -> Iterator[Unit]:
+    """Yield subtrees of the cohorts, and between them clients whose models are sent, at most `together`, in order.
 
-    Units shrink toward the end, so that all workers finish together: one has at most half of a worker's share of what
-    is left, since a worker may have two, or, if it is one leaf, all of it.
+    Units shrink toward the end, so that workers of different speeds finish together: one has at most a quarter of a
+    worker's share of what is left, since a worker may have two, or half of it if it is a leaf.
     """
+    cost = trainer.samples_a_step
+    every = left = sum(cost(cohort.clients) for cohort in cohorts)
+    for cohort in cohorts:
+        place = 0
+        while place < len(cohort.clients):
+            span = _span_at(place, cohort.clients, cost, left / workers / 4, every / workers / finest)
+            part = part_of(cohort, place, span or min(together, LEAF - place % LEAF))
+            yield Unit(part, span=span, screening=screening)
+            place += len(part.clients)
+            left -= cost(part.clients)
+
+
+def _span_at(place: int, clients: Ids, cost: Callable[[Ids], int], quarter: float, least: float) -> int:
+    """Return the places of the subtree that a worker sums next; 0 if it should train single clients."""
 
     def fits(span: int) -> bool:
-        return cost(clients[place : place + span]) <= max(share if span == LEAF else share / 2, least)
+        return cost(clients[place : place + span]) <= max(2 * quarter if span == LEAF else quarter, least)
 
     return subtree_at(place, len(clients), fits)

@@ -66,6 +66,8 @@ class Cores(Distributed):
     threads that hold locks.
     """
 
+    finest = 24  # memory is fast, so it is more important that workers finish together
+
     def __init__(
         self, trainer: ClientTrainer, workers: int, model_bytes: int, by_cohort: Executor | None = None
     ) -> None:

@@ -40,6 +40,8 @@ class Ray(Distributed):
     to each machine. If a worker or its machine dies, its clients are trained again elsewhere.
     """
 
+    finest = 6  # a network is slow
+
     def __init__(
         self,
         trainer: ClientTrainer,
