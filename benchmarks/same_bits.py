@@ -21,7 +21,8 @@ from compare import ROOT, checkout
 METHODS = [
     *("fedcluster", "fedavg", "centralized", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "scaffold", "fednova"),
     *("feddyn", "fedasync", "fedbuff", "fedat", "ifca", "cfl-mgd", "cfl", "flhc", "fedgroup", "fesem", "pacfl", "bcd"),
-    *("ditto", "local", "fedbn", "fedper", "fedrep", "hierarchical", "hierfavg", "fedbcd"),
+    *("ditto", "local", "fedbn", "fedper", "fedrep", "hierarchical", "hierfavg", "fedbcd", "fedem", "fedrc", "fedsoft"),
+    *("pfedme", "apfl", "perfedavg", "fedamp", "moon"),
 ]
 ALONE: dict[str, Any] = {"fraction": None}
 NEEDS: dict[str, dict[str, Any]] = {
@@ -31,6 +32,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "fedbuff": {"method": {**ALONE, "concurrency": 4, "buffer": 2}},
     "cfl": {"method": {**ALONE, "eps1": 9.0, "eps2": 0.0}},
     "fesem": {"method": {**ALONE, "clusters": 3}},
+    "fedamp": {"method": ALONE},
     "fedbn": {"model": {"name": "resnet"}, "local": {"steps": 1}},
     "hierarchical": {"rounds": 80, "method": {**ALONE, "pattern": "cenasy", "intra_rounds": 2}},
     "hierfavg": {"rounds": 80, "local": {"steps": 2}, "method": ALONE},

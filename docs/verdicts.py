@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from atoll.report.tables.formats import Cells, markdown_table
+from atoll.report.tables.formats import Cells, TextTable
 from atoll.reproduce.claim_results import gather
 from atoll.reproduce.claims import PAPERS, Paper, read_paper
 from atoll.reproduce.kept_runs import PLACE, seeds_kept
@@ -119,7 +119,7 @@ def _sections(paper: Paper, measured: dict[Key, list[Row]]) -> Iterator[str]:
         cells = [HEADS, *(_cells(key, row, has_sources) for key, row in own)]
         if all(line[STATED] == NONE for line in cells[1:]):
             cells = [[*line[:STATED], *line[STATED + 1 :]] for line in cells]
-        yield markdown_table(_unbroken(cells), texts=len(HEADS))
+        yield TextTable(_unbroken(cells), texts=len(HEADS)).as_markdown()
 
 
 def _counted(recipes: Mapping[str, Rows], apart: Collection[Key]) -> str:
@@ -139,7 +139,7 @@ def _counted(recipes: Mapping[str, Rows], apart: Collection[Key]) -> str:
         )
     told = [status for status in STATUSES if any(found[status] for found in counts.values())]
     lines = [[name, *(str(found[status] or "") for status in told)] for name, found in counts.items()]
-    return markdown_table([["Figure or table", *told], *lines], texts=1)
+    return TextTable([["Figure or table", *told], *lines], texts=1).as_markdown()
 
 
 def _unbroken(cells: Cells) -> Cells:

@@ -1,6 +1,9 @@
 """Fleets in this process for tests: each client's samples go through files, each message through bytes."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +72,44 @@ def sending(content: Callable[[bytes], bytes | Failure | None]) -> Fault:
         return content(honest()) if task == "train" else honest()
 
     return fault
+
+
+@contextmanager
+def nodes_in_threads(folder: Path, names: Iterable[str], answer: Callable[[str, str, bytes], bytes]) -> Iterator[None]:
+    """Be nodes of a fleet's folder on Flower, each in a thread; `answer` is given the name, too.
+
+    The threads end some time after the block.
+    """
+    from atoll.fleet.flower import flower_node
+    from atoll.fleet.folder.configuration import read_node
+
+    def be(name: str) -> None:
+        node = read_node(folder / "nodes" / name)
+        with suppress(SystemExit):
+            flower_node.serve(node, lambda task, payload: answer(name, task, payload), lambda sentence: None)
+
+    _let_threads_end()
+    threads = [threading.Thread(target=be, args=(name,), daemon=True) for name in names]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        _ENDING.update(threads)
+
+
+_ENDING = set[threading.Thread]()
+
+
+@cache
+def _let_threads_end() -> None:
+    from atoll.fleet.flower import flower_node
+
+    pause = flower_node._pause
+
+    def pause_or_end(idle: float) -> float:
+        if threading.current_thread() in _ENDING:
+            raise SystemExit
+        return pause(idle)
+
+    setattr(flower_node, "_pause", pause_or_end)  # noqa: B010

@@ -209,6 +209,25 @@ method.name=fedat method.tiers=50
 method.name=feddyn method.alpha=0
 method.name=fednova local.epochs=0
 method.name=ditto method.penalty=-1
+method.name=fedem method.clusters=0
+method.name=fedem method.clusters=1000
+method.name=fedrc method.clusters=1000
+method.name=fedrc data.dataset=regression
+method.name=fedsoft method.clusters=1000
+method.name=fedsoft method.penalty=-1
+method.name=fedsoft method.least_importance=0
+method.name=fedsoft local.proximal=0.1
+method.name=pfedme method.inner_steps=0
+method.name=pfedme method.penalty=0
+method.name=pfedme method.inner_lr=0
+method.name=apfl method.alpha=1.1
+method.name=apfl local.optimizer=adam
+method.name=perfedavg method.variant=third-order
+method.name=perfedavg method.delta=0
+method.name=fedamp method.sigma=0
+method.name=fedamp method.alpha=1e6
+method.name=moon method.temperature=0
+method.name=moon method.mu=-1
 method.name=cfl method.eps1=-1
 method.name=flhc method.linkage=ward2
 method.name=fedbcd method.parties=0
@@ -911,6 +930,20 @@ fedat(population, rule, clock, 2, tiers=100)
 feddyn(population, rule, 2, alpha=-1)
 fednova(population, rule, 2, fraction=0)
 ditto(population, rule, 2, penalty=-1)
+fedem(population, rule, 2, module)
+fedem(population, rule, 2, None)
+fedrc(population, rule, 2, mixture(lambda: module), 3)
+fedrc(population, rule, 2, module, clusters=1000)
+fedsoft(population, rule, 2, module)
+fedsoft(population, rule, 2, module, clusters=1000)
+mixture(lambda: module, clusters=0)
+mixture_by_class(lambda: module, 3, loss="squared")
+own_and_centres(lambda: module, clusters=0)
+pfedme(population, rule, 2, inner_lr=0)
+apfl(population, rule, 2, alpha=-0.1)
+perfedavg(population, rule, 2, variant="exact")
+fedamp(population, rule, 2, alpha=1e9)
+moon(population, rule, 2, temperature=-1)
 flhc(population, rule, 2, metric="cosine2")
 hierarchical(population, clustering, None, rule, 4)
 hierarchical(population, clustering, network, rule, 4, pattern="ring")

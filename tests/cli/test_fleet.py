@@ -70,8 +70,9 @@ def test_status_shows_roles_expiry_and_strikes(
     told = atoll("fleet", "status", "--config", "fleet", "--out", "run").succeeded()
     rows = [line.split() for line in told.splitlines()]
     assert rows[1][:3] == ["server", f"fleet.example.org:{fleet.port}", "online"]
-    assert [row[:4] for row in rows[2:]] == [["node", "node-0", "0", "online"], ["node", "node-1", "1", "online"]]
+    assert [row[:4] for row in rows[2:4]] == [["node", "node-0", "0", "online"], ["node", "node-1", "1", "online"]]
     assert rows[3][-2:] == ["4", "8"]
+    assert told.splitlines()[-1] == "run: no event yet"
     first, second = json.loads(atoll("fleet", "status", "--config", "fleet", "--out", "run", "--json").succeeded())
     assert (first["role"], first["strikes"], second["strikes"], second["pause"]) == ("node", 0, 4, 8)
     assert first["expires"] > "2030"

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from atoll.fleet.flower import flower_node
 from atoll.fleet.flower.connections import OF_ADDRESS, OF_NODE, STRANGERS
 from atoll.fleet.flower.flower_fleet import FlowerFleet
 from atoll.fleet.flower.superlink import free_port
@@ -20,6 +19,7 @@ from atoll.fleet.folder.configuration import read_node
 from atoll.fleet.folder.init import FleetPlan, init_fleet
 from tests.cli.fleets import wait_until
 from tests.cli.test_fleet_security import signed
+from tests.fleets import nodes_in_threads
 
 pytest.importorskip("httpx")
 pytest.importorskip("flwr")
@@ -39,15 +39,11 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowerFleet]:
     plan = FleetPlan(NODES, "127.0.0.1", listen="127.0.0.1", port=free_port(), max_mib=1)
     configuration = init_fleet(tmp_path_factory.mktemp("flood") / "fleet", plan)
 
-    def be(place: Path) -> None:
-        flower_node.serve(read_node(place), lambda task, payload: payload, lambda sentence: None)
-
-    with FlowerFleet(configuration) as fleet:
+    names = [f"node-{number}" for number in range(1, NODES)]
+    echo = nodes_in_threads(configuration.folder, names, lambda name, task, payload: payload)
+    with FlowerFleet(configuration) as fleet, echo:
         resource.prlimit(fleet.superlink.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
         resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
-        for number in range(1, NODES):
-            place = configuration.folder / "nodes" / f"node-{number}"
-            threading.Thread(target=be, args=(place,), daemon=True).start()
         wait_until(lambda: len(fleet.nodes()) == NODES - 1, 60)
         yield fleet
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -112,10 +112,10 @@ def test_what_cannot_be_done_for_the_clients_placed_is_refused() -> None:
             assert make_room(problem, *case) is None
 
 
-def whole_assignment(problem: Problem, search_seconds: float = 60.0) -> Ids | None:
+def whole_assignment(problem: Problem) -> Ids | None:
     """Return labels of all clients within the limits, or None, which proves that there are none."""
     clients = np.arange(problem.network.clients)
-    return assignment(problem, clients, np.full(len(clients), -1, np.int64), search_seconds)
+    return assignment(problem, clients, np.full(len(clients), -1, np.int64))
 
 
 @pytest.mark.more
@@ -180,10 +180,11 @@ def test_a_search_without_proof_ends_in_an_error(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(InputError, match=r"clustering.time_limit = 2.2: 100 clients are too many"):
         whole_assignment(problem)
     monkeypatch.undo()
+    monkeypatch.setattr(program, "SEARCH_SECONDS", 0)
     with pytest.raises(
         InputError, match=r"clustering.time_limit = 2.2: the search was ended after 0 s without a proof"
     ):
-        whole_assignment(problem, search_seconds=0)
+        whole_assignment(problem)
 
 
 def default_network(limit: float, megabytes: float, seed: int = 0) -> Problem:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atoll.clustering.feduc import time_budget
 from atoll.clustering.feduc.bound import evaluate
 from atoll.clustering.feduc.greedy import feduc_labels
 from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
@@ -123,11 +124,10 @@ def test_the_search_for_a_time_is_never_worse_than_the_greedy_pass_and_the_neare
     for seed in range(5):
         problem = small_problem(seed, pattern, clients=8, tightness=1.5)
         timed = within(problem, 150.0)
-        labels, limit = feduc_for_time(problem, 150.0, refine=refined)
+        labels = feduc_for_time(problem, 150.0, refine=refined)
         bound = evaluate(timed, labels).bound
         completion = completion_of(problem.network, labels)
         assert (completion <= problem.limits).all()
-        assert limit == completion.max()
         starts = [feduc_labels(problem), feduc_labels(timed), nearest(problem)]
         starts = [start for start in starts if (completion_of(problem.network, start) <= problem.limits).all()]
         whole = [start for start in starts if not (pattern in ("decsyn", "decasy") and is_cut_by_empty(problem, start))]
@@ -135,20 +135,23 @@ def test_the_search_for_a_time_is_never_worse_than_the_greedy_pass_and_the_neare
         assert all(bound <= evaluate(timed, start).bound for start in whole or starts)
         assert not whole or whole == starts or not is_cut_by_empty(problem, labels)
         again = feduc_for_time(problem, 150.0, refine=refined)
-        assert again[0].tolist() == labels.tolist()
+        assert again.tolist() == labels.tolist()
     assert gained
 
 
 @patterns
-def test_the_search_for_a_time_chooses_among_the_limits_given(pattern: Pattern) -> None:
-    problem = replace(small_problem(1, pattern, clients=8, tightness=3.0), steps=20000)
-    timed = within(problem, 60.0)
-    loose, _ = feduc_for_time(problem, 60.0, limits=[], refine=False)
-    labels, _ = feduc_for_time(problem, 60.0, limits=[1.0, 1.3, 1.6, 2.0], refine=False)
-    searched, _ = feduc_for_time(problem, 60.0, refine=False)
-    bounds = [evaluate(timed, found).bound for found in (loose, labels, searched)]
-    assert bounds[1] <= bounds[0]
-    assert bounds[2] <= bounds[0]
+def test_the_search_for_a_time_gains_by_shorter_limits(pattern: Pattern, monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = [replace(small_problem(seed, pattern, clients=8, tightness=3.0), steps=20000) for seed in range(5)]
+
+    def bounds() -> list[float]:
+        return [evaluate(within(each, 60.0), feduc_for_time(each, 60.0, refine=False)).bound for each in problems]
+
+    searched = bounds()
+    monkeypatch.setattr(time_budget, "_grid", lambda problem, longest: [])
+    monkeypatch.setattr(time_budget, "HALVINGS", 0)
+    pairs = list(zip(searched, bounds(), strict=True))
+    assert all(one <= other for one, other in pairs)
+    assert any(one < other for one, other in pairs)
 
 
 def test_a_time_objective_keeps_aggregators_linked() -> None:
@@ -158,7 +161,7 @@ def test_a_time_objective_keeps_aggregators_linked() -> None:
     line = Network(compute, upload, np.ones(3), np.full((3, 3), 0.1) * (1 - np.eye(3)), ((1,), (0, 2), (1,)))
     problem = Problem("decsyn", line, np.ones(6), np.tile(np.eye(2), (3, 1)) - 0.5, np.full(3, np.inf), steps=50)
     assert is_cut_by_empty(problem, np.array([0, 0, 2, 2, 2, 0]))
-    labels, _ = feduc_for_time(problem, 500.0)
+    labels = feduc_for_time(problem, 500.0)
     assert not is_cut_by_empty(problem, labels)
     kept = refine(problem, np.array([0, 0, 1, 2, 2, 2]), may_empty=False)
     assert set(kept.tolist()) == {0, 1, 2}
@@ -167,5 +170,6 @@ def test_a_time_objective_keeps_aggregators_linked() -> None:
 @pytest.mark.more
 def test_less_time_asks_for_shorter_completion_in_synchronous_training() -> None:
     problem = replace(default_network(np.inf, megabytes=2.56), pattern="censyn", mu=0.5)
-    limits = [feduc_for_time(problem, seconds, refine=False)[1] for seconds in (300.0, 30_000.0)]
-    assert limits[0] < limits[1]
+    found = [feduc_for_time(problem, seconds, refine=False) for seconds in (300.0, 30_000.0)]
+    short, long = (completion_of(problem.network, labels).max() for labels in found)
+    assert short < long

@@ -13,8 +13,8 @@ from atoll.report.page.compared import warnings as told_on_the_page
 from atoll.report.reading.groups import group_runs, make_panels
 from atoll.report.tables.run_tables import rounds_to_target
 from atoll.report.tables.spread import spread_over_seeds
-from atoll.report.tables.spread_tables import targets_as_markdown
-from atoll.report.tables.writing import as_latex, as_markdown
+from atoll.report.tables.spread_tables import target_table
+from atoll.report.tables.writing import table_of
 from atoll.support.errors import SettingWarning
 
 
@@ -67,11 +67,11 @@ def test_tables_and_pages_mark_seconds_of_its_own(tmp_path: Path) -> None:
     runs = atoll.find_runs([tmp_path])
     note = "* Its virtual times are its method's own, not those of the clients' clock."
     rows = rounds_to_target(runs, [0.05])
-    tables = as_markdown(rows), as_latex(rows), targets_as_markdown(spread_over_seeds(runs, [0.05]))
-    for table in tables:
+    costs = target_table(spread_over_seeds(runs, [0.05]))
+    for table in (table_of(rows).as_markdown(), table_of(rows).as_latex(), costs.as_markdown()):
         assert note.removeprefix("* ") in table
         assert re.search(r"hasty[^|&\n]*\*", table)
         assert not re.search(r"with clock[^|&\n]*\*", table)
     assert [text for text in told_on_the_page(make_panels(group_runs(runs))) if "own" in text] == [f"hasty: {note[2:]}"]
     (_, fair) = [run for run in runs if not run.own_seconds]
-    assert "Its virtual" not in as_markdown(rounds_to_target([fair], [0.05]))
+    assert "Its virtual" not in table_of(rounds_to_target([fair], [0.05])).as_markdown()

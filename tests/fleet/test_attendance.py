@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, run_events
-from atoll.cli.fleet_roles import add_strikes
+from atoll.cli.fleet_roles import add_run
 from atoll.fleet.agreed.messages import LossesRequest, TrainRequest, decode
 from atoll.fleet.agreed.transport import Failure
 from atoll.fleet.server.attendance import Attendance, Standing, read_strikes
@@ -55,9 +55,10 @@ def test_a_silent_node_is_asked_ever_less_often(tmp_path: Path) -> None:
     assert_replays(experiment, tmp_path)
     assert read_strikes(tmp_path / "live" / "strikes.jsonl") == {1: Standing(strikes=2, pause=15, doublings=3)}
     assert read_strikes(tmp_path / "replay" / "strikes.jsonl") == {}
-    rows_of_status: list[dict[str, Any]] = [{"clients": [0, 1]}, {"clients": [2]}]
-    add_strikes(rows_of_status, tmp_path / "live")
+    rows_of_status: list[dict[str, Any]] = [{"node": "a", "clients": [0, 1]}, {"node": "node-1", "clients": [2]}]
+    add_run(rows_of_status, tmp_path / "live")
     assert [(row["strikes"], row["pause"]) for row in rows_of_status] == [(2, 15), (0, 0)]
+    assert [row["refused"] for row in rows_of_status] == [{}, {"late": 5, "aside": 13}]
 
 
 def test_without_strikes_everybody_is_always_asked(tmp_path: Path) -> None:

@@ -2,22 +2,20 @@
 
 import os
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from atoll.fleet.flower import calls, flower_fleet, flower_node, superlink
+from atoll.fleet.flower import calls, flower_fleet, superlink
 from atoll.fleet.flower.answered import Answered
 from atoll.fleet.flower.flower_fleet import FlowerFleet
 from atoll.fleet.flower.superlink import free_port
-from atoll.fleet.folder.configuration import read_node
 from atoll.fleet.folder.init import FleetPlan, init_fleet
 from tests.cli.fleets import wait_until
+from tests.fleets import nodes_in_threads
 from tests.tiers import thinned
 
 httpx = pytest.importorskip("httpx")
@@ -78,17 +76,12 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
     patch.setattr(flower_fleet, "runtime_client", client)
     patch.setattr(superlink, "_RESTARTS", 2 * len(STEPS))
 
-    def be(place: Path) -> None:
-        def answer(task: str, payload: bytes) -> bytes:
-            work[f"{place.name} {payload!r}"] += 1
-            return place.name.encode() + b" " + payload
+    def answer(name: str, task: str, payload: bytes) -> bytes:
+        work[f"{name} {payload!r}"] += 1
+        return name.encode() + b" " + payload
 
-        flower_node.serve(read_node(place), answer, lambda sentence: None)
-
-    with FlowerFleet(configuration) as fleet:
-        for number in range(NODES):
-            place = configuration.folder / "nodes" / f"node-{number}"
-            threading.Thread(target=be, args=(place,), daemon=True).start()
+    names = [f"node-{number}" for number in range(NODES)]
+    with FlowerFleet(configuration) as fleet, nodes_in_threads(configuration.folder, names, answer):
         wait_until(lambda: len(fleet.nodes()) == NODES, 60)
         yield Here(fleet, killing, work)
     patch.undo()

@@ -112,8 +112,15 @@ class Away:
         return SimpleNamespace(nodes=[SimpleNamespace(node_id=number) for number in self.nodes])
 
 
-def test_a_server_bears_that_its_superlink_dies_when_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = FlowerFleet(FleetConfiguration(folder=tmp_path, host="127.0.0.1", nodes=()))
+@pytest.fixture
+def configuration(tmp_path: Path) -> FleetConfiguration:
+    return init_fleet(tmp_path / "fleet", FleetPlan(1, "127.0.0.1", listen="127.0.0.1", port=free_port()))
+
+
+def test_a_server_bears_that_its_superlink_dies_when_it_begins(
+    configuration: FleetConfiguration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = FlowerFleet(configuration)
     served.superlink = MagicMock()
     monkeypatch.setattr(flower, "register_nodes", failing_once({7: "node-0"}))
     monkeypatch.setattr(served, "_beat", lambda: None)
@@ -154,11 +161,6 @@ def test_a_server_bears_that_its_task_is_given_up_while_it_is_begun(
     monkeypatch.setattr(flower, "runtime_client", client)
     assert served.nodes() == {}
     assert (given_up, tokens) == ([], ["token"])
-
-
-@pytest.fixture
-def configuration(tmp_path: Path) -> FleetConfiguration:
-    return init_fleet(tmp_path / "fleet", FleetPlan(1, "127.0.0.1", listen="127.0.0.1", port=free_port()))
 
 
 def test_one_that_dies_whenever_it_starts_is_given_up_in_a_sentence(

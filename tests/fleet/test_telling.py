@@ -23,17 +23,19 @@ from atoll.fleet.agreed.messages import (
     encode,
     pack,
 )
+from atoll.fleet.agreed.terms import announce
 from atoll.fleet.folder.configuration import read_node
 from atoll.fleet.node.epsilon_ledger import read_ledger
 from atoll.fleet.node.handlers import answer
 from atoll.fleet.node.node import Node, Reporting, open_site
 from atoll.fleet.node.noise_added import Hidden
 from atoll.fleet.node.shards import write_shards
+from atoll.fleet.node.sites import Sites
 from atoll.fleet.node.store import FolderStore, Store
 from atoll.fleet.node.work_count import WorkBudget
 from atoll.privacy.accounting import epsilon_of
 from atoll.privacy.mechanism import Cost
-from tests.fleets import small
+from tests.fleets import agreement_of, small
 from tests.memory_store import MemoryStore
 
 pytest.importorskip("dp_accounting")
@@ -148,6 +150,27 @@ def test_reports_and_updates_share_a_budget(folder: Path) -> None:
     replies = [answer(site, store, "train", encode(request) + pack([start])) for _ in range(2)]
     assert decode(replies[0], TrainReply)
     assert decode(replies[1], Refusal)[0].code == "over_budget"
+
+
+@pytest.mark.parametrize("hidden", [Hidden(noise=2.0, most_samples=50), None])
+def test_beside_private_reports_trainings_are_limited_by_default(folder: Path, hidden: Hidden | None) -> None:
+    """Models without noise say more about the classes with each training, which the reports' epsilon does not count."""
+    told: dict[str, Any] = {"class_counts": True, "epsilon": None if hidden else 0.5}
+    rounds = EXPERIMENT.settings.rounds
+    assert node(folder, hidden, **told).budget.trainings == 3 * rounds
+    assert node(folder, hidden, **told, budget=WorkBudget(trainings=10**6)).budget.trainings == 10**6
+    assert node(folder, None).budget.trainings is None
+    if hidden:
+        assert node(folder, hidden, CLIENT).budget.trainings is None  # each is in the ledger
+    many = small(
+        method={"name": "ifca", "clusters": 2, "fraction": 1.0}, model={"name": "linear"}, rounds=100 * rounds,
+        local={"steps": 3, "lr": 0.3},
+    )  # fmt: skip
+    store, own = MemoryStore(), EXPERIMENT.settings
+    sites = Sites([own], folder, 1, store, Reporting(**told, hidden=hidden), allowed=["rounds", "local.lr"])
+    request = DescribeRequest(settings_digest=agreement_of(many).digest, nonce="ab", settings=announce(many.settings))
+    decode(answer(sites, store, "describe", encode(request)), DescribeReply)
+    assert sites.find(agreement_of(many).digest).budget.trainings == 3 * rounds
 
 
 def test_a_report_that_the_budget_does_not_cover_is_refused(folder: Path) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from atoll import RunError
 from atoll.cli.teller import Teller
 from atoll.fleet.agreed.waiting import Waiting, waiting
+from atoll.fleet.flower import wire
 from atoll.fleet.server import gathering, joining
 from atoll.fleet.server.joining import wait_for_nodes
 from tests.fleet.test_hostile import carry
@@ -99,3 +100,20 @@ def test_in_a_terminal_they_take_each_others_place() -> None:
     lines = file.getvalue().split("\n")
     assert len(lines) == 2
     assert lines[0].split("\r\x1b[2K") == ["", "first", "second", "news"]
+
+
+@pytest.mark.more
+def test_a_heartbeat_that_fails_is_repeated_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A superlink that is away for a moment must not take its nodes for gone."""
+    monkeypatch.setattr(wire, "_BEAT_AGAIN_SECONDS", 0.01)
+    beats, came = list[float](), threading.Event()
+
+    def beat() -> None:
+        beats.append(time.monotonic())
+        if len(beats) < 4:
+            raise ConnectionError
+        came.set()
+
+    with wire.beating(beat, 1.0):
+        assert came.wait(30)
+    assert beats[3] - beats[0] < 3.0

@@ -75,6 +75,16 @@ def experiment(case: str, *changes: str) -> Experiment:
     return Experiment(make_runs(BASE, changes=[*CASES[case], *smaller, *NEEDS.get(case, ()), *changes])[0])
 
 
+@pytest.mark.parametrize("case", thinned(METHOD_CASES))
+def test_a_run_trains_a_client_at_most_once_a_round(case: str) -> None:
+    """So a fleet's node may limit the trainings of a run that it knows the rounds of."""
+    made = experiment(case)
+    counts = np.zeros(made.settings.data.clients, np.int64)
+    for event in made.method.schedule.events:
+        np.add.at(counts, event.cohort, event.intra_rounds)
+    assert 0 < counts.max() <= made.settings.rounds
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], tuple[Path, int]]:
     """Return the folder of an uninterrupted run and its steps on files, each carried out once."""
@@ -155,10 +165,11 @@ def test_workers_of_ray_killed_once_give_the_bits_of_serial(
 
 
 UNCODED = {
+    "fedsoft": "updates are already encoded by then",
     "centralized": "whose one client holds all data",
     "fedbcd": "whose parties share all samples",
     "local": "clients send nothing",
-    **dict.fromkeys(("cfl", "flhc", "fedgroup", "fesem"), "clusters are found from updates"),
+    **dict.fromkeys(("cfl", "flhc", "fedgroup", "fesem", "fedamp"), "clusters are found from updates"),
 }
 
 

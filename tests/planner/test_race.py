@@ -135,9 +135,10 @@ def test_a_finished_race_trains_nothing(raced: tuple[Path, Field, PlanBudget, li
 
 def test_the_table_and_the_sentences(raced: tuple[Path, Field, PlanBudget, list[Entrant]]) -> None:
     _, _, budget, ranked = raced
-    (header, *lines), texts = table.cells_of(ranked, budget)
+    made = table.table_of(ranked, budget)
+    header, *lines = made.cells
     assert header[:3] == ["", "plan", "to 50.0 %"]
-    assert texts == 2
+    assert made.texts == 2
     assert lines[0][1] == table.in_words(ranked[0].name)
     assert lines[-1][2].startswith("out at ")
     said = table.why(ranked, budget)

@@ -11,7 +11,7 @@ from atoll import InputError, Settings, make_runs
 from atoll.planner.budget import PlanBudget
 from atoll.planner.candidates import Candidate, make_candidates, usual_axes
 from atoll.planner.plan_scores import Hop, PlanScore, score
-from atoll.planner.plan_table import note_of, score_cells
+from atoll.planner.plan_table import note_of, score_table
 from atoll.planner.planning import Field, sort_out
 from atoll.planner.pool import ProcessPool
 from atoll.planner.scoring import Scored, prune
@@ -94,7 +94,7 @@ def test_what_a_plan_costs(tmp_path: Path) -> None:
     )
     (plan,) = sorted_out(settings, [*ONE, "method.pattern=censyn"], seconds=30.0).plans
     assert plan.score.price == pytest.approx(3 * (2 * (3 * 1 + 100) + 10) * MODEL_BYTES / 1e9)
-    assert score_cells([plan])[0][0][-1] == "price"
+    assert score_table([plan]).cells[0][-1] == "price"
     (plan,) = sorted_out(settings_of(tmp_path), [*ONE, "method.pattern=censyn"], seconds=30.0).plans
     assert plan.score.price is None
 

@@ -22,7 +22,7 @@ from atoll.fleet.node.node import Node, Reporting, open_site
 from atoll.fleet.node.shards import write_shards
 from atoll.fleet.node.sites import Sites
 from atoll.fleet.node.store import FolderStore, Store
-from atoll.fleet.node.work_count import WorkBudget
+from atoll.fleet.node.work_count import WorkBudget, read_tally
 from atoll.fleet.server.asking import head_to_measure, head_to_train
 from atoll.fleet.server.replies import Expected
 from atoll.local.models import Model
@@ -302,6 +302,7 @@ LOST: dict[str, Callable[[Store, bytes, bytes], object]] = {
     "both deleted": lambda store, _, __: [store.drop(key) for key in (KEY, SEALED)],  # type: ignore[func-returns-value]
     "an older one": lambda store, ledger, _: store.put(KEY, ledger),
     "an older seal": lambda store, _, seal: store.put(SEALED, seal),
+    "both older": lambda store, ledger, seal: [store.put(KEY, ledger), store.put(SEALED, seal)],  # type: ignore[func-returns-value]
     "damaged": lambda store, _, __: store.put(KEY, b'{"charged": 3, "charges": [], "pure": -1e9'),
 }
 
@@ -325,6 +326,17 @@ def test_a_node_that_was_killed_between_ledger_and_seal_goes_on(tmp_path: Path) 
     store.put(SEALED, seal)
     assert isinstance(ask(node, made, store), TrainReply)
     assert read_ledger(store, 0).charged == 3
+
+
+def test_a_node_that_was_killed_between_ledger_and_tally_goes_on(tmp_path: Path) -> None:
+    node, made, store = one(CLIENT, tmp_path), private(CLIENT), MemoryStore()
+    key = f"tally-0-{agreement_of(made).digest[:16]}"
+    ask(node, made, store)
+    tally = store.get(key) or b""
+    ask(node, made, store)
+    store.put(key, tally)
+    assert isinstance(ask(node, made, store), TrainReply)
+    assert (read_ledger(store, 0).charged, read_tally(store, 0, agreement_of(made).digest).charged) == (3, 3)
 
 
 def test_spend_of_all_runs_is_one() -> None:

@@ -18,8 +18,8 @@ from atoll.report.reading.runs import Run, find_runs, read_run
 from atoll.report.report_files import write_report
 from atoll.report.tables.run_tables import rounds_to_target
 from atoll.report.tables.spread import spread_over_seeds
-from atoll.report.tables.spread_tables import final_as_markdown, tables_as_rich
-from atoll.report.tables.writing import as_dicts, as_markdown
+from atoll.report.tables.spread_tables import final_table, narrow_tables
+from atoll.report.tables.writing import as_dicts, table_of
 from atoll.support.errors import InputError
 from atoll.support.estimates import Estimate
 from tests.report.test_report import make_row, make_rows, render, write_pair, write_run
@@ -170,12 +170,12 @@ class TestTable:
     def test_final_index_where_some_run_has_one(self, tmp_path: Path) -> None:
         rows = rounds_to_target([*write_pair(tmp_path / "pair"), read(tmp_path, found_rows(), label="mine")], [])
         assert [row["final_ari"] for row in as_dicts(rows)] == [None, None, 1.0]
-        header, _, fast, _, mine = as_markdown(rows).splitlines()
+        header, _, fast, _, mine = table_of(rows).as_markdown().splitlines()
         assert [line.split("|")[-2].strip() for line in (header, fast, mine)] == ["ARI", "–", "1.000"]
 
     def test_no_index_no_column(self, tmp_path: Path) -> None:
         rows = rounds_to_target(write_pair(tmp_path), [])
-        assert "ARI" not in as_markdown(rows)
+        assert "ARI" not in table_of(rows).as_markdown()
         assert "final_ari" not in as_dicts(rows)[0]
 
 
@@ -232,7 +232,7 @@ class TestSpread:
         folders.append(write_seed(tmp_path / "other", 4, None, "other"))
         (folders[2] / "config.toml").write_text('name = "other"\nseed = 4\n')
         spreads = spread_over_seeds(find_runs(folders))
-        assert final_as_markdown(spreads, "spread") == (
+        assert final_table(spreads, "spread").as_markdown() == (
             "| Run   | Seeds | Final accuracy (%) | Final loss |\n"
             "| ----- | ----: | -----------------: | ---------: |\n"
             "| mine  |     2 |      60.00 ± 14.14 |  2.0 ± 1.4 |\n"
@@ -240,7 +240,7 @@ class TestSpread:
             "\n"
             "Final values of finished runs: mean ± the sample standard deviation over seeds.\n"
         )
-        assert tables_as_rich([], spreads)[0].row_count == 2
+        assert narrow_tables([], spreads)[0].as_rich().row_count == 2
 
 
 class TestFiles:

@@ -400,8 +400,9 @@ def test_colours_reach_contrast_aa_in_both_themes() -> None:
         for behind in ("soft", "mark", "notice"):
             assert contrast(theme["--ink"], theme[f"--{behind}"]) >= 4.5, behind
         assert contrast(theme["--quiet"], theme["--soft"]) >= 4.5
-        for name in ("edge", "accent", *(f"c{index}" for index in range(7))):
+        for name in ("edge", "accent", *(f"c{index}" for index in range(12))):
             assert contrast(theme[f"--{name}"], theme["--paper"]) >= 3, name
+        assert len({theme[f"--c{index}"] for index in range(12)}) == 12
 
 
 PRIVATE: dict[str, Any] = {

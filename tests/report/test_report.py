@@ -17,17 +17,17 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from atoll.report.figures import plot
-from atoll.report.figures.before_training import MANY_BARS, plot_clusters, plot_gantt, plot_shares
+from atoll.report.figures.before_training import MANY_BARS, plot_clusters, plot_gantt
 from atoll.report.figures.curves import plot_curves
-from atoll.report.figures.style import figure_width, lay_out_legend, line_styles
+from atoll.report.figures.style import figure_width, lay_out_legend, line_styles, new_figure
 from atoll.report.reading.groups import overlay
 from atoll.report.reading.runs import Run, find_runs, read_run
 from atoll.report.reading.units import format_count, time_unit
 from atoll.report.report_files import save_figure, write_report
 from atoll.report.tables.run_tables import rounds_compare, rounds_to_target
 from atoll.report.tables.spread import spread_over_seeds
-from atoll.report.tables.spread_tables import tables_as_rich
-from atoll.report.tables.writing import as_csv, as_dicts, as_latex, as_markdown, as_rich
+from atoll.report.tables.spread_tables import narrow_tables
+from atoll.report.tables.writing import as_csv, as_dicts, narrow_table, table_of
 from atoll.support.errors import InputError
 from tests.tiers import thinned
 
@@ -324,10 +324,12 @@ class TestTables:
         first, stable = (rounds_to_target(runs, [0.5], stable=stable) for stable in (False, True))
         assert [row.targets[0].round for row in first] == [1, 1]
         assert [row.targets[0].round for row in stable] == [3, None]
-        assert "bytes sent of the first measurement from which all later ones meet it." in as_markdown(stable)
+        assert (
+            "bytes sent of the first measurement from which all later ones meet it." in table_of(stable).as_markdown()
+        )
         assert [row.get("stable") for row in (as_dicts(first)[0], as_dicts(stable)[0])] == [None, True]
         note = "To a target: round of the first measurement from which all later ones meet it."
-        assert as_rich(stable).caption == note
+        assert narrow_table(stable).note == note
 
     def test_best_may_come_before_the_last(self, tmp_path: Path) -> None:
         run = read_run(write_run(tmp_path / "r", make_rows([0.1, 0.9, None, 0.8])))
@@ -356,7 +358,7 @@ class TestTables:
         runs = write_pair(tmp_path)
         rows = rounds_to_target(runs, [0.6], "train_loss")  # losses are 2, 1, 2/3, 1/2
         assert [row.targets[0].round for row in rows] == [3, None]
-        assert "To train_loss 0.6" in as_markdown(rows)
+        assert "To train_loss 0.6" in table_of(rows).as_markdown()
         assert rounds_to_target(runs, metric="train_loss")[0].targets == ()
 
     def test_unknown_metric(self, tmp_path: Path) -> None:
@@ -371,7 +373,7 @@ class TestTables:
         assert reached == [None, None, 0]
 
     def test_markdown(self, tmp_path: Path) -> None:
-        assert as_markdown(rounds_to_target(write_pair(tmp_path), [0.6])) == (
+        assert table_of(rounds_to_target(write_pair(tmp_path), [0.6])).as_markdown() == (
             "| Run  | Final loss | Final accuracy | Best accuracy |                To 60 % |\n"
             "| ---- | ---------: | -------------: | ------------: | ---------------------: |\n"
             "| fast |        0.5 |        70.00 % |       70.00 % | 2 / 200 / 2 min / 6 kB |\n"
@@ -383,16 +385,16 @@ class TestTables:
     def test_markdown_of_panels_pipes_and_unfinished_runs(self, tmp_path: Path) -> None:
         rows = [{"round": 0, "test_accuracy": 0.5}]
         folder = write_run(tmp_path / "r", rows, label="a|b", panel="left", finished=False)
-        lines = as_markdown(rounds_to_target([read_run(folder)], [0.5])).splitlines()
+        lines = table_of(rounds_to_target([read_run(folder)], [0.5])).as_markdown().splitlines()
         assert lines[0].startswith("| Panel | Run ")
         assert lines[2].startswith("| left  | a\\|b (unfinished) |          – |")
         assert lines[2].endswith("| 0 / – / – / – |")
-        assert as_markdown([]).startswith("| Run |")
+        assert table_of([]).as_markdown().startswith("| Run |")
 
     def test_rich(self, tmp_path: Path) -> None:
         folder = write_run(tmp_path / "r", make_rows([0.1, 0.5]), label="a[red]b")
         stream = io.StringIO()
-        table = as_rich(rounds_to_target([read_run(folder)], [0.5, 0.9]), "Runs")
+        table = narrow_table(rounds_to_target([read_run(folder)], [0.5, 0.9])).as_rich("Runs")
         Console(file=stream, width=120).print(table)
         assert "a[red]b" in stream.getvalue()
         assert stream.getvalue().splitlines()[4].split("│")[5].strip() == "1"  # rounds alone, so that it fits
@@ -411,12 +413,12 @@ class TestTables:
         rows_ = rounds_to_target(runs, [0.8])
         assert [row.by_time for row in rows_] == [True, True]
         printed = io.StringIO()
-        Console(file=printed, width=120).print(as_rich(rows_))
+        Console(file=printed, width=120).print(narrow_table(rows_).as_rich())
         assert "5.53 min / 20" in printed.getvalue()
         assert "4.37 min / 300" in printed.getvalue()
         assert "Virtual time comes first, since rounds differ in work." in " ".join(printed.getvalue().split())
-        assert "| 4.37 min / 300 / 30,000 / 900 kB |" in as_markdown(rows_)
-        assert "virtual time / round / client updates / bytes sent of the first" in as_markdown(rows_)
+        assert "| 4.37 min / 300 / 30,000 / 900 kB |" in table_of(rows_).as_markdown()
+        assert "virtual time / round / client updates / bytes sent of the first" in table_of(rows_).as_markdown()
 
     def test_rounds_lead_where_they_are_the_same_work(self, tmp_path: Path) -> None:
         pair = write_pair(tmp_path)
@@ -427,7 +429,7 @@ class TestTables:
 
     def test_latex(self, tmp_path: Path) -> None:
         folder = write_run(tmp_path / "r", make_rows([0.1, 0.5]), label="a_b & 50 %")
-        assert as_latex(rounds_to_target([read_run(folder)], [0.5, 0.9])) == (
+        assert table_of(rounds_to_target([read_run(folder)], [0.5, 0.9])).as_latex() == (
             "% To a target: round / client updates / virtual time / bytes sent "
             "of the first measurement that meets it.\n"
             "\\begin{tabular}{lrrrrr}\n\\toprule\n"
@@ -450,7 +452,7 @@ class TestTables:
             write_run(tmp_path / name, [make_row(i, loss=1.0, accuracy=0.5, **own) for i in (0, 1)]) for name in "ab"
         ]
         rows = rounds_to_target(find_runs(pair))
-        main, measured = tables_as_rich(rows, [])
+        main, measured = (table.as_rich() for table in narrow_tables(rows, []))
         assert [column.header for column in main.columns if "client" in str(column.header)] == []
         assert measured.row_count == len(own)
         printed = io.StringIO()
@@ -458,7 +460,7 @@ class TestTables:
         assert "50.00 %" in printed.getvalue()
         assert "…" not in printed.getvalue()
         few = rounds_to_target([read_run(write_run(tmp_path / "few", [make_row(0, loss=1.0, accuracy=0.1, gap=1.0)]))])
-        assert len(tables_as_rich(few, [])) == 1
+        assert len(narrow_tables(few, [])) == 1
 
     def test_panels_in_one(self, tmp_path: Path) -> None:
         runs = overlay([*write_pair(tmp_path, "CenSyn"), *write_pair(tmp_path, "CenAsy")])
@@ -472,14 +474,16 @@ class TestTables:
 
 class TestPictures:
     def test_shares(self) -> None:
-        figure = plot_shares([[3, 1], [0, 0], [0, 5]], "Three")
-        axes = figure.axes[0]
+        figure = new_figure(8, 2)
+        axes = figure.subplots()
+        plot.shares(axes, [[3, 1], [0, 0], [0, 5]], "Three")
         assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("Client", "Class", "Three")
         np.testing.assert_allclose(np.asarray(axes.images[0].get_array()), [[0.75, 0, 0], [0.25, 0, 1]])
         assert render(figure)
 
     def test_shares_of_many_clients_are_a_sample(self) -> None:
-        axes = plot_shares(np.ones((1000, 10), dtype=int), "Many").axes[0]
+        axes = new_figure(8, 2).subplots()
+        plot.shares(axes, np.ones((1000, 10), dtype=int), "Many")
         assert axes.get_title() == "Many (60 of 1,000 clients)"
         assert np.asarray(axes.images[0].get_array()).shape == (10, 60)
         assert axes.get_xticklabels()[0].get_text() == "0"
@@ -487,7 +491,7 @@ class TestPictures:
     @pytest.mark.parametrize("counts", [[], [1, 2], np.ones((0, 3)), np.ones((3, 0))])
     def test_shares_of_nothing(self, counts: Any) -> None:
         with pytest.raises(InputError, match="class_counts must be"):
-            plot_shares(counts)
+            plot.shares(new_figure(8, 2).subplots(), counts)
 
     def test_clusters(self) -> None:
         figure = plot_clusters([4, 2, 6], [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]], "Three")
@@ -557,11 +561,13 @@ class TestPictures:
             plot_gantt([(0, 0, 1, 0), (1, 1, 2, 0)], done=done)
 
     def test_heat_maps_scale_to_their_data(self) -> None:
-        even = plot_shares(np.ones((5, 10), dtype=int)).axes[0].images[0]
-        assert even.get_clim() == (0, pytest.approx(0.1))
+        axes, empty = new_figure(8, 2).subplots(1, 2)
+        plot.shares(axes, np.ones((5, 10), dtype=int))
+        assert axes.images[0].get_clim() == (0, pytest.approx(0.1))
         clusters = plot_clusters([1, 1], [[0.5, 0.5], [0.25, 0.75]]).axes[1].images[0]
         assert clusters.get_clim() == (0, 0.75)
-        assert plot_shares(np.zeros((2, 2), dtype=int)).axes[0].images[0].get_clim() == (0, 1)
+        plot.shares(empty, np.zeros((2, 2), dtype=int))
+        assert empty.images[0].get_clim() == (0, 1)
 
     def test_event_of_no_length(self) -> None:
         assert render(plot_gantt([(0, 0.0, 0.0, 0)]))
@@ -572,8 +578,8 @@ class TestWidth:
     def test_figures_are_as_wide_as_asked(self, tmp_path: Path, inches: float) -> None:
         runs = [*write_pair(tmp_path, "left"), *write_pair(tmp_path, "right")]
         with figure_width(inches):
-            figures = [plot_curves(runs), plot_curves(runs[:2]), plot_gantt([(0, 0, 1, 0)]), plot_shares([[1, 2]])]
-        assert [figure.get_figwidth() for figure in figures] == [pytest.approx(inches)] * 4
+            figures = [plot_curves(runs), plot_curves(runs[:2]), plot_gantt([(0, 0, 1, 0)])]
+        assert [figure.get_figwidth() for figure in figures] == [pytest.approx(inches)] * 3
         assert all(render(figure) for figure in figures)
         assert plot_curves(runs).get_figwidth() == 8
 

@@ -18,7 +18,7 @@ from atoll.report.reading.mean_curves import mean_curve
 from atoll.report.reading.runs import Run, find_runs
 from atoll.report.report_files import write_report
 from atoll.report.tables.spread import spread_over_seeds
-from atoll.report.tables.spread_tables import final_as_latex, final_as_markdown, targets_as_markdown
+from atoll.report.tables.spread_tables import final_table, target_table
 from atoll.runs.result import Result
 from atoll.support.errors import InputError
 from tests.made_runs import make_rows, write_run
@@ -172,7 +172,7 @@ class TestTables:
             assert found.p is not None
             assert found.baseline == "a"
             assert found.p == pytest.approx(max(factor * p, 2 * raw[0][0]))
-        markdown = final_as_markdown([base, *others])
+        markdown = final_table([base, *others]).as_markdown()
         assert "two-sided paired t test over seeds, corrected for 2 comparisons by Holm's method" in markdown
 
     def test_costs_of_targets(self, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ class TestTables:
         assert fast.targets[0].costs["bytes_sent"].mean == pytest.approx(3000 * np.mean(rounds))
         assert slow.targets[1].reached < 5
         assert slow.targets[1].costs == {}  # a mean of those that got there would flatter
-        lines = targets_as_markdown([fast, slow]).splitlines()
+        lines = target_table([fast, slow]).as_markdown().splitlines()
         assert lines[0].split("|")[1:5] == [" Target ", " Run  ", "  Seeds ", " Rounds "]
         assert len(lines) == 2 + 2 * 2 + 2
 
@@ -208,11 +208,11 @@ class TestTables:
         assert (b.seeds, b.planned) == ((0, 1, 3, 4), 5)
         assert b.difference is not None
         assert b.difference.estimate.n == 4  # pairs of seeds that both have
-        assert "| 4 of 5 |" in final_as_markdown([a, b])
+        assert "| 4 of 5 |" in final_table([a, b]).as_markdown()
 
     def test_latex_of_hostile_labels(self, tmp_path: Path) -> None:
         labels = [r"[FedAvg] 50 % & \input{x}", "*_$#^~", "μ ≤ 0.1 | “x”"]
-        table = final_as_latex(spread_over_seeds(find_runs([write_study(tmp_path, labels)]), []))
+        table = final_table(spread_over_seeds(find_runs([write_study(tmp_path, labels)]), [])).as_latex()
         body = table.split(r"\midrule")[1]
         assert r"{[}FedAvg] 50 \% \& \textbackslash{}input\{x\} &" in body
         assert r"{*}\_\$\#\textasciicircum{}\textasciitilde{} &" in body

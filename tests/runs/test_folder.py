@@ -12,7 +12,7 @@ import pytest
 from atoll import Experiment, make_runs, run_events
 from atoll.privacy.ledger import LEDGER, SEAL
 from atoll.runs.fingerprint import digest
-from atoll.runs.run_folder import CLIENTS, CLUSTERINGS, FILES, HAPPENED, MEASURED, STRIKES, RunFolder
+from atoll.runs.run_folder import CLIENTS, CLUSTERINGS, FILES, HAPPENED, MEASURED, REFUSED, STRIKES, RunFolder
 from atoll.runs.run_folders import name_folders, prepare_folders
 from atoll.support.errors import InputError, RunError
 from atoll.support.files import write_atomically
@@ -115,6 +115,7 @@ def test_a_start_that_was_killed_can_be_made_again(made: Made) -> None:
         CLUSTERINGS,
         CLIENTS,
         STRIKES,
+        REFUSED,
         MEASURED,
         LEDGER,
         SEAL,

@@ -16,7 +16,7 @@ from atoll.local.models import Model
 from atoll.report import page
 from atoll.report.report_files import write_report
 from atoll.report.tables.run_tables import rounds_to_target
-from atoll.report.tables.writing import as_dicts, as_markdown
+from atoll.report.tables.writing import as_dicts, table_of
 from atoll.runs.columns import is_built_in
 from atoll.runs.probes import check_probes
 from atoll.settings.validation import validate
@@ -252,7 +252,7 @@ def test_reports_and_trackers_know_the_columns(tmp_path: Path) -> None:
         {"clients": 6.0, "done": 3.0, "nothing_accuracy": None, "share_of_first": 0.5},
         {},
     ]
-    assert "| Clients | Done | Nothing accuracy | Share of first |" in as_markdown(rows)
+    assert "| Clients | Done | Nothing accuracy | Share of first |" in table_of(rows).as_markdown()
     assert [reached.round for row in rows for reached in row.targets] == [2, 2, None]
     files = {file.name for file in write_report(runs, tmp_path / "report")}
     assert {"probe-done.png", "probe-share-of-first.svg", "spread.md"} <= files

@@ -111,6 +111,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "pacfl": ({"method": {"name": "pacfl"}}, "'pacfl': clusters would be learned from single clients' updates"),
     "ditto": ({"method": {"name": "ditto"}}, "'ditto': "),
     "local": ({"method": {"name": "local"}}, "'local': "),
+    "fedem": ({"method": {"name": "fedem"}}, "'fedem': "),
+    "fedsoft": ({"method": {"name": "fedsoft"}}, "'fedsoft': "),
+    "moon": ({"method": {"name": "moon"}}, "'moon': "),
+    "fedamp": ({"method": {"name": "fedamp"}}, "'fedamp', "),
     "power of choice": (
         {"method": {"name": "fedavg", "select": "power-of-choice", "candidates": 6}},
         "depends on losses",

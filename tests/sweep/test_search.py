@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from atoll import InputError
+from atoll.report.tables.formats import csv_table
 from atoll.runs.run_folder import Row
 from atoll.settings.experiment_file import make_runs
 from atoll.settings.validation import Settings
@@ -149,10 +150,10 @@ def test_the_table(tmp_path: Path) -> None:
     search_to(of, 3)
     trials, best = of.trials(), of.best()
     assert best is not None
-    text = listing.as_markdown(trials, best, Goal("test_loss"))
+    text = listing.table_of(trials, best, Goal("test_loss")).as_markdown()
     (line,) = [line for line in text.splitlines() if "best" in line]
     assert line.startswith(f"| {best.number} ")
-    assert listing.as_csv(trials, best, Goal("test_loss")).count("\n") == 4
+    assert csv_table(listing.as_dicts(trials, best, Goal("test_loss"))).count("\n") == 4
     json.dumps(listing.as_dicts(trials, best, Goal("test_loss")), allow_nan=False)
 
 
@@ -184,4 +185,4 @@ def test_a_search_for_the_least_cost_reads_it_where_the_target_is_met(tmp_path: 
     trials, best = found.trials(), found.best()
     assert [(trial.state, trial.value) for trial in trials] == [("complete", 300.0), ("fail", None)]
     assert best == trials[0]
-    assert "client_updates to 50 %" in listing.as_markdown(trials, best, found.goal)
+    assert "client_updates to 50 %" in listing.table_of(trials, best, found.goal).as_markdown()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from atoll import InputError
+from atoll.report.tables.formats import csv_table
 from atoll.settings.experiment_file import make_runs, read_experiment
 from atoll.support.estimates import Estimate, estimate, estimate_share
 from atoll.sweep import axes
@@ -209,10 +210,10 @@ def test_the_table(tmp_path: Path) -> None:
     assert (second.last.n, second.last.mean, second.last.std) == (3, pytest.approx(0.7), pytest.approx(0.05))
     assert (third.last, third.best) == (None, None)
     assert [(line.is_best_last, line.is_best) for line in lines] == [(False, True), (True, False), (False, False)]
-    text = table.as_markdown(lines, Goal("test_accuracy"))
+    text = table.table_of(lines, Goal("test_accuracy")).as_markdown()
     assert "70.00 ± 5.00 %" in text
     assert "2 of 3" in text
-    assert table.as_csv(lines, Goal("test_accuracy")).count("\n") == 4
+    assert csv_table(table.as_dicts(lines, Goal("test_accuracy"))).count("\n") == 4
     json.dumps(table.as_dicts(lines, Goal("test_accuracy")), allow_nan=False)
 
 
@@ -277,7 +278,7 @@ def test_virtual_time_is_the_least_to_a_target(tmp_path: Path) -> None:
     assert second.last is not None
     assert (first.last.mean, second.last.mean, third.last, third.missed) == (60.0, 120.0, None, 1)
     assert [line.is_best_last for line in (first, second, third)] == [True, False, False]
-    text = table.as_markdown([first, second, third], goal)
+    text = table.table_of([first, second, third], goal).as_markdown()
     assert "virtual_time to 60 %" in text
     assert "| 2 of 2 |             60 ± 0 s |" in text
     assert "missed by 1 of 2" in text
@@ -318,8 +319,9 @@ def test_the_table_says_which_interval(tmp_path: Path) -> None:
     members = make_members({}, parse_axes(["seed=0..2"]))
     for seed, last in enumerate((0.99, 0.999, 0.95)):
         write_run(tmp_path / f"seed={seed}", [0.1, last])
-    assert "79.40 to 99.83 %" in table.as_markdown(
-        table.sum_up(tmp_path, members, Goal("test_accuracy")), Goal("test_accuracy")
+    assert (
+        "79.40 to 99.83 %"
+        in table.table_of(table.sum_up(tmp_path, members, Goal("test_accuracy")), Goal("test_accuracy")).as_markdown()
     )
 
 

@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from atoll.cli.consoles import err as err
 from atoll.cli.consoles import out as out
-from atoll.support.errors import AtollError, InputError, RunError, full_disk, is_full, naming
+from atoll.support.errors import AtollError, InputError, RunError, full_disk, is_full, naming, refusing
 
 if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
@@ -160,11 +160,8 @@ def claim_file(option: str, path: Path | None) -> None:
     check_file(option, path)
     if path is None:
         return
-    try:
+    with refusing(f"{option} {path}: its folder {path.parent} cannot be made"):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or error
-        raise InputError(f"{option} {path}: its folder {path.parent} cannot be made ({reason})") from error
 
 
 def experiment_words(name: str, scale: str | None, changes: Iterable[str] | None, only: str | None) -> list[str]:

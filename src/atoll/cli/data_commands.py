@@ -138,9 +138,10 @@ def _require_one(experiment: str, runs: "Sequence[Experiment]") -> None:
 
 def _draw(population: "Population", counts: "Ids", title: str) -> "Figure":
     from atoll.data.feature_means import feature_means
-    from atoll.report.figures.holdings import drawn_clients, plot_holdings
+    from atoll.report.figures.before_training import MAX_CLIENTS, evenly
+    from atoll.report.figures.holdings import plot_holdings
 
-    features = feature_means(population, drawn_clients(len(population)).tolist())
+    features = feature_means(population, evenly(len(population), MAX_CLIENTS).tolist())
     return plot_holdings(counts, features.values, features.names, title, _class_names(population))
 
 

@@ -1,12 +1,15 @@
 """`atoll fleet`: set up a fleet, manage its keys, and see who is online; `fleet_run_commands` runs experiments."""
 
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from atoll.cli.common import app, make_app, out, print_json
-from atoll.cli.fleet_roles import add_roles, add_strikes, new_fleet_table, status_table
+from atoll.cli.fleet_roles import last_row, new_fleet_table, so_far, status_rows, status_table
+from atoll.cli.interrupts import Interrupts
 from atoll.cli.options import JsonOption
 from atoll.fleet.folder.certificates import require_flower
 from atoll.support.errors import InputError
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 fleet_app = make_app(invoke_without_command=True)
 app.add_typer(fleet_app, name="fleet")
 
+WATCH_SECONDS = 2.0
 ConfigDir = Annotated[Path, typer.Option("--config", metavar="DIR", help="The folder that atoll fleet init made.")]
 
 
@@ -62,13 +66,15 @@ def renew(
 ) -> None:
     """Make a new certificate for the server before the old one expires; ca.key must be back in the folder.
 
+    A server does so by itself in the last month, if ca.key is there.
+
     Example: atoll fleet renew --config fleet
     """
     require_flower()
     from atoll.fleet.folder.init import renew_certificate
 
     renew_certificate(config, days)
-    out.print(f"{config / 'server.pem'}: valid for {days} days; restart the server", markup=False)
+    out.print(f"{config / 'server.pem'}: valid for {days} days; a running server takes it at once", markup=False)
 
 
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node's name in fleet.toml.")]
@@ -104,26 +110,47 @@ def rotate(name: NodeName, config: ConfigDir) -> None:
 @fleet_app.command("status")
 def status(
     config: ConfigDir,
-    folder: Annotated[Path | None, typer.Option("--out", help="A run's folder: also show who was late in it.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="A run's folder: also show how far it is, and who was late or refused.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it every two seconds, until Ctrl-C.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the server and nodes of a running fleet: status, since when, when keys expire, and who is paused.
+    """List the server and nodes of a running fleet: status, since when, last seen, when keys expire, and who is paused.
 
-    Example: atoll fleet status --config fleet --out runs/fleet
+    With a run's folder also: its last row of metrics, epsilon spent, and each node's refused or missing results.
+    Example: atoll fleet status --config fleet --out runs/fleet --watch
     """
     require_flower()
-    from atoll.fleet.flower.calls import status_of_nodes
     from atoll.fleet.folder.configuration import read_fleet
 
     configuration = read_fleet(config)
-    rows = status_of_nodes(configuration)
-    add_roles(rows, configuration)
-    if folder is not None:
-        add_strikes(rows, folder)
+    if watch and as_json:
+        raise InputError("--watch and --json: give one of them, not both")
     if as_json:
-        print_json(rows)
-    else:
-        out.print(status_table(configuration, rows))
+        print_json(status_rows(configuration, folder))
+        return
+    if not watch:
+        _show_status(configuration, folder)
+        return
+    with Interrupts() as interrupts, suppress(KeyboardInterrupt):
+        while True:
+            if out.is_terminal:
+                out.clear()
+            try:
+                _show_status(configuration, folder)
+            except InputError as error:  # the server may come back
+                out.print(str(error), markup=False)
+            time.sleep(WATCH_SECONDS)
+    raise typer.Exit(interrupts.exit_code)
+
+
+def _show_status(configuration: "FleetConfiguration", folder: Path | None) -> None:
+    table = status_table(configuration, status_rows(configuration, folder))
+    told = None if folder is None else f"{folder}: {so_far(last_row(folder))}"
+    out.print(table)
+    if told:
+        out.print(told, markup=False)
 
 
 def _effect_on(fleet: "FleetConfiguration") -> str:

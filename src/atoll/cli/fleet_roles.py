@@ -1,14 +1,21 @@
 """The members of a fleet, as `atoll fleet init` and `atoll fleet status` show them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from atoll.support.errors import InputError
+from atoll.support.files import whole_lines
+from atoll.support.untrusted import parse_json
+
 if TYPE_CHECKING:
     from atoll.fleet.folder.configuration import FleetConfiguration
 
+CERTIFICATES = {"authority": "ca.pem", "server": "server.pem"}
+"""The file of each party's certificate, in the fleet's folder."""
 _ONE_EACH = 20  # the most nodes that a new fleet's table lists
 
 
@@ -18,14 +25,19 @@ def roles_of(fleet: "FleetConfiguration") -> list[dict[str, Any]]:
     Raises:
         InputError: if one has expired.
     """
-    from atoll.fleet.folder.certificates import valid_until
+    from atoll.fleet.folder.certificates import validity
 
     server = f"{fleet.host}:{fleet.port}"
     return [
-        {"role": role, "node": name, "has": has, "expires": f"{valid_until(fleet.folder / file):%Y-%m-%d}"}
-        for role, name, has, file in (
-            ("authority", fleet.folder.name, "ca.key, offline", "ca.pem"),
-            ("server", server, "the folder without nodes/ and ca.key", "server.pem"),
+        {
+            "role": role,
+            "node": name,
+            "has": has,
+            "expires": f"{validity(fleet.folder / CERTIFICATES[role])[1]:%Y-%m-%d}",
+        }
+        for role, name, has in (
+            ("authority", fleet.folder.name, "ca.key, offline"),
+            ("server", server, "the folder without nodes/ and ca.key"),
         )
     ]
 
@@ -46,30 +58,75 @@ def new_fleet_table(fleet: "FleetConfiguration") -> Table:
 
 def status_table(fleet: "FleetConfiguration", rows: Sequence[dict[str, Any]]) -> Table:
     """Return who is online: the server, which has answered, and the nodes."""
-    columns = {"role": "role", "node": "name", "clients": "clients", "status": "status", "since": "since"}
-    columns |= {"expires": "expires"}
-    columns |= {"strikes": "late in a row", "pause": "requests to skip"} if rows and "strikes" in rows[0] else {}
+    columns = {"role": "role", "node": "name", "clients": "clients", "status": "status", "since": "since, UTC"}
+    columns |= {"last_seen": "seen ago", "expires": "expires"}
+    if rows and "strikes" in rows[0]:
+        columns |= {"strikes": "late", "pause": "to skip", "refused": "refused or missing"}
     table = Table(*columns.values(), box=None)
     _, server = roles_of(fleet)
     for row in (server | {"clients": (), "status": "online"}, *rows):
-        cells = row | {"clients": ", ".join(map(str, row["clients"]))}
+        refused = ", ".join(f"{reason} {count}" for reason, count in sorted(row.get("refused", {}).items()))
+        cells = row | {"clients": ", ".join(map(str, row["clients"])), "refused": refused}
+        cells["since"] = str(row.get("since") or "")[:19].replace("T", " ")
+        if seen := row.get("last_seen"):
+            cells["last_seen"] = timedelta(
+                seconds=int((datetime.now(UTC) - datetime.fromisoformat(seen)).total_seconds())
+            )
         table.add_row(*(str(cells.get(name) or "") for name in columns))
     return table
 
 
-def add_roles(rows: Sequence[dict[str, Any]], fleet: "FleetConfiguration") -> None:
-    """Add to each node's row its role, and the day when the authority that it trusts expires."""
+def status_rows(fleet: "FleetConfiguration", folder: Path | None = None) -> list[dict[str, Any]]:
+    """Return a row for each node: who it is, whether it is present, and how it does in the run in this folder.
+
+    Raises:
+        InputError: the server is not running, a certificate has expired, or a file of the run is damaged.
+    """
+    from atoll.fleet.flower.calls import status_of_nodes
+
+    rows = status_of_nodes(fleet)
     authority, _ = roles_of(fleet)
     for row in rows:
         row |= {"role": "node", "expires": authority["expires"]}
+    if folder is not None:
+        add_run(rows, folder)
+    return rows
 
 
-def add_strikes(rows: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Add to each node's row the most consecutive late replies of its clients, and their longest pause."""
+def add_run(rows: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Add the most consecutive late replies of a node's clients, their longest pause, and refused results by reason."""
     from atoll.fleet.server.attendance import Standing, read_strikes
-    from atoll.runs.run_folder import STRIKES
+    from atoll.fleet.server.notices import read_refused
+    from atoll.runs.run_folder import REFUSED, STRIKES
 
-    standings = read_strikes(folder / STRIKES)
+    standings, refused = read_strikes(folder / STRIKES), read_refused(folder / REFUSED)
     for row in rows:
         own = [standings.get(client, Standing()) for client in row["clients"]]
         row |= {"strikes": max(each.strikes for each in own), "pause": max(each.pause for each in own)}
+        row |= {"refused": dict(refused.get(row["node"], {}))}
+
+
+def last_row(folder: Path) -> dict[str, Any]:
+    """Return a run's last row of metrics; empty before the first.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    path = folder / "metrics.jsonl"
+    try:
+        lines = whole_lines(path, folder)
+        row = parse_json(lines[-1]) if lines else {}
+        if not isinstance(row, dict):
+            raise ValueError("its last row is no table")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read, or is damaged ({error})") from error
+    return row
+
+
+def so_far(row: Mapping[str, Any]) -> str:
+    """Return a row of metrics as a sentence for whoever watches."""
+    shown = {"train_loss": "loss", "test_accuracy": "accuracy", "epsilon": "epsilon spent"}
+    values = [f"{title} {row[name]:.4g}" for name, title in shown.items() if isinstance(row.get(name), int | float)]
+    return f"event {row['event']}, round {row['round']}: {', '.join(values)}" if row else "no event yet"

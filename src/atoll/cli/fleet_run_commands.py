@@ -14,6 +14,7 @@ import typer
 
 from atoll.cli.common import err, experiment_words, out, read_experiments, refuse_both, resumable
 from atoll.cli.fleet_commands import ConfigDir, fleet_app
+from atoll.cli.fleet_metrics import serving_metrics
 from atoll.cli.interrupts import Interrupts
 from atoll.cli.options import (
     ExperimentArg,
@@ -81,6 +82,9 @@ def server(
     folder: RunsOption = None,
     resume: ResumeOption = False,
     overwrite: OverwriteOption = False,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="[HOST:]PORT", help="Serve Prometheus metrics here; the host is 127.0.0.1.")
+    ] = None,
 ) -> None:
     """Run an experiment on the nodes of a fleet; training starts once they are online.
 
@@ -92,7 +96,9 @@ def server(
         from atoll.fleet.folder.configuration import read_fleet
 
         found, fleet = _one_experiment(experiment, changes, scale, only), FlowerFleet(read_fleet(config), _tell)
-    _carry_out(found, _place_of(found, folder), resume, overwrite, fleet)
+    place = _place_of(found, folder)
+    with serving_metrics(metrics, fleet.configuration, place):
+        _carry_out(found, place, resume, overwrite, fleet)
 
 
 @fleet_app.command("node")

@@ -22,7 +22,6 @@ from atoll.planner.plan_page import render
 from atoll.planner.planning import Field, facts_of, sort_out
 from atoll.planner.race import Race, carry_out, lay_out, seconds_an_update
 from atoll.report.reading.units import format_seconds
-from atoll.report.tables.formats import rich_table
 from atoll.settings.choices import method_needs
 from atoll.settings.validation import Settings
 from atoll.support.errors import RunError
@@ -167,7 +166,7 @@ def _finish(asked: PlanOptions, ranked: Sequence[Entrant], field: Field) -> None
     if asked.as_json:
         print_json({**found, "folder": str(asked.folder)})
     else:
-        out.print(rich_table(*table.cells_of(ranked, budget), note=table.note_of([each.plan for each in ranked])))
+        out.print(table.table_of(ranked, budget).as_rich())
     if missed:
         far = "; ".join(f"{each.name} {table.level_in_words(each.level, budget)}" for each in ranked[:5])
         raise RunError(
@@ -198,4 +197,4 @@ def _show_scores(asked: PlanOptions, field: Field) -> None:
         plans = [{"plan": p.name, "values": dict(p.candidate.values), "schedule": facts_of(p)} for p in field.plans]
         print_json({"plans": plans, "dropped": [vars(each) for each in field.dropped]})
         return
-    out.print(rich_table(*table.score_cells(field.plans), note=table.note_of(field.plans)))
+    out.print(table.score_table(field.plans).as_rich())

@@ -71,7 +71,7 @@ def report_command(
     from atoll.report.report_files import write_report
     from atoll.report.tables.run_tables import rounds_to_target
     from atoll.report.tables.spread import spread_over_seeds
-    from atoll.report.tables.spread_tables import tables_as_rich
+    from atoll.report.tables.spread_tables import narrow_tables
     from atoll.report.tables.writing import as_dicts
 
     bands = require_band(band)
@@ -93,8 +93,8 @@ def report_command(
     if as_json:
         print_json(as_dicts(rows))
         return
-    for table in tables_as_rich(rows, spreads, bands):
-        out.print(table)
+    for table in narrow_tables(rows, spreads, bands):
+        out.print(table.as_rich())
     for file in files:
         out.print(str(file), markup=False)
 

@@ -24,7 +24,7 @@ from atoll.reproduce.reproduce_progress import ReproduceProgress
 from atoll.reproduce.verdict_wording import count, estimate_in_words, labels_of, value_in_words
 from atoll.reproduce.verdicts_page import render
 from atoll.settings import experiment_file as config
-from atoll.support.errors import InputError, RunError
+from atoll.support.errors import InputError, RunError, refusing
 from atoll.support.files import to_json, write_atomically
 from atoll.support.untrusted import read_json
 from atoll.support.wording import unknown
@@ -241,16 +241,14 @@ def _require_new(place: Path, run: bool) -> None:
 
 
 def _read_note(note: Path) -> dict[str, Any]:
-    try:
-        held = read_json(note, note.parent)
+    with refusing(f"--out {note.parent}: its {_NOTE} cannot be read", ValueError, hint="; give another folder"):
+        held: Any = read_json(note, note.parent)
         if (
             not isinstance(held, dict)
             or held.get("scale") not in (*_SCALES, LARGEST)
             or not isinstance(held.get("seeds"), int)
         ):
             raise ValueError("it must hold a scale and a number of seeds")
-    except (OSError, ValueError) as error:
-        raise InputError(f"--out {note.parent}: its {_NOTE} cannot be read ({error}); give another folder") from error
     return held
 
 

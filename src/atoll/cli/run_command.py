@@ -107,7 +107,7 @@ def _show_results(folders: Sequence[Path], parent: Path, as_json: bool) -> None:
     from atoll.report.reading.runs import find_runs
     from atoll.report.tables.run_tables import rounds_to_target
     from atoll.report.tables.spread import spread_over_seeds
-    from atoll.report.tables.spread_tables import tables_as_rich
+    from atoll.report.tables.spread_tables import narrow_tables
     from atoll.report.tables.writing import as_dicts
 
     results = find_runs(folders)
@@ -118,8 +118,8 @@ def _show_results(folders: Sequence[Path], parent: Path, as_json: bool) -> None:
     if as_json:
         print_json(as_dicts(rounds_to_target(results)))
         return
-    for table in tables_as_rich(rounds_to_target(results), spread_over_seeds(results)):
-        out.print(table)
+    for table in narrow_tables(rounds_to_target(results), spread_over_seeds(results)):
+        out.print(table.as_rich())
     if len(folders) > 1:
         out.print(f"Figures and table: {parent / 'report'}", markup=False)
     out.print(f"Results: {parent}", markup=False)

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import typer
 from atoll.cli.common import err, experiment_words, option_words, out, print_json
 from atoll.cli.sweep_progress import Watched, watch
 from atoll.experiment.experiment import Experiment
-from atoll.report.tables.formats import rich_table
+from atoll.report.tables.formats import TextTable, csv_table
 from atoll.runs.fingerprint import digest
 from atoll.runs.run_folder import RunFolder
 from atoll.runs.titles import title_of
@@ -104,7 +104,7 @@ def run_all(asked: SweepOptions, runs: Sequence[Settings], part: slice, resume: 
             return watched
         with nullcontext() if asked.part is None else folders.in_turn(asked.folder):
             lines = table.sum_up(asked.folder, members, asked.goal)
-            _write_tables(asked, table.as_markdown(lines, asked.goal), table.as_csv(lines, asked.goal))
+            _write_tables(asked, table.table_of(lines, asked.goal), table.as_dicts(lines, asked.goal))
     _show_lines(asked, watched, lines, members)
     if watched.failed:
         raise typer.Exit(1)
@@ -134,15 +134,15 @@ def _show_lines(asked: SweepOptions, watched: Watched, lines: Sequence[table.Lin
     if asked.as_json:
         _print_json(asked, watched, command, settings=table.as_dicts(lines, asked.goal))
         return
-    out.print(rich_table(*table.cells_of(lines, asked.goal), note=table.note_of(asked.goal)))
+    out.print(table.table_of(lines, asked.goal).as_rich())
     if left:
         out.print(f"{left} of {len(members)} runs are not finished yet, in this part or in others")
     _print_end(asked, watched, command)
 
 
-def _write_tables(asked: SweepOptions, markdown: str, csv: str) -> None:
-    write_atomically(asked.folder / "table.md", markdown.encode())
-    write_atomically(asked.folder / "table.csv", csv.encode())
+def _write_tables(asked: SweepOptions, shown: TextTable, records: Sequence[dict[str, Any]]) -> None:
+    write_atomically(asked.folder / "table.md", shown.as_markdown().encode())
+    write_atomically(asked.folder / "table.csv", csv_table(records).encode())
 
 
 def search(asked: SweepOptions, runs: Sequence[Settings], resume: bool) -> Watched:
@@ -206,12 +206,13 @@ def _show_trials(
     Raises:
         typer.Exit: with code 1, if no trial is complete.
     """
-    _write_tables(asked, listing.as_markdown(found, best, asked.goal), listing.as_csv(found, best, asked.goal))
+    shown, records = listing.table_of(found, best, asked.goal), listing.as_dicts(found, best, asked.goal)
+    _write_tables(asked, shown, records)
     command = asked.run_command([f"{name}={text}" for name, text in best.texts.items()]) if best else None
     if asked.as_json:
-        _print_json(asked, watched, command, trials=listing.as_dicts(found, best, asked.goal))
+        _print_json(asked, watched, command, trials=records)
     else:
-        out.print(rich_table(*listing.cells_of(found, best, asked.goal)))
+        out.print(replace(shown, note="").as_rich())
         _print_end(asked, watched, command)
     if best is None:
         raise typer.Exit(1)

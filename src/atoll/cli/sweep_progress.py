@@ -92,7 +92,8 @@ class _View:
             del self.going[job.name]
             self.over += 1
             if self.runs.logs:
-                err.print(f"{job.name}: {news.state}{self._measured(job.name)}", markup=False)
+                measured = f"  {latest}" if (latest := self.latest.get(job.name)) else ""
+                err.print(f"{job.name}: {news.state}{measured}", markup=False)
         self._draw()
 
     def _tell(self, job: Job, news: News) -> None:
@@ -113,9 +114,6 @@ class _View:
         if (news := self.going.get(self.shown)) is not None:
             self.runs.show(news.done, news.events, self.latest.get(self.shown, ""))
         self.runs.show_all(self.over + sum(each.done / (each.events or 1) for each in self.going.values()))
-
-    def _measured(self, name: str) -> str:
-        return f"  {self.latest[name]}" if self.latest.get(name) else ""
 
 
 def _latest(row: Row, metric: str) -> str:

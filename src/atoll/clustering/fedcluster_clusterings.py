@@ -72,17 +72,13 @@ def availability(
 
 
 def even_slots(slots: Mask) -> Ids:
-    """Choose one available slot for each client so that the slots' loads are as even as possible.
+    """Choose an available slot for each client, -1 without any, so that the slots' loads are as even as possible.
+
+    Availability is [clients, slots], the choice [clients].
 
     Starts with the least loaded slot for each client, those with few slots first, then shifts clients along
     cost-reducing paths (Harvey et al. 2006, semi-matchings) until none is left; then the sum of squared loads,
     and also the largest load, is minimal.
-
-    Args:
-        slots: bool [clients, slots], availability.
-
-    Returns:
-        int64 [clients], the chosen slot, or -1 for a client with none.
     """
     clients, count = slots.shape
     labels = np.full(clients, -1, np.int64)

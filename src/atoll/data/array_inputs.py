@@ -28,7 +28,8 @@ def as_array(name: str, value: Any) -> Array:
         raise InputError(f"{name}: must hold numbers, not {kind_of(value)}{_hint(array)}")
     array = np.asarray(array, _stored_type(array.dtype), order="C")
     if not is_finite(array):
-        raise InputError(f"{name}: must hold finite numbers; {_count_bad(array)} of {array.size:,} are NaN or infinite")
+        bad = np.count_nonzero(~np.isfinite(array))
+        raise InputError(f"{name}: must hold finite numbers; {bad:,} of {array.size:,} are NaN or infinite")
     return array
 
 
@@ -92,10 +93,6 @@ def _stored_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     known = ("uint8", "int8", "int16", "int32", "int64", "float32", "float64")
     own = np.dtype(np.float64 if dtype.kind == "f" and dtype.itemsize > 8 else dtype).newbyteorder("=")
     return own if own.name in known else np.dtype(_AS_TORCH_HAS[own.kind])
-
-
-def _count_bad(array: Array) -> str:
-    return f"{int(np.count_nonzero(~np.isfinite(array))):,}"
 
 
 def _hint(array: Array) -> str:

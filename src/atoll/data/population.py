@@ -16,7 +16,7 @@ from atoll.data.dataset import Dataset
 from atoll.data.dealing.draws import Parts
 from atoll.data.dealing.partition_file import digest_of
 from atoll.support.arrays import Floats, Ids, Mask
-from atoll.support.errors import InputError, reason_of
+from atoll.support.errors import InputError, refusing
 from atoll.support.requiring import require
 from atoll.support.untrusted import read_bytes
 
@@ -209,11 +209,9 @@ def read_clients(path: str | Path, clients: int) -> dict[str, npt.NDArray[Any]]:
             number.
     """
     setting = f"data.clients_file = {str(path)!r}"
-    try:
+    with refusing(f"{setting}: cannot be read", UnicodeDecodeError, csv.Error):
         text = read_bytes(Path(path)).decode("utf-8-sig")
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{setting}: cannot be read ({reason_of(error)})") from error
     if len(rows) != clients:
         raise InputError(f"{setting}: has {len(rows)} rows, but data.clients = {clients}")
     if unknown := sorted(str(name) for name in rows[0] if name not in _COLUMNS):

@@ -39,6 +39,9 @@ def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: in
         factory = bind(
             "model.name", call("method.name", kind.module, {"name": name}), {**dict(settings.method), **made}
         )
+    if kind.together is not None:
+        given = {**dict(settings.method), "make": factory, "loss": data.loss, "classes": data.outputs}
+        factory = bind("method.name", kind.together, given)
     key = (cluster, restart) if cluster or restart else ()
     with layers_drawing_from(settings.seed, "model", *key):
         try:

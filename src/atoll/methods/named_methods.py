@@ -8,10 +8,12 @@ from collections.abc import Callable
 
 from atoll.engine.engine import Method
 from atoll.methods.papers.alone import alone
+from atoll.methods.papers.apfl import apfl
 from atoll.methods.papers.bcd import bcd
 from atoll.methods.papers.cfl import cfl
 from atoll.methods.papers.cfl_mgd import cfl_mgd
 from atoll.methods.papers.ditto import ditto
+from atoll.methods.papers.fedamp import fedamp
 from atoll.methods.papers.fedasync import fedasync
 from atoll.methods.papers.fedat import fedat
 from atoll.methods.papers.fedavg import centralized, fedavg, pooled
@@ -19,20 +21,27 @@ from atoll.methods.papers.fedbcd import fedbcd
 from atoll.methods.papers.fedbuff import fedbuff
 from atoll.methods.papers.fedcluster import fedcluster
 from atoll.methods.papers.feddyn import feddyn
+from atoll.methods.papers.fedem import fedem
 from atoll.methods.papers.fedgroup import fedgroup
 from atoll.methods.papers.fednova import fednova
 from atoll.methods.papers.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
+from atoll.methods.papers.fedrc import fedrc
+from atoll.methods.papers.fedsoft import fedsoft
 from atoll.methods.papers.fesem import fesem
 from atoll.methods.papers.flhc import flhc
 from atoll.methods.papers.hierarchical import hierarchical
 from atoll.methods.papers.hierfavg import hierfavg
 from atoll.methods.papers.ifca import ifca
+from atoll.methods.papers.moon import moon
 from atoll.methods.papers.pacfl import pacfl
+from atoll.methods.papers.perfedavg import perfedavg
 from atoll.methods.papers.personal_parts import fedbn, fedper, fedrep
+from atoll.methods.papers.pfedme import pfedme
 from atoll.methods.papers.scaffold import scaffold
 from atoll.methods.parts.kind import MethodKind
 from atoll.methods.parts.learned import SENDING
 from atoll.methods.parts.parties import share_samples, split_model
+from atoll.methods.parts.together import mixture, mixture_by_class, own_and_centres
 
 METHODS: dict[str, Callable[..., Method] | MethodKind] = {
     "fedcluster": fedcluster,
@@ -59,8 +68,16 @@ METHODS: dict[str, Callable[..., Method] | MethodKind] = {
     "fedgroup": MethodKind(fedgroup, why_one_place=SENDING),
     "fesem": MethodKind(fesem, why_one_place=SENDING),
     "pacfl": pacfl,
+    "fedem": MethodKind(fedem, together=mixture, untested="clients' shares of the models"),
+    "fedrc": MethodKind(fedrc, together=mixture_by_class, untested="clients' shares of the models"),
+    "fedsoft": MethodKind(fedsoft, together=own_and_centres, untested="all that clients learn"),
     "bcd": bcd,
     "ditto": ditto,
+    "pfedme": pfedme,
+    "apfl": apfl,
+    "perfedavg": perfedavg,
+    "fedamp": MethodKind(fedamp, why_one_place=SENDING),
+    "moon": moon,
     "local": MethodKind(alone, untested="all that clients learn"),
     "fedbn": MethodKind(fedbn, untested="clients' normalisation layers"),
     "fedper": MethodKind(fedper, untested="clients' heads"),

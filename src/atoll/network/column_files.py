@@ -7,7 +7,7 @@ import numpy as np
 
 from atoll.network.network_records import read_cells
 from atoll.support.arrays import Floats, Ids, Mask
-from atoll.support.errors import InputError, reason_of
+from atoll.support.errors import InputError, refusing
 from atoll.support.parquet import read_parquet
 
 POSITIONS = ("x", "y")
@@ -71,10 +71,8 @@ def _floats(path: Path, name: str, cells: list[str]) -> Floats:
 def _read_parquet(path: Path) -> tuple[list[str], list[Floats]]:
     import pyarrow
 
-    try:
+    with refusing(f"{path}: cannot be read", ValueError, pyarrow.ArrowException):
         table = read_parquet(path)
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read ({reason_of(error)})") from error
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
         if not (pyarrow.types.is_integer(column.type) or pyarrow.types.is_floating(column.type)):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from atoll.network.column_files import POSITIONS, check_column, read_columns, whole_numbers
 from atoll.network.network import Network, Power
 from atoll.support.arrays import Floats, Ids
-from atoll.support.errors import InputError, reason_of
+from atoll.support.errors import InputError, refusing
 from atoll.support.numpy_files import read_npy
 from atoll.support.untrusted import MOST_BYTES_OF_LINES, read_bytes
 from atoll.support.wording import show
@@ -154,10 +154,8 @@ def _order(path: str | Path, column: Floats, name: str = "client") -> Ids:
 
 
 def _read_matrix_csv(path: Path) -> Floats:
-    try:
+    with refusing(f"{path}: cannot be read", UnicodeDecodeError):
         text = read_bytes(path, most=MOST_BYTES_OF_LINES).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({reason_of(error)})") from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about an empty file, which the caller refuses
@@ -183,10 +181,8 @@ def _fault(path: Path, text: str, reason: str) -> InputError:
 
 
 def _read_npy(path: Path) -> Floats:
-    try:
+    with refusing(f"{path}: is not a .npy file of numbers", ValueError):
         matrix = read_npy(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: is not a .npy file of numbers ({reason_of(error)})") from error
     if matrix.dtype.kind not in "iuf" or matrix.ndim not in (1, 2):
         raise InputError(f"{path}: must hold one array of numbers with one or two dimensions")
     return matrix.astype(np.float64, copy=False)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atoll.support.errors import InputError, reason_of
+from atoll.support.errors import InputError, reason_of, refusing
 from atoll.support.files import write_atomically
 from atoll.support.untrusted import MOST_BYTES_OF_LINES, parse_json, parse_toml, read_bytes
 from atoll.support.wording import show
@@ -56,10 +56,8 @@ def read_document(path: Path) -> dict[str, Any]:
     parse = {".toml": parse_toml, ".json": parse_json}.get(path.suffix.lower())
     if parse is None:
         raise InputError(f"{path}: must be a .csv, .toml or .json file")
-    try:
+    with refusing(f"{path}: cannot be read", ValueError):
         found = parse(read_bytes(path))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({reason_of(error)})") from error
     if not isinstance(found, dict):
         raise InputError(f"{path}: must be a table with 'links', it is {type(found).__name__!r}")
     return found

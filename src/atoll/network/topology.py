@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll.support.errors import InputError, reason_of
+from atoll.support.errors import InputError, refusing
 from atoll.support.limits import Count, Positive, Probability
 from atoll.support.requiring import checked
 from atoll.support.untrusted import read_bytes
@@ -183,10 +183,8 @@ def _check_nodes(graph: "nx.Graph[int]") -> None:
 
 
 def _read_pairs(path: Path, given: str) -> list[tuple[int, ...]]:
-    try:
+    with refusing(f"{given}: cannot be read", UnicodeDecodeError):
         lines = read_bytes(path).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{given}: cannot be read ({reason_of(error)})") from error
     pairs = []
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].replace(",", " ").split()

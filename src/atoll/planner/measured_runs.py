@@ -22,7 +22,7 @@ from atoll.schedules.schedule_files import read_schedule
 from atoll.settings.choices import method_needs
 from atoll.settings.validation import Settings, validate
 from atoll.support.arrays import Floats
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, refusing
 from atoll.support.files import make_folder, write_atomically
 from atoll.support.untrusted import read_bytes, read_toml
 
@@ -80,12 +80,10 @@ def read_measurements(folder: Path) -> Measurements:
     told = f"--from {folder}"
     if not (folder / HAPPENED).is_file() or not (folder / MEASURED).is_file():
         raise InputError(f"{told}: must be the folder of a run on a fleet, with {HAPPENED} and {MEASURED}")
-    try:
+    with refusing(f"{told}: is damaged", ValueError):
         found = _Measured.model_validate_json(read_bytes(folder / MEASURED, folder))
         settings = validate(read_toml(folder / "config.toml", folder))
         events = read_schedule(folder / HAPPENED).events
-    except (OSError, ValueError) as error:
-        raise InputError(f"{told}: is damaged ({error})") from error
     rows = (found.seconds_per_sample, found.compute_seconds, found.upload_seconds)
     if {len(row) for row in rows} != {len(found.replies)} or not any(found.replies):
         raise InputError(f"{told}: {MEASURED} has no client's times")

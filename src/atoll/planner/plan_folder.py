@@ -13,14 +13,13 @@ from typing import Any
 import tomli_w
 
 from atoll.planner.measured_runs import FILES
-from atoll.runs.run_folder import slug
+from atoll.runs.run_folder import entries_of, slug
 from atoll.settings.experiment_file import resolved
 from atoll.settings.validation import Settings
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, refusing
 from atoll.support.files import make_folder, to_json, write_atomically
 from atoll.support.lock import LOCK, locked
 from atoll.support.untrusted import read_json
-from atoll.sweep.sweep_folder import entries_of
 
 NOTE, CHOSEN, RACE, PAGE = "plan.json", "experiment.toml", "race", "index.html"
 _MAY_GROW = ("seeds",)
@@ -35,10 +34,9 @@ def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> None:
         raise InputError(f"--out {out}: is not empty and holds no plan; give the path of a new folder")
     if not resume:
         raise InputError(f"--out {out}: holds a plan already; add --resume to continue it, or give another folder")
-    try:
+    fault, hint = f"--out {out}: its {NOTE} cannot be read", "; give another folder"
+    with refusing(fault, ValueError, KeyError, TypeError, hint=hint):
         before = read_json(out / NOTE, out)["asked"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"--out {out}: its {NOTE} cannot be read ({error}); give another folder") from error
     asked = json.loads(json.dumps(dict(note)))
     if changed := [key for key in asked if before.get(key) != asked[key] and key not in _MAY_GROW]:
         raise InputError(

@@ -17,7 +17,7 @@ from atoll.planner.budget import PlanBudget
 from atoll.planner.entrants import Entrant, rows_of
 from atoll.planner.plan_privacy import energy_of, price_of
 from atoll.planner.plan_scores import busy_seconds
-from atoll.planner.plan_table import cells_of, in_words, judged, note_of, why
+from atoll.planner.plan_table import in_words, judged, table_of, why
 from atoll.planner.planning import Field
 from atoll.report.page.markup import Body, Cell, paragraph, table
 from atoll.report.page.render import assemble
@@ -73,9 +73,10 @@ def _summary(ranked: Sequence[Entrant], field: Field, experiment: Experiment) ->
 
 
 def _table(ranked: Sequence[Entrant], budget: PlanBudget) -> str:
-    (header, *lines), _ = cells_of(ranked, budget)
+    told = table_of(ranked, budget)
+    header, *lines = told.cells
     body = Body("", [[Cell(f"{line[0]}. {line[1]}"), *map(Cell, line[2:])] for line in lines])
-    return table("Plans by result", ["Plan", *header[2:]], [body], note_of([each.plan for each in ranked]))
+    return table("Plans by result", ["Plan", *header[2:]], [body], told.note)
 
 
 def _dropped(field: Field) -> str:

@@ -100,7 +100,8 @@ def score(experiment: Experiment) -> PlanScore:
     staleness = np.array([stale for event in events for stale in event.staleness] or [0])
     works = np.bincount([c for event in events for c in event.active], minlength=schedule.clusters)
     updates = sum(event.client_updates for event in events)
-    taking_part = np.unique(np.concatenate(_cohorts(events)))
+    cohorts = {id(event.cohort): event.cohort for event in events}  # a cluster's events share theirs
+    taking_part = np.unique(np.concatenate(list(cohorts.values())))
     slowest = int(taking_part[busy[taking_part].argmax()])
     energy, price = energy_of(experiment), price_of(experiment)
     joules = () if energy is None else tuple(energy.of_clusters(experiment).tolist())
@@ -151,11 +152,6 @@ def _predicted(experiment: Experiment) -> float | None:
         intra_rounds=experiment.method.schedule.events[0].intra_rounds,
     )
     return math.exp(progress_of(problem, experiment.clustering.labels).log_seconds(MIXING))
-
-
-def _cohorts(events: Sequence[Event]) -> list[np.ndarray]:
-    """Return the distinct cohorts: a cluster's events share theirs, so a million events have only a few."""
-    return list({id(event.cohort): event.cohort for event in events}.values())
 
 
 def busy_seconds(experiment: Experiment) -> Floats:

@@ -9,7 +9,7 @@ from atoll.planner.entrants import Entrant, estimate_of
 from atoll.planner.plan_scores import PlanScore
 from atoll.planner.scoring import ALIKE, Scored
 from atoll.report.reading.units import format_seconds
-from atoll.report.tables.formats import DASH, Cells
+from atoll.report.tables.formats import DASH, TextTable
 from atoll.support.estimates import Estimate
 
 _FACTS = ("events", "waiting", "slowest client", "MB per hop", "staleness")
@@ -28,8 +28,8 @@ def level_in_words(level: float, budget: PlanBudget) -> str:
     return f"{level:.4g}" if budget.falls else f"{100 * level:.1f} %"
 
 
-def cells_of(ranked: Sequence[Entrant], budget: PlanBudget) -> tuple[Cells, int]:
-    """Return the table of a race, header first, and the number of text columns at its beginning."""
+def table_of(ranked: Sequence[Entrant], budget: PlanBudget) -> TextTable:
+    """Return the table of a race."""
     title = "at the end" if budget.target is None else f"to {level_in_words(budget.target, budget)}"
     facts = [[*_facts(entrant.plan.score), *_spent(entrant.plan.score).values()] for entrant in ranked]
     header = ["", "plan", title, *_FACTS, *_spent(ranked[0].plan.score)]
@@ -37,10 +37,10 @@ def cells_of(ranked: Sequence[Entrant], budget: PlanBudget) -> tuple[Cells, int]
         [str(place), in_words(entrant.name), judged(entrant, budget), *own]
         for place, (entrant, own) in enumerate(zip(ranked, facts, strict=True), 1)
     ]
-    return [header, *lines], 2
+    return TextTable([header, *lines], 2, note_of([entrant.plan for entrant in ranked]))
 
 
-def score_cells(plans: Sequence[Scored]) -> tuple[Cells, int]:
+def score_table(plans: Sequence[Scored]) -> TextTable:
     """Return the table of plans that were not raced, by descending merges per cluster."""
     header = ["plan", "merges", "steps", "EMD", "mean event", "waiting", "MB per hop", "staleness"]
     header += _spent(plans[0].score)
@@ -50,7 +50,7 @@ def score_cells(plans: Sequence[Scored]) -> tuple[Cells, int]:
         event, numbers = format_seconds(score.mean_event), (f"{score.merges:.4g}", f"{score.steps:.4g}")
         facts = [event, waiting, megabytes, staleness, *_spent(score).values()]
         lines.append([in_words(plan.name), *numbers, f"{score.emd:.2f}", *facts])
-    return [header, *lines], 1
+    return TextTable([header, *lines], 1, note_of(plans))
 
 
 def in_words(name: str) -> str:

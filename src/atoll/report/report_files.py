@@ -19,15 +19,8 @@ from atoll.report.reading.mean_curves import Band, require_band
 from atoll.report.reading.runs import Run
 from atoll.report.tables.run_tables import rounds_to_target
 from atoll.report.tables.spread import spread_over_seeds
-from atoll.report.tables.spread_tables import (
-    as_plain,
-    final_as_latex,
-    final_as_markdown,
-    spread_as_csv,
-    targets_as_latex,
-    targets_as_markdown,
-)
-from atoll.report.tables.writing import as_csv, as_dicts, as_latex, as_markdown
+from atoll.report.tables.spread_tables import as_plain, final_table, spread_as_csv, target_table
+from atoll.report.tables.writing import as_csv, as_dicts, table_of
 from atoll.runs.run_folder import slug
 from atoll.support.files import write_atomically
 from atoll.support.requiring import require_has, require_path
@@ -107,18 +100,18 @@ def _tables(
     runs: Sequence[Run], targets: Sequence[float] | None, stable: bool, baseline: str | None, band: Band
 ) -> Iterator[tuple[str, str]]:
     rows = rounds_to_target(runs, targets, stable=stable)
-    yield "table.md", as_markdown(rows)
-    yield "table.tex", as_latex(rows)
+    yield "table.md", table_of(rows).as_markdown()
+    yield "table.tex", table_of(rows).as_latex()
     yield "table.csv", as_csv(rows)
     yield "table.json", _as_json(as_dicts(rows))
     if spreads := spread_over_seeds(runs, targets, stable, baseline):
-        yield "spread.md", final_as_markdown(spreads, band)
-        yield "spread.tex", final_as_latex(spreads, band)
+        yield "spread.md", final_table(spreads, band).as_markdown()
+        yield "spread.tex", final_table(spreads, band).as_latex()
         yield "spread.csv", spread_as_csv(spreads)
         yield "spread.json", _as_json(as_plain(spreads))
     if any(spread.targets for spread in spreads):
-        yield "targets.md", targets_as_markdown(spreads, band)
-        yield "targets.tex", targets_as_latex(spreads, band)
+        yield "targets.md", target_table(spreads, band).as_markdown()
+        yield "targets.tex", target_table(spreads, band).as_latex()
 
 
 def _as_json(rows: Sequence[dict[str, Any]]) -> str:

@@ -64,7 +64,8 @@ def whole_models(experiment: Experiment, state: State, labels: Ids) -> Iterator[
     initial = read_model(experiment.module)
     starts = {int(k): model for _, model, clients in _starts(experiment, state, labels) for k in clients}
     for client, kept in state.clients.items():  # one at a time: all of them may not fit into memory
-        yield client, initial | starts.get(client, {}) | kept
+        whole = initial | starts.get(client, {}) | kept
+        yield client, {name: whole[name] for name in initial}  # a client may keep more beside it
 
 
 def _starts(experiment: Experiment, state: State, labels: Ids) -> Starts:

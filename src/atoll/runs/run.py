@@ -166,6 +166,7 @@ def _carry_out(
         live.ledger = ledger
         live.planner.begin(state.events_done)
         live.executor.attendance.begin(folder.strikes, state.events_done)
+        live.executor.notices.begin(folder.refused, state.events_done)
         steps = recorded(live, executor, folder, recorder, state)
     saver = Checkpointer(folder, origin, recorder, state, by_arrival, told)
     yield from _train(steps, folder, recorder, saver, rows, clock, warnings, stopping, ledger)

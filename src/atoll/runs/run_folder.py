@@ -18,7 +18,7 @@ from atoll.settings.experiment_file import resolved
 from atoll.settings.validation import Settings
 from atoll.support.arrays import Floats
 from atoll.support.environment import describe_environment
-from atoll.support.errors import InputError, RunError
+from atoll.support.errors import InputError, RunError, reason_of, refusing
 from atoll.support.files import append_line, line_as_bytes, make_folder, to_json, whole_lines, write_atomically
 from atoll.support.lock import LOCK, locked
 from atoll.support.untrusted import parse_json, read_json, read_toml
@@ -27,30 +27,35 @@ Row = dict[str, Any]
 HAPPENED = "happened.jsonl"
 CLUSTERINGS = "clusterings.jsonl"
 STRIKES = "strikes.jsonl"
+REFUSED = "refused.jsonl"
 CLIENTS = "clients.json"
 MEASURED = "measured.json"
 FILES = (
-    *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, STRIKES, CLIENTS, MEASURED),
+    *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, STRIKES, REFUSED, CLIENTS, MEASURED),
     *("environment.json", "schedule.npz", "checkpoint", LEDGER, SEAL),
 )
 TRACKED = "trackers"  # written and managed by `run.trackers`
 
 
-def is_taken(path: Path, allowed: tuple[str, ...]) -> bool:
-    """Return whether a path is anything but a folder of these files, complete, partly written or locked.
+def entries_of(path: Path) -> set[str]:
+    """Return the names of a folder's entries; none if it does not exist.
 
     Raises:
         InputError: it cannot be read, or is a file or inside one.
     """
     try:
-        known = {*allowed, *_halves(allowed), LOCK}
-        return any(entry.name not in known for entry in path.iterdir())
+        return {entry.name for entry in path.iterdir()}
     except FileNotFoundError:
-        return False
+        return set()
     except NotADirectoryError as error:
         raise InputError(f"--out {path}: is a file, or lies below one; give the path of a new folder") from error
     except OSError as error:
-        raise InputError(f"--out {path}: cannot be used ({error.strerror or error})") from error
+        raise InputError(f"--out {path}: cannot be used ({reason_of(error)})") from error
+
+
+def is_taken(path: Path, allowed: tuple[str, ...]) -> bool:
+    """Return whether a path is anything but a folder of these files, complete, partly written or locked."""
+    return bool(entries_of(path) - {*allowed, *_halves(allowed), LOCK})
 
 
 def _halves(names: tuple[str, ...]) -> set[str]:
@@ -78,6 +83,7 @@ class RunFolder:
         self.happened = path / HAPPENED
         self.clusterings = path / CLUSTERINGS
         self.strikes = path / STRIKES
+        self.refused = path / REFUSED
         self.measured = path / MEASURED
 
     @property
@@ -191,10 +197,8 @@ class RunFolder:
         Raises:
             InputError: they cannot be read.
         """
-        try:
+        with refusing(f"--resume: {self.path / 'config.toml'} cannot be read", ValueError):
             return read_toml(self.path / "config.toml", self.path)
-        except (OSError, ValueError) as error:
-            raise InputError(f"--resume: {self.path / 'config.toml'} cannot be read ({error})") from error
 
     def lengthen(self, settings: Settings, schedule: Schedule) -> None:
         """Give the run another schedule, and make it unfinished; killed at any point, it can be lengthened again.
@@ -215,11 +219,19 @@ class RunFolder:
         Raises:
             InputError: settings differ, or those of the folder cannot be read.
         """
+        if self.require_same(settings) != as_written(settings):
+            self._write_settings(settings)
+
+    def require_same(self, settings: Settings) -> dict[str, Any]:
+        """Return the settings of the folder's run, after comparing them with these.
+
+        Raises:
+            InputError: settings differ, or those of the folder cannot be read.
+        """
         before = self.settings_table()
         if changes := differences(before, settings):
             raise InputError(f"--resume: {self.path} was run with other settings: {changes}")
-        if before != as_written(settings):
-            self._write_settings(settings)
+        return before
 
     def append(self, row: Row) -> None:
         """Append one row of metrics; if the disk is full, the file keeps its complete rows.
@@ -273,12 +285,10 @@ class RunFolder:
             InputError: it is missing or damaged.
         """
         path = self.path / "summary.json"
-        try:
-            summary = read_json(path, self.path)
+        with refusing(f"{path} cannot be read", ValueError):
+            summary: Any = read_json(path, self.path)
             if not isinstance(summary, dict):
                 raise ValueError("it is not a table")
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path} cannot be read ({error})") from error
         return summary
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:

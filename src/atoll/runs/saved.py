@@ -11,7 +11,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.local.models import Model
 from atoll.runs.checkpoint import DAMAGED, FORMAT, read_note, read_state
 from atoll.settings.validation import Settings, validate
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, refusing
 from atoll.support.requiring import require_path
 from atoll.support.untrusted import read_toml
 
@@ -83,10 +83,8 @@ def read_saved(folder: Path | str) -> SavedRun:
         several = sorted(child.name for child in folder.glob("*/") if (child / "config.toml").is_file())
         fault = f"holds several runs; give one of them: {', '.join(several)}" if several else "is not a run"
         raise InputError(f"{folder} {fault if folder.exists() else 'does not exist'}")
-    try:
+    with refusing(f"{config} cannot be read", ValueError):
         settings = validate(read_toml(config, folder))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{config} cannot be read ({error})") from error
     notes = sorted((folder / "checkpoint").glob("event-*.json"), reverse=True)
     for note in notes:
         try:

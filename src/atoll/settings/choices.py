@@ -72,10 +72,11 @@ class NamedChoice:
 _OF_CLIENTS = {"labels", "groups", "classes", "owners", "dataset", "rng", "seed", "clients"}
 _OF_CLUSTERINGS = {"population", "network", "problem", "clock", "rng", "seed", "clusters", "rounds"}
 _OF_METHODS = {"population", "clustering", "network", "phases", "pace", "clock", "module", "rule", "rounds", "seed"}
+_OF_METHODS |= {"deadline_seconds", "shape", "classes", "name", "make", "loss"}
 
 CHOICES = (
     NamedChoice("method", "name", "fedcluster", "atoll.methods.named_methods:METHODS",
-           frozenset({*_OF_METHODS, "deadline_seconds", "shape", "classes", "name"}), lambda made: kind_of(made).parts),
+           frozenset(_OF_METHODS), lambda made: kind_of(made).parts),
     NamedChoice("method", "combine", "mean", "atoll.aggregation.robust:ROBUST", frozenset()),
     NamedChoice("method", "select", "uniform", "atoll.methods.selection:SELECTIONS",
            frozenset({"population", "clock", "seed"})),

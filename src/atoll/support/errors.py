@@ -59,6 +59,22 @@ def reading(setting: str) -> Iterator[None]:
         raise InputError(f"{setting}: {error}") from error
 
 
+@contextmanager
+def refusing(told: str, *kinds: type[Exception], hint: str = "") -> Iterator[None]:
+    """Turn an `OSError`, or an error of these kinds, into an `InputError`: what is told, the reason and a hint.
+
+    >>> with refusing("missing.csv: cannot be read"):
+    ...     open("missing.csv")
+    Traceback (most recent call last):
+    atoll.support.errors.InputError: missing.csv: cannot be read (No such file or directory)
+    """
+    caught: tuple[type[Exception], ...] = (OSError, *kinds)
+    try:
+        yield
+    except caught as error:
+        raise InputError(f"{told} ({reason_of(error)}){hint}") from error
+
+
 class RunError(AtollError):
     """A run that failed although its input was valid (exit code 1)."""
 
@@ -71,8 +87,8 @@ def failure_of(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why something failed, without the error number and path that an `OSError` adds."""
-    return str(getattr(error, "strerror", None) or error)
+    """Return why something failed, on one line, without the error number and path that an `OSError` adds."""
+    return " ".join(str(getattr(error, "strerror", None) or error).split())
 
 
 def full_disk(error: BaseException) -> str:

@@ -43,12 +43,8 @@ def _is_idle(name: str, groups: Sequence[Sequence[Settings]]) -> bool:
         return False
     if name.startswith("clustering."):
         return all(_ignores_clustering(settings) for group in groups for settings in group)
-    return all(len({_bits(settings) for settings in group}) == 1 for group in groups)
-
-
-def _bits(settings: Settings) -> tuple[str, str]:
-    """Return what a run's bits depend on, the executor included, since executors may round differently."""
-    return digest(settings), settings.run.executor
+    # Executors may round differently.
+    return all(len({(digest(settings), settings.run.executor) for settings in group}) == 1 for group in groups)
 
 
 def _ignores_clustering(settings: Settings) -> bool:

@@ -6,13 +6,12 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from atoll.runs.fingerprint import differences
-from atoll.runs.run_folder import RunFolder
+from atoll.runs.run_folder import RunFolder, entries_of
 from atoll.settings.validation import Settings
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, refusing
 from atoll.support.files import make_folder, to_json, write_atomically
 from atoll.support.lock import LOCK, locked
-from atoll.support.untrusted import read_json, read_toml
+from atoll.support.untrusted import read_json
 
 NOTE = "sweep.json"
 _PATIENCE_SECONDS = 60.0  # of processes that share a folder; each holds it while it writes a note or a table
@@ -56,12 +55,7 @@ def require_same(folder: Path, settings: Settings) -> None:
     if not RunFolder(folder).is_run:
         RunFolder(folder).require_room()
         return
-    try:
-        before = read_toml(folder / "config.toml", folder)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--resume: {folder / 'config.toml'} cannot be read ({error})") from error
-    if changes := differences(before, settings):
-        raise InputError(f"--resume: {folder} was run with other settings: {changes}")
+    RunFolder(folder).require_same(settings)
 
 
 @contextmanager
@@ -115,22 +109,6 @@ def write_note(out: Path, note: Mapping[str, Any]) -> None:
     write_atomically(out / NOTE, to_json(dict(note)))
 
 
-def entries_of(out: Path) -> set[str]:
-    """Return the names of a folder's entries; none if it does not exist.
-
-    Raises:
-        InputError: if it is not a folder, or cannot be read.
-    """
-    try:
-        return {entry.name for entry in out.iterdir()}
-    except FileNotFoundError:
-        return set()
-    except NotADirectoryError as error:
-        raise InputError(f"--out {out}: is a file, or lies below one; give the path of a new folder") from error
-    except OSError as error:
-        raise InputError(f"--out {out}: cannot be used ({error.strerror or error})") from error
-
-
 def read_note(out: Path) -> dict[str, Any] | None:
     """Return a sweep folder's note; None if the folder is empty or does not exist.
 
@@ -147,10 +125,8 @@ def read_note(out: Path) -> dict[str, Any] | None:
         }:  # of a sweep killed at its start
             return None
         raise InputError(f"--out {out}: is not empty and holds no sweep; give the path of a new folder")
-    try:
-        note = read_json(out / NOTE, out)
+    with refusing(f"--out {out}: its {NOTE} cannot be read", ValueError, hint="; give another folder"):
+        note: Any = read_json(out / NOTE, out)
         if not isinstance(note, dict) or not isinstance(note.get("runs"), dict):
             raise ValueError("it has no runs")
-    except (OSError, ValueError) as error:
-        raise InputError(f"--out {out}: its {NOTE} cannot be read ({error}); give another folder") from error
     return note

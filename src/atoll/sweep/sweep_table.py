@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.report.reading.units import time_unit
-from atoll.report.tables.formats import DASH, csv_table, markdown_table
+from atoll.report.tables.formats import DASH, TextTable
 from atoll.support.estimates import Estimate, estimate, estimate_share
 from atoll.sweep.axes import short_names
 from atoll.sweep.goal import Goal
@@ -67,8 +67,8 @@ def note_of(goal: Goal) -> str:
     return f"At the first probe that meets the target: m{over.format('')} No mean if a seed missed it."
 
 
-def cells_of(lines: Sequence[Line], goal: Goal) -> tuple[list[list[str]], int]:
-    """Return the table as text, header first, and how many of its columns hold text."""
+def table_of(lines: Sequence[Line], goal: Goal) -> TextTable:
+    """Return the lines as a table of text."""
     names = list(lines[0].values)
     has_runs = any(line.run for line in lines)
     header = [*(["Run"] if has_runs else []), *short_names(names), "Seeds"]
@@ -85,17 +85,7 @@ def cells_of(lines: Sequence[Line], goal: Goal) -> tuple[list[list[str]], int]:
         ]
         for line in lines
     ]
-    return [header, *rows], has_runs + len(names)
-
-
-def as_markdown(lines: Sequence[Line], goal: Goal) -> str:
-    """Return the table in Markdown."""
-    return f"{markdown_table(*cells_of(lines, goal))}\n{note_of(goal)}\n"
-
-
-def as_csv(lines: Sequence[Line], goal: Goal) -> str:
-    """Return the table as CSV, with numbers in full."""
-    return csv_table(as_dicts(lines, goal))
+    return TextTable([header, *rows], has_runs + len(names), note_of(goal))
 
 
 def as_dicts(lines: Sequence[Line], goal: Goal) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atoll.report.tables.formats import DASH, csv_table, markdown_table
+from atoll.report.tables.formats import DASH, TextTable
 from atoll.sweep.axes import short_names
 from atoll.sweep.goal import Goal
 from atoll.sweep.sweep_table import show
@@ -37,8 +37,8 @@ class Trial:
         return f"trial-{self.number:03d}"
 
 
-def cells_of(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> tuple[list[list[str]], int]:
-    """Return the table as text, header first, and how many of its columns hold text."""
+def table_of(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> TextTable:
+    """Return the trials as a table of text."""
     names = list(trials[0].texts)
     header = ["Trial", *short_names(names), "State", "Rounds", goal.title, ""]
     rows = [
@@ -52,17 +52,7 @@ def cells_of(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> tuple[l
         ]
         for trial in trials
     ]
-    return [header, *rows], len(names) + 2
-
-
-def as_markdown(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> str:
-    """Return the table in Markdown."""
-    return f"{markdown_table(*cells_of(trials, best, goal))}\n{NOTE if goal.target is None else _NOTE_OF_COSTS}\n"
-
-
-def as_csv(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> str:
-    """Return the table as CSV, with numbers in full."""
-    return csv_table(as_dicts(trials, best, goal))
+    return TextTable([header, *rows], len(names) + 2, NOTE if goal.target is None else _NOTE_OF_COSTS)
 
 
 def as_dicts(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> list[dict[str, Any]]:

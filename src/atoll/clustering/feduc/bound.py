@@ -58,6 +58,8 @@ _transfer_seconds = lru_cache(maxsize=1)(pattern_transfer_seconds)
 def evaluate(problem: Problem, labels: Ids) -> Bound:
     """Return the bound of an assignment, over the clients that it assigns (eq. 49, Table IV, Theorems 1 to 4).
 
+    `labels` [clients] holds each client's aggregator, or -1 for one not assigned yet.
+
     The theorems hold for T'' = 1 and ``lr < mu / (2 * smoothness ** 2)``; otherwise the bound only ranks assignments.
 
     The clock gives each aggregator with clients the frequency ``f_j = 1 / event_seconds_j``. Synchronous patterns
@@ -67,13 +69,6 @@ def evaluate(problem: Problem, labels: Ids) -> Bound:
     `Problem.seconds`, R is the real number of aggregations that fit and ``T = R * H``; in DecSyn's sum over
     aggregations the last, unfinished one then counts ``(1 - rho0 ** (T - H * floor(R))) / (1 - rho0 ** H)`` times, so
     that the bound is continuous in R.
-
-    Args:
-        problem: what `check` accepts.
-        labels: each client's aggregator, or -1 for one not assigned yet, [clients].
-
-    Raises:
-        InputError: what `check` and `make_terms` raise; or if labels have another shape or range, or assign no client.
 
     >>> from atoll.network.network import Network
     >>> network = Network(np.ones(2), np.ones((2, 1)), np.ones(1), np.zeros((1, 1)), ((),))

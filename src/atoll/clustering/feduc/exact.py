@@ -14,14 +14,7 @@ MOST = 3**8  # assignments, about a second
 
 
 def exact(problem: Problem) -> Ids:
-    """Return the labels with the least bound among all that keep the limits; on ties the first in lexical order.
-
-    Args:
-        problem: with at most ``aggregators ** clients = 3 ** 8`` assignments.
-
-    Raises:
-        InputError: if the problem is larger, or no assignment keeps the limits; what `bound.evaluate` raises.
-    """
+    """Return the labels with the least bound among all that keep the limits; on ties the first in lexical order."""
     network = problem.network
     count = network.aggregators**network.clients
     if count > MOST:

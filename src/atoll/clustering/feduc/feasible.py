@@ -20,9 +20,7 @@ KEPT = 50_000  # partial chains kept at a time
 PAIRED = 12  # members of a cluster, those with the longest uploads, that are also displaced in pairs
 
 
-def make_room(
-    problem: Problem, labels: Ids, client: int, search_seconds: float = 60.0, may_empty: bool = True
-) -> Ids | None:
+def make_room(problem: Problem, labels: Ids, client: int, may_empty: bool = True) -> Ids | None:
     """Return labels in which `client` has a place too, or None if that is impossible.
 
     Chains of moves are tried first, those with few moves before others: the client displaces one or two others, which
@@ -30,16 +28,8 @@ def make_room(
     clients cannot all be placed within the limits, usually because those placed so far cannot. Where clients send side
     by side there is no such program, and None means that no chain was found.
 
-    Args:
-        problem: gives the seconds and the limits.
-        labels: the aggregators of the clients placed so far, within the limits, [clients]; -1 for the others, which
-            stay without one, except `client`.
-        client: the client to place.
-        search_seconds: wall-clock limit of the integer program.
-        may_empty: whether an aggregator's last client may leave it.
-
-    Raises:
-        InputError: if the integer program reached its time limit without a proof.
+    `labels` [clients] holds the aggregators of the clients placed so far, within the limits, and -1 for the others,
+    which stay without one, except `client`. Unless `may_empty`, an aggregator's last client stays.
     """
     opened = None if may_empty else np.unique(labels[labels >= 0])
     moved = chain_of_moves(problem, labels, client, opened)
@@ -49,7 +39,7 @@ def make_room(
 
     if not may_fit(problem):
         return None
-    return assignment(problem, np.append(np.flatnonzero(labels >= 0), client), labels, search_seconds, opened)
+    return assignment(problem, np.append(np.flatnonzero(labels >= 0), client), labels, opened)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def feduc(
             raise InputError("clustering.seconds is not set, but clustering.objective = 'time' needs it")
         _refuse(f"clustering.objective = {objective!r}", overshoot, opening=opening, start=start, passes=passes)
         if objective == "time" and seconds is not None:
-            return Clustering(feduc_for_time(problem, seconds, refine=refine)[0], aggregators)
+            return Clustering(feduc_for_time(problem, seconds, refine), aggregators)
         return Clustering(feduc_for_progress(problem, mixing), aggregators)
     if opening != "none":
         _refuse(f"clustering.opening = {opening!r}", overshoot)

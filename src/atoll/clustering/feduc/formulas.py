@@ -56,11 +56,7 @@ def mixing_matrix(problem: Problem, used: Ids, samples: Floats) -> Floats:
 
 
 def make_terms(problem: Problem, used: Ids, samples: Floats, gamma: Floats, events: Floats) -> Terms:
-    """Return the terms of the used aggregators, given their samples, Gamma_j and event seconds.
-
-    Raises:
-        InputError: if an event takes 0 seconds in an asynchronous pattern or with `Problem.seconds`.
-    """
+    """Return the terms of the used aggregators, given their samples, Gamma_j and event seconds."""
     seconds, psi, tau_max = _clock_terms(problem, used, events)
     period = problem.intra_rounds * problem.local_steps
     is_central = not problem.pattern.startswith("dec")

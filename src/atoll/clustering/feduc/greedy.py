@@ -61,16 +61,8 @@ def feduc_labels(problem: Problem, overshoot: bool = False, opened: Ids | None =
     so far. With M aggregators a client costs O(M) operations with a server and O(M^2) without (`incremental`), and
     DecSyn more if the run is too short for the infinite sum (`incremental.powers`).
 
-    Args:
-        problem: what `bound.check` accepts.
-        overshoot: place a client for which no room is found where it exceeds the limit least.
-        opened: labels of the clients already placed, -1 for the others, [clients]; their aggregators never become
-            empty again.
-        pick: chooses one of the allowed aggregators.
-
-    Raises:
-        InputError: what `bound.check` raises; if a client fits no aggregator even when placed ones move, or the search
-            for room was given up; or if an event takes 0 seconds in an asynchronous pattern or with `Problem.seconds`.
+    With `overshoot` a client for which no room is found is placed where it exceeds the limit least. `opened` holds the
+    labels of clients already placed, -1 for the others, [clients]; their aggregators never become empty again.
     """
     check(problem)
     within_limits = True

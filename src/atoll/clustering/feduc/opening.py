@@ -16,7 +16,6 @@ from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 
 Opening = Literal["none", "first", "nearest", "refine"]
-SEARCH_SECONDS = 60.0  # wall-clock time for an assignment without empty aggregators, or a proof that there is none
 
 
 def check_opening(problem: Problem, opening: Opening) -> None:
@@ -34,9 +33,6 @@ def open_first(problem: Problem, pick: Pick = choose) -> Ids:
 
     In turn, each opens the aggregator that `pick` chooses among those still empty and within their limit: the one
     with the least bound. If none is left for a client, as few as possible of those before it move.
-
-    Raises:
-        InputError: names the first client that can open none.
     """
     check(problem)
     labels = np.full(problem.network.clients, -1, np.int64)
@@ -56,11 +52,7 @@ def open_first(problem: Problem, pick: Pick = choose) -> Ids:
 
 
 def open_nearest(problem: Problem) -> Ids:
-    """Place one client at each aggregator with the least total upload time; return labels, -1 for the others.
-
-    Raises:
-        InputError: if the aggregators cannot each have a client within their limits.
-    """
+    """Place one client at each aggregator with the least total upload time; return labels, -1 for the others."""
     check(problem)
     cost = np.where(_fits_alone(problem), problem.network.upload_seconds, np.inf)
     if (nobody := np.flatnonzero(~np.isfinite(cost).any(axis=0))).size:
@@ -81,9 +73,6 @@ def fill_empty(problem: Problem, labels: Ids) -> Ids:
 
     This is the client, of a cluster of at least two, whose move within the limit gives the least bound. If there is
     none, an integer program places all clients again.
-
-    Raises:
-        InputError: if no assignment within the limits gives every aggregator a client, or the search was given up.
     """
     fits = _fits_alone(problem)
     for aggregator in np.setdiff1d(np.arange(problem.network.aggregators), labels).tolist():
@@ -135,7 +124,7 @@ def _filled(problem: Problem, labels: Ids, aggregator: int) -> Ids:
     from atoll.clustering.feduc.program import assignment
 
     everyone = np.arange(problem.network.clients)
-    filled = assignment(problem, everyone, labels, SEARCH_SECONDS, opened=np.arange(problem.network.aggregators))
+    filled = assignment(problem, everyone, labels, opened=np.arange(problem.network.aggregators))
     if filled is None:
         raise InputError(f"clustering.opening = 'refine': {_too_far(problem, aggregator)}")
     return filled

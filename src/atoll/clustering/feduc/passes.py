@@ -12,13 +12,8 @@ def place_again(problem: Problem, labels: Ids, passes: int, may_empty: bool = Tr
     """Return labels after this many passes, or fewer if one changes nothing.
 
     In a pass each client, by decreasing data size, goes where the bound over all clients is least while the others
-    stay. Limits are kept; a cluster that exceeds its limit does not get longer. A pass costs N x M bounds.
-
-    Args:
-        problem: what `bound.check` accepts.
-        labels: each client's aggregator, [clients].
-        passes: the largest number of passes.
-        may_empty: whether an aggregator's last client may leave it.
+    stay. Limits are kept; a cluster that exceeds its limit does not get longer. Unless `may_empty`, an aggregator's
+    last client stays. A pass costs N x M bounds.
     """
     for _ in range(passes):
         before, labels = labels, _one_pass(problem, labels.copy(), may_empty)

@@ -21,6 +21,7 @@ from atoll.network.completion import completion_seconds
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
+SEARCH_SECONDS = 60.0  # wall-clock time for an assignment, or a proof that there is none
 LARGEST_PROGRAM = 10_000_000  # entries of the program's matrix; more would take gigabytes and hours
 
 
@@ -43,17 +44,13 @@ class _Pairs(NamedTuple):
         return bool(completion_seconds(self.compute[together], self.upload[together]) <= self.limit[together[0]])
 
 
-def assignment(
-    problem: Problem, clients: Ids, labels: Ids, search_seconds: float, opened: Ids | None = None
-) -> Ids | None:
+def assignment(problem: Problem, clients: Ids, labels: Ids, opened: Ids | None = None) -> Ids | None:
     """Return `labels` changed so that all these clients have a place within the limits; None proves that none exists.
 
-    The aggregators `opened` each get at least one of these clients.
-
-    Raises:
-        InputError: if the search took longer than `search_seconds` (wall-clock), so nothing is known.
+    The aggregators `opened` each get at least one of these clients. An InputError says that nothing is known after
+    `SEARCH_SECONDS`.
     """
-    ends = monotonic() + search_seconds
+    ends = monotonic() + SEARCH_SECONDS
     pairs = _possible_pairs(problem, clients)
     opened = np.empty(0, np.int64) if opened is None else opened
     if len(np.unique(pairs.clients)) < len(clients) or not np.isin(opened, pairs.aggregators).all():
@@ -66,7 +63,7 @@ def assignment(
         if status == "impossible":
             return None
         if status == "unknown":
-            raise _given_up(problem, f"the search was ended after {search_seconds:g} s without a proof")
+            raise _given_up(problem, f"the search was ended after {SEARCH_SECONDS:g} s without a proof")
         parts = np.split(chosen, np.flatnonzero(np.diff(pairs.aggregators[chosen])) + 1)
         wrong = [part for part in parts if not pairs.fits(part)]
         if not wrong:

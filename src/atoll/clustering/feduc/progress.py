@@ -23,8 +23,8 @@ from atoll.clustering.feduc.bound import clock_of, mean_deviations, samples_of
 from atoll.clustering.feduc.formulas import mixing_matrix
 from atoll.clustering.feduc.greedy import feduc_labels
 from atoll.clustering.feduc.problem import Problem
-from atoll.clustering.feduc.refine import CHANGES, refine
-from atoll.clustering.feduc.time_budget import PASSES, is_cut_by, simple_starts
+from atoll.clustering.feduc.refine import best_refined
+from atoll.clustering.feduc.time_budget import simple_starts
 from atoll.network.completion import completion_of
 from atoll.support.arrays import Floats, Ids
 
@@ -81,24 +81,10 @@ def feduc_for_progress(problem: Problem, mixing: float = MIXING) -> Ids:
     """Return the clustering with the least predicted time to a target that local search finds, [clients].
 
     It starts from the shortest uploads, also with equal cluster sizes, from clients grouped by speed, and from
-    Algorithm 2, and is never worse than these by `SearchProgress.log_seconds`; the best after a limited refinement is
-    refined fully. In the decentralised patterns a clustering that cuts the aggregators' graph is a last resort.
-
-    Raises:
-        InputError: what `greedy.feduc_labels` raises.
+    Algorithm 2, and is never worse than these by `SearchProgress.log_seconds`.
     """
     starts = list({labels.tobytes(): labels for labels in _starts(problem)}.values())
-
-    def measure(problem: Problem, labels: Ids) -> float:
-        return progress_of(problem, labels).log_seconds(mixing)
-
-    def refined(labels: Ids, changes: int = CHANGES) -> Ids:
-        whole = problem.pattern.startswith("dec") and not is_cut_by(problem, labels)
-        return refine(problem, labels, changes, may_empty=not whole, measure=measure)
-
-    moves = PASSES * problem.network.clients * problem.network.aggregators
-    found = [refined(labels, moves) for labels in starts]
-    return refined(min(found, key=lambda labels: (is_cut_by(problem, labels), measure(problem, labels))))
+    return best_refined(problem, starts, lambda problem, labels: progress_of(problem, labels).log_seconds(mixing))
 
 
 def _starts(problem: Problem) -> Iterator[Ids]:

@@ -1,6 +1,6 @@
 """Local search after the greedy pass: single moves and swaps of two clients, as long as the bound falls."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -9,10 +9,12 @@ import numpy as np
 from atoll.clustering.feduc.bound import evaluate
 from atoll.clustering.feduc.problem import Problem
 from atoll.network.completion import cluster_seconds, completion_of
+from atoll.network.topology import is_cut
 from atoll.support.arrays import Floats, Ids
 
 GAIN = 1e-9  # relative gain that a change must exceed, so that rounding cannot keep the search going
 CHANGES = 200_000  # moves and swaps tried at most
+PASSES = 2  # a limited refinement of several clusterings tries every move this many times
 Measure = Callable[[Problem, Ids], float]
 """The quantity that a search lowers."""
 
@@ -28,20 +30,34 @@ def refine(
 
     Each client in turn moves to the aggregator that gives the least bound; when no move helps, each pair of clients of
     different clusters is swapped if that lowers the bound, and moves are tried again. Limits are kept; a cluster that
-    exceeds its limit does not get longer. Clients with -1 stay out.
-
-    Args:
-        problem: what `bound.check` accepts.
-        labels: each client's aggregator, or -1, [clients].
-        changes: moves and swaps tried at most, even if no local optimum is reached.
-        may_empty: whether an aggregator's last client may leave it.
-        measure: what to lower instead of the bound.
+    exceeds its limit does not get longer. Clients with -1 stay out. After `changes` moves and swaps no more are tried;
+    unless `may_empty`, an aggregator's last client stays.
     """
     search = _Search(problem, labels.copy(), measure(problem, labels), changes, may_empty, measure)
     while search.left > 0:
         if not _move_all(search) and not _swap_all(search):
             break
     return search.labels
+
+
+def best_refined(problem: Problem, starts: Sequence[Ids], measure: Measure = _bound) -> Ids:
+    """Return the best of several clusterings after a limited refinement of each, refined fully.
+
+    No refinement disconnects aggregators that are connected, and clusterings that do are a last resort.
+    """
+
+    def refined(labels: Ids, changes: int = CHANGES) -> Ids:
+        whole = problem.pattern.startswith("dec") and not is_cut_by(problem, labels)
+        return refine(problem, labels, changes, may_empty=not whole, measure=measure)
+
+    moves = PASSES * problem.network.clients * problem.network.aggregators
+    found = [refined(labels, moves) for labels in starts]
+    return refined(min(found, key=lambda labels: (is_cut_by(problem, labels), measure(problem, labels))))
+
+
+def is_cut_by(problem: Problem, labels: Ids) -> bool:
+    """Return whether aggregators without clients disconnect the others, in the decentralised patterns."""
+    return problem.pattern.startswith("dec") and is_cut(problem.network.neighbours, np.unique(labels).tolist())
 
 
 @dataclass(eq=False)

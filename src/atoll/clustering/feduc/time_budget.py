@@ -6,7 +6,7 @@ one well-mixed clusters, and this one number is searched. In the decentralised p
 without clients cut the others into parts is a last resort.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -15,16 +15,13 @@ from atoll.clustering.feduc.bound import evaluate
 from atoll.clustering.feduc.feasible import chain_of_moves
 from atoll.clustering.feduc.greedy import choose, feduc_labels, place_in_turn, placing_order
 from atoll.clustering.feduc.problem import Problem
-from atoll.clustering.feduc.refine import CHANGES
-from atoll.clustering.feduc.refine import refine as refine_labels
+from atoll.clustering.feduc.refine import best_refined, is_cut_by
 from atoll.network.completion import completion_of
-from atoll.network.topology import is_cut
 from atoll.support.arrays import Floats, Ids
 
 GRID = 12  # time limits tried between the least and the longest
 HALVINGS = 3  # times that limits next to the best one are tried
-REFINED = 6  # best distinct clusterings that get a limited refinement; then the best one is refined fully
-PASSES = 2  # the limit: every move, this many times
+REFINED = 6  # best distinct clusterings that are refined
 
 
 def within(problem: Problem, seconds: float) -> Problem:
@@ -36,29 +33,16 @@ def within(problem: Problem, seconds: float) -> Problem:
     return replace(problem, seconds=seconds, tau_max=0.0 if problem.tau_max is None else problem.tau_max)
 
 
-def feduc_for_time(
-    problem: Problem, seconds: float, limits: Sequence[float] | None = None, refine: bool = True
-) -> tuple[Ids, float]:
-    """Return the clustering with the least bound after `seconds` of virtual time, and its longest completion.
+def feduc_for_time(problem: Problem, seconds: float, refine: bool = True) -> Ids:
+    """Return the clustering with the least bound after `seconds` of virtual time, [clients].
 
-    The bound is that of `within`. For each of several time limits the greedy pass (Algorithm 2) runs twice: with the
+    The bound is that of `within`, and the problem's limits are never exceeded. For each of several time limits, on a
+    geometric grid and then in finer steps next to the best one, the greedy pass (Algorithm 2) runs twice: with the
     bound after `seconds`, and with the bound after the rounds that clusters as slow as the limit make in `seconds`.
     Other starts are the greedy pass with the problem's own limits (also with its own `steps`), each client at its
-    shortest upload, and the same with equal cluster sizes. The best ones are refined. So the result is never worse,
-    at that time, than any of these; in the decentralised patterns, than any that is not cut.
-
-    Args:
-        problem: its limits are never exceeded.
-        seconds: virtual time of the run.
-        limits: time limits to try, seconds; None: a geometric grid from the least possible to that of the greedy pass
-            without a further limit, then finer steps next to the best one.
-        refine: improve the best clusterings by moves and swaps.
-
-    Returns:
-        Labels, [clients], and their longest completion in seconds.
-
-    Raises:
-        InputError: what `greedy.feduc_labels` raises with the problem's own limits.
+    shortest upload, and the same with equal cluster sizes. If `refine`, the best ones are improved by moves and swaps.
+    So the result is never worse, at that time, than any of these; in the decentralised patterns, than any that is not
+    cut.
     """
     timed = within(problem, seconds)
     candidates = [feduc_labels(timed), feduc_labels(problem), *simple_starts(problem)]
@@ -72,36 +56,18 @@ def feduc_for_time(
             candidates.extend(made)
         return bool(made)
 
-    if limits is None:
-        all(map(attempt, _grid(problem, longest)))  # up to the first that does not fit: shorter ones do not either
-        for _ in range(HALVINGS):
-            for limit in _beside_best(tried):
-                attempt(limit)
-    for limit in limits or ():
-        attempt(float(limit))
+    all(map(attempt, _grid(problem, longest)))  # up to the first that does not fit: shorter ones do not either
+    for _ in range(HALVINGS):
+        for limit in _beside_best(tried):
+            attempt(limit)
     best = _best(timed, candidates)
-    if refine:
-        moves = PASSES * problem.network.clients * problem.network.aggregators
-        best = _best(timed, [_refined(timed, labels, moves) for labels in best[:REFINED]])
-        best = [_refined(timed, best[0])]
-    return best[0], float(completion_of(problem.network, best[0]).max())
+    return best_refined(timed, best[:REFINED]) if refine else best[0]
 
 
 def _best(problem: Problem, candidates: list[Ids]) -> list[Ids]:
     """Return the distinct clusterings, uncut ones before cut ones, by ascending bound."""
     different = list({labels.tobytes(): labels for labels in candidates}.values())
     return sorted(different, key=lambda labels: (is_cut_by(problem, labels), evaluate(problem, labels).bound))
-
-
-def is_cut_by(problem: Problem, labels: Ids) -> bool:
-    """Return whether aggregators without clients disconnect the others."""
-    return problem.pattern.startswith("dec") and is_cut(problem.network.neighbours, np.unique(labels).tolist())
-
-
-def _refined(problem: Problem, labels: Ids, changes: int | None = None) -> Ids:
-    """Improve a clustering without emptying an aggregator where that could disconnect the others."""
-    whole = problem.pattern.startswith("dec") and not is_cut_by(problem, labels)
-    return refine_labels(problem, labels, CHANGES if changes is None else changes, may_empty=not whole)
 
 
 def _grid(problem: Problem, longest: float) -> Floats:

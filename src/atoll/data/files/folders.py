@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from atoll.data.dataset import Dataset
-from atoll.data.files.join import Part, join, make_part
+from atoll.data.files.join import Part, join, make_part, together
 from atoll.data.files.sample_files import open_arrays, open_table, read_samples
 from atoll.support.errors import InputError
 from atoll.support.wording import natural
@@ -135,7 +133,5 @@ def _read_part(files: Sequence[Path], inputs: str | list[str] | None, targets: s
         parts.append(make_part(source, own_inputs, own_targets, channels_last or is_last))
     if len(parts) == 1:
         return parts[0]
-    if len({(part.inputs.shape[1:], part.inputs.dtype, part.targets.dtype) for part in parts}) > 1:
-        raise InputError(f"{files[0].parent}: its files hold samples of different shapes or types")
-    joined = (np.concatenate([getattr(part, name) for part in parts]) for name in ("inputs", "targets"))
-    return Part(str(files[0].parent), *joined)
+    folder = str(files[0].parent)
+    return together(parts, folder, f"{folder}: its files hold samples of different shapes or types")

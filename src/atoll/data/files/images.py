@@ -11,7 +11,7 @@ from atoll.data.dataset import Dataset
 from atoll.data.files.folders import listed, require_root
 from atoll.data.files.join import PIXEL_SCALE
 from atoll.data.files.sample_files import decode_picture
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, refusing
 from atoll.support.limits import Positive
 from atoll.support.untrusted import read_bytes
 from atoll.support.wording import natural
@@ -109,7 +109,8 @@ def _read_all(tree: Tree, side: int | None) -> npt.NDArray[np.uint8]:
     """Return all images as [n, channels, height, width]."""
     pictures: list[npt.NDArray[Any]] = []
     for file, _ in tree:
-        picture = _read(file, side)
+        with refusing(f"{file}: cannot be read as an image", Exception):  # bad bytes may raise anything in Pillow
+            picture = decode_picture(read_bytes(file), side)
         if pictures and picture.shape[:2] != pictures[0].shape[:2]:
             height, width = pictures[0].shape[:2]
             raise InputError(f"{file}: its size differs from the first image's, {width} x {height}; set data.side")
@@ -120,11 +121,3 @@ def _read_all(tree: Tree, side: int | None) -> npt.NDArray[np.uint8]:
         stacked = np.stack([np.broadcast_to(p.reshape(*p.shape[:2], -1), (*p.shape[:2], 3)) for p in pictures])
         return np.ascontiguousarray(np.moveaxis(stacked, 3, 1))
     return np.stack(pictures)[:, None]
-
-
-def _read(file: Path, side: int | None) -> npt.NDArray[Any]:
-    try:
-        return decode_picture(read_bytes(file), side)
-    except Exception as error:  # bad bytes may raise anything in Pillow
-        told = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise InputError(f"{file}: cannot be read as an image ({told})") from error

@@ -124,6 +124,17 @@ def join(
     )
 
 
+def together(parts: Sequence[Part], source: str, fault: str) -> Part:
+    """Return several parts as one.
+
+    Raises:
+        InputError: with this `fault`, if their shapes or types differ.
+    """
+    if len({(part.inputs.shape[1:], part.inputs.dtype, part.targets.dtype) for part in parts}) > 1:
+        raise InputError(fault)
+    return Part(source, *_concatenate(parts))
+
+
 def _hold_out(name: str, clients: Sequence[Part], every: int) -> tuple[list[Part], list[tuple[int, Part]]]:
     """Return each client's training samples, and what is held out from those with at least `every` samples."""
     if every < 2:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from atoll.data.dataset import Dataset
 from atoll.data.files.folders import listed, require_root
-from atoll.data.files.join import Part, join, make_part
+from atoll.data.files.join import Part, join, make_part, together
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive
 from atoll.support.untrusted import parse_json, read_bytes
@@ -41,11 +41,15 @@ def read_leaf(root: str | None = None, side: Positive | None = None, test_every:
     if not trains:
         raise InputError(f"data.root = '{base}': holds no .json files, neither directly nor in train and test")
     names = sorted(trains, key=natural)
+    is_common, fault = (
+        bool(tests) and not set(tests) & set(trains),
+        "the test users' samples differ in shape or type; all must be alike",
+    )
     made = join(
         name=base.resolve().stem,
         clients=[trains[name] for name in names],
         tests=[tests.get(name) for name in names],
-        common_test=_together(tests) if tests and not set(tests) & set(trains) else None,
+        common_test=together(list(tests.values()), "the test users", fault) if is_common else None,
         classes=len(LETTERS) + 1 if next(iter(trains.values())).inputs.dtype == np.uint8 else None,
         scale=1.0,
         test_every=test_every,
@@ -120,12 +124,3 @@ def _numbers(source: str, values: Any) -> npt.NDArray[Any]:
 def _code(letter: str) -> int:
     place = LETTERS.find(letter)
     return len(LETTERS) if place < 0 else place
-
-
-def _together(parts: dict[str, Part]) -> Part:
-    several = list(parts.values())
-    try:
-        joined = (np.concatenate([getattr(part, name) for part in several]) for name in ("inputs", "targets"))
-        return Part("the test users", *joined)
-    except ValueError as error:
-        raise InputError("the test users' inputs differ in shape; all must have the same") from error

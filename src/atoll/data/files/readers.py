@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, refusing
 from atoll.support.untrusted import read_bytes
 
 MOST_BYTES = 2**28
@@ -65,10 +65,8 @@ def read_cifar(path: str | Path, classes: int = 10) -> tuple[npt.NDArray[np.uint
 
 def _read_bytes(path: Path) -> bytes:
     """Read a file, unpacked if it is gzipped, whatever its name: browsers unpack files but keep their names."""
-    try:
+    with refusing(f"{path} cannot be read", hint=f": {_REMEDY}"):
         content = read_bytes(path, most=MOST_BYTES)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror or error}): {_REMEDY}") from error
     if content.startswith(b"\x1f\x8b"):
         try:
             with gzip.open(io.BytesIO(content)) as file:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, refusing
 from atoll.support.numpy_files import names_in_npz, read_npy, read_npz, require_no_bomb
 from atoll.support.parquet import column_names, read_parquet
 
@@ -35,7 +35,8 @@ def open_table(path: Path) -> Table:
 
 def open_arrays(files: Sequence[Path], prefixes: Sequence[str]) -> Table:
     """Return .npy files as columns named after them, without prefixes such as ``train_``."""
-    return {_strip(file.stem, prefixes): partial(_load, file) for file in files}
+    bare = {file: next((mark for mark in prefixes if file.stem.startswith(mark)), "") for file in files}
+    return {file.stem.removeprefix(mark): partial(_load, file) for file, mark in bare.items()}
 
 
 def read_samples(
@@ -74,38 +75,27 @@ def _column(table: Table, source: str, name: str | None, known: Sequence[str], w
     return table[chosen]()
 
 
-def _strip(name: str, prefixes: Sequence[str]) -> str:
-    return next((name[len(prefix) :] for prefix in prefixes if name.startswith(prefix)), name)
-
-
 def _open_npz(path: Path) -> Table:
-    try:
+    with refusing(f"{path}: cannot be read", ValueError):
         names = names_in_npz(path)
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
     return {name: partial(_load, path, name) for name in names}
 
 
 def _load(path: Path, name: str | None = None) -> Array:
-    try:
+    with refusing(f"{path}: cannot be read", ValueError):
         return read_npy(path) if name is None else read_npz(path, [name])[name]
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
 
 
 def _open_parquet(path: Path) -> Table:
     import pyarrow
 
-    try:
+    told, kinds = f"{path}: cannot be read", (ValueError, pyarrow.ArrowException)
+    with refusing(told, *kinds):
         names = column_names(path)
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
-        raise _unreadable(path, error) from error
 
     def read(name: str) -> Array:
-        try:
+        with refusing(told, *kinds):
             column = read_parquet(path, [name]).column(name)
-        except (OSError, ValueError, pyarrow.ArrowException) as error:
-            raise _unreadable(path, error) from error
         return _dense(column.combine_chunks(), f"{path}: column {name!r}")
 
     return {name: partial(read, name) for name in names}
@@ -162,11 +152,9 @@ def _decode(images: Array, source: str) -> Array:
     for row, content in enumerate(images):
         if not isinstance(content, bytes):
             raise InputError(f"{source}: its inputs must be numbers, lists of numbers or images, not {content!r:.40}")
-        try:
+        with refusing(f"{source}: row {row} cannot be read as an image", Exception):  # Pillow may raise anything
             decoded.append(decode_picture(content))
             require_no_bomb(len(decoded) * decoded[0].nbytes, packed)
-        except Exception as error:  # bad bytes may raise anything in Pillow
-            raise InputError(f"{source}: row {row} cannot be read as an image ({error})") from error
         if decoded[row].shape != decoded[0].shape:
             shapes = f"{list(decoded[0].shape)} and {list(decoded[row].shape)}"
             raise InputError(f"{source}: its images have different shapes ({shapes}); all must have one size")
@@ -188,8 +176,3 @@ def decode_picture(content: bytes, side: int | None = None) -> Array:
             raise ValueError(f"{image.width} x {image.height} pixels are more than {MOST_PIXELS}")
         plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
         return np.asarray(plain if side is None else plain.resize((side, side)))
-
-
-def _unreadable(path: Path, error: Exception) -> InputError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return InputError(f"{path}: cannot be read ({' '.join(reason.split())})")

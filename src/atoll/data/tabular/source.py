@@ -108,7 +108,8 @@ def open_source(root: str | None, keep: Collection[str] = ()) -> TableSource:
         raise InputError(f"data.root = '{base}' {state}: {told}")
     splits = _splits_of(files, base)
     texts = CsvFiles([file for file in files if file.suffix in CSV], keep)
-    opened = {file: texts.open(file) if file.suffix in CSV else _open(file) for file in files}
+    readers = {**dict.fromkeys(CSV, texts.open), **dict.fromkeys(ARROW, open_arrow), PARQUET: open_parquet}
+    opened = {file: readers[file.suffix](file) for file in files}
     schema = opened[files[0]][0]
     for file, (own, _) in opened.items():
         if own.names != schema.names or own.types != schema.types:
@@ -164,10 +165,6 @@ def _told(stem: str) -> Split | None:
     """Return the split in a name such as ``cifar-train-00000-of-00002``."""
     words = stem.lower().replace("_", "-").replace(".", "-").split("-")
     return next((SPLITS[word] for word in words if word in SPLITS), None)
-
-
-def _open(file: Path) -> "tuple[pa.Schema, Reads]":
-    return open_parquet(file) if file.suffix == PARQUET else open_arrow(file)
 
 
 def _is_pickled(column: Any) -> bool:

@@ -6,6 +6,7 @@ import ssl
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from atoll.fleet.flower.guard import FORGET, HEADER, OPEN
@@ -170,7 +171,9 @@ def is_task_lost(error: Exception) -> bool:
 
 
 def status_of_nodes(configuration: FleetConfiguration) -> list[dict[str, Any]]:
-    """Return each node's name, clients, status (online, offline, registered, unknown) and its last change (UTC).
+    """Return each node's name, clients, status (online, offline, registered, unknown), its last change, and last sign.
+
+    Times are UTC. Nodes give a sign of life every 20 s; one that is offline was last seen when it changed.
 
     Raises:
         InputError: the server is not running.
@@ -187,8 +190,15 @@ def status_of_nodes(configuration: FleetConfiguration) -> list[dict[str, Any]]:
 
 
 def _row_of(node: RegisteredNode, info: "NodeInfo | None") -> dict[str, Any]:
+    from flwr.common.constant import HEARTBEAT_PATIENCE
+
     status = "unknown" if info is None else info.status
-    since = None
+    since = seen = None
     if info is not None:
         since = {"online": info.last_activated_at, "offline": info.last_deactivated_at}.get(status, info.registered_at)
-    return {"node": node.name, "clients": list(node.clients), "status": status, "since": since or None}
+        seen = since if status == "offline" else None
+        if status == "online":
+            beat = info.online_until - HEARTBEAT_PATIENCE * info.heartbeat_interval
+            seen = datetime.fromtimestamp(beat, UTC).isoformat(timespec="seconds")
+    row = {"node": node.name, "clients": list(node.clients), "status": status}
+    return row | {"since": since or None, "last_seen": seen or None}

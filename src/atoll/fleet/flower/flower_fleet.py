@@ -17,10 +17,11 @@ from atoll.fleet.flower.receiving import PendingCall, PendingTask, lose, receive
 from atoll.fleet.flower.superlink import Superlink
 from atoll.fleet.flower.wire import beating, insist, is_transient, make_task, pack
 from atoll.fleet.folder.configuration import FleetConfiguration, RegisteredNode, read_fleet
+from atoll.fleet.folder.renewal import Renewal
 from atoll.support.errors import RunError
 
 POLL_SECONDS = 0.2
-_BEAT_SECONDS = 10.0
+_BEAT_SECONDS, _RENEWAL_SECONDS = 10.0, 3600.0
 # How long a call waits for a superlink that is away.
 _PATIENCE = 60.0
 # How often a task is sent to a node whose answer is lost with a superlink; the node works on it once.
@@ -43,7 +44,7 @@ class FlowerFleet:
     def __init__(self, configuration: FleetConfiguration, tell: Callable[[str], None] = lambda _: None) -> None:
         """Use this fleet; nothing is started. `tell` receives messages for the operator."""
         self.configuration = configuration
-        self.superlink = Superlink(configuration, tell)
+        self.superlink, self._tell = Superlink(configuration, tell), tell
         self._most = configuration.max_mib * 2**20
         self._properties = {node.name: _properties_of(node) for node in configuration.nodes}
         self._names = dict[int, str]()
@@ -58,7 +59,9 @@ class FlowerFleet:
             InputError: a certificate has expired, or the port is in use.
             RunError: the superlink does not start.
         """
+        renewal = Renewal(self.configuration.folder, self._tell)
         with contextlib.ExitStack() as held:
+            renewal()
             held.enter_context(self.superlink)
             until = time.monotonic() + _PATIENCE  # it may die immediately, and is restarted
             with self._told():
@@ -66,6 +69,7 @@ class FlowerFleet:
                 self.superlink.open()
             held.callback(self._end_task)
             held.enter_context(beating(self._beat, _BEAT_SECONDS))
+            held.enter_context(beating(renewal, _RENEWAL_SECONDS))
             self._held = held.pop_all()
         return self
 

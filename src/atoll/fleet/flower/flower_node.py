@@ -45,6 +45,7 @@ Answer = Callable[[str, bytes], bytes]
 """Maps a task's name and payload to a reply; if it raises, the server only learns that it failed."""
 
 _POLL_SECONDS = 0.2
+_JITTER = random.Random()
 _IDLE_SECONDS = 1.0
 # The server uploads a message's parts right after it; after this long it must have died.
 _SENDING_SECONDS = 60.0
@@ -144,7 +145,7 @@ def _answer_for_ever(
 
 def _pause(idle: float) -> float:
     """Return the jittered time before the next request; the superlink itself lets callers wait."""
-    return (_POLL_SECONDS if idle < 30 else _IDLE_SECONDS) * random.uniform(0.8, 1.2)
+    return (_POLL_SECONDS if idle < 30 else _IDLE_SECONDS) * _JITTER.uniform(0.8, 1.2)
 
 
 def _receive(link: PresenceLink) -> "Message | None":

@@ -5,12 +5,16 @@ the parent process is killed.
 """
 
 import argparse
+import asyncio
+import contextlib
 import logging
 import os
 import resource
+import ssl
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,8 @@ from atoll.fleet.flower.call_ledger import FlowerLedger, compact
 from atoll.fleet.flower.connections import Connections
 from atoll.fleet.flower.guard import Guard
 
+LOOK_SECONDS = 1.0
+"""How often the superlink looks for a renewed certificate."""
 UNREADABLE = 78
 """The exit status if the database is damaged, or a newer Flower's."""
 
@@ -50,6 +56,23 @@ def _opened(folder: Path, host: str, port: int, database: Path) -> tuple[Any, Fl
             raise
         traceback.print_exc()
         os._exit(UNREADABLE)
+
+
+def _renewing(config: Any, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+    """Return the TLS context; new connections get a renewed certificate as soon as it and its key are in the folder."""
+    context, files = make(), (config.ssl_certfile, config.ssl_keyfile)
+    loop = asyncio.get_running_loop()
+
+    def look(before: list[int]) -> None:
+        with contextlib.suppress(ssl.SSLError, OSError):  # one of them may still be the old one's
+            if (now := [os.stat(file).st_mtime_ns for file in files]) != before:
+                ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(*files)
+                context.load_cert_chain(*files)
+                before = now
+        loop.call_later(LOOK_SECONDS, look, before)
+
+    look([])
+    return context
 
 
 def main() -> None:
@@ -89,6 +112,7 @@ def main() -> None:
         timeout_keep_alive=75,  # rejected callers are cut off immediately
         ssl_certfile=given.folder / "server.pem",
         ssl_keyfile=str(given.folder / "server.key"),
+        ssl_context_factory=_renewing,
         log_level="warning",
         access_log=False,
         server_header=False,

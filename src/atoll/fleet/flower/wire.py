@@ -28,6 +28,7 @@ FAILED, TOO_LARGE = 2, 1001  # the first one is set by Flower
 """Why a node sends no reply: its handler raised an error, or the reply is too large."""
 
 # A message, its content, and its two records.
+_BEAT_AGAIN_SECONDS = 1.0
 PARTS_OF_A_TASK = 4
 BROKEN = 500
 """Flower's answer if its database cannot be written, among other failures."""
@@ -258,15 +259,18 @@ def insist(
 
 @contextlib.contextmanager
 def beating(beat: Callable[[], object], seconds: float) -> Iterator[None]:
-    """Call `beat` periodically in another thread, even while the other side is away."""
+    """Call `beat` periodically in another thread, and soon again while the other side is away."""
     import threading
 
     is_over = threading.Event()
 
     def run() -> None:
-        while not is_over.wait(seconds):
+        pause = seconds
+        while not is_over.wait(pause):
+            pause = min(seconds, _BEAT_AGAIN_SECONDS)
             with contextlib.suppress(Exception):  # calls in the main thread meet the same failure and report it
                 beat()
+                pause = seconds
 
     thread = threading.Thread(target=run, name="heartbeat", daemon=True)
     thread.start()

@@ -170,15 +170,16 @@ def require_valid(path: Path) -> bytes:
     return content
 
 
-def valid_until(path: Path) -> datetime:
-    """Return when a certificate expires.
+def validity(path: Path) -> tuple[datetime, datetime]:
+    """Return from when to when a certificate is valid.
 
     Raises:
         InputError: as in `require_valid`.
     """
     from cryptography import x509
 
-    return x509.load_pem_x509_certificate(require_valid(path)).not_valid_after_utc
+    certificate = x509.load_pem_x509_certificate(require_valid(path))
+    return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
 
 def _new_key() -> "ec.EllipticCurvePrivateKey":

@@ -68,7 +68,7 @@ class ClientLedger(_Strict):
 
 
 def charge(
-    store: Store, client: int, budget: WorkBudget, cost: Cost | None = None, pure: float = 0.0, begun: bool = False
+    store: Store, client: int, budget: WorkBudget, cost: Cost | None = None, pure: float = 0.0, least: int = 0
 ) -> ClientLedger:
     """Charge a client for what is about to be revealed; store and return its ledger.
 
@@ -78,13 +78,13 @@ def charge(
         budget: the client's privacy budget.
         cost: of a release; None: no release.
         pure: additional pure epsilon.
-        begun: whether the client must have been charged before.
+        least: how often the client has been charged before, at least, as its tally knows.
 
     Raises:
         Refused: the budget would be exceeded, or the ledger is missing, damaged or outdated.
     """
     with _ALONE:
-        after = read_ledger(store, client, begun).plus(cost, pure)
+        after = read_ledger(store, client, least).plus(cost, pure)
         most = budget.epsilon
         if most is not None and (spent := after.epsilon(budget.delta)) > most:
             raise Refused("over_budget", f"client {client}'s epsilon would be {spent:.4g}, above {most:g}")
@@ -93,11 +93,11 @@ def charge(
     return after
 
 
-def read_ledger(store: Store, client: int, begun: bool = False) -> ClientLedger:
+def read_ledger(store: Store, client: int, least: int = 0) -> ClientLedger:
     """Return what a client has spent so far.
 
     Raises:
-        Refused: the ledger is missing, damaged, or older than its seal.
+        Refused: the ledger is missing, damaged, or older than its seal or its tally.
     """
     kept, seal = store.get(_key(client)), store.get(_seal(client))
     try:
@@ -106,8 +106,9 @@ def read_ledger(store: Store, client: int, begun: bool = False) -> ClientLedger:
     except ValidationError:
         raise _unknown(client, "is damaged") from None
     # The ledger is written before the seal, so after a kill it may be one ahead.
-    if ledger.charged not in (sealed, sealed + 1) or (begun and not ledger.charged):
-        raise _unknown(client, f"is gone, or older than its seal: it was charged {ledger.charged} times, of {sealed}")
+    if ledger.charged not in (sealed, sealed + 1) or ledger.charged < least:
+        known = max(sealed, least)
+        raise _unknown(client, f"is gone, or an older copy: it was charged {ledger.charged} times, of {known}")
     return ledger
 
 

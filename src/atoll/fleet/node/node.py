@@ -168,7 +168,8 @@ def open_site(
         folder: holds the client's samples (`read_shard`); several clients have one folder each, ``client-NUMBER``.
         client: the client's number in the experiment, or several.
         reporting: what it reports about them; None: the number of samples.
-        budget: limits on its work; without a limit on losses, those of `work_count.RUNS` whole runs.
+        budget: limits on its work; without one on losses, or on trainings beside private reports, that of
+            `work_count.RUNS` whole runs.
         identity: its identity toward other nodes, for secure sums.
 
     Raises:
@@ -204,7 +205,7 @@ def open_site(
         device=device,
         reporting=reporting,
         measures=measures,
-        budget=_limit(budget or WorkBudget(), RUNS * settings.rounds * measures, local, reporting),
+        budget=_limit(budget or WorkBudget(), RUNS * settings.rounds, measures, local, reporting),
         counted_as=agreement.digest,
         cost=None if local is None else Cost((local.noise,), local.adjacency),
         chooses=Choosing(local, measures) if local is not None and measures else None,
@@ -222,10 +223,12 @@ def _read_shards(settings: Settings, folder: Path, client: int | Sequence[int]) 
     return {each: read_shard(settings, own) for each, own in zip(clients, folders, strict=True)}
 
 
-def _limit(budget: WorkBudget, losses: int, local: Mechanism | None, reporting: Reporting) -> WorkBudget:
-    """Return the budget with limits on losses and on epsilon."""
+def _limit(budget: WorkBudget, rounds: int, measures: int, local: Mechanism | None, reporting: Reporting) -> WorkBudget:
+    """Return the budget with limits on losses and on epsilon, and on trainings where only reports are private."""
     if budget.losses is None:
-        budget = replace(budget, losses=losses)
+        budget = replace(budget, losses=rounds * measures)
+    if budget.trainings is None and local is None and (reporting.epsilon or reporting.hidden):
+        budget = replace(budget, trainings=rounds)  # models say more about the classes with every training
     exactly = reporting.class_counts and reporting.epsilon is None and reporting.hidden is None
     return with_epsilon(budget, local, exactly)
 

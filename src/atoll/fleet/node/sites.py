@@ -137,12 +137,11 @@ class Sites:
         """Return the node of a run with the server's allowed changes."""
         if not offer.changed:
             return self._open(offer.own)
-        node = self._open(change(offer.own, told, offer.changed))
-        budget = node.budget
+        node, own = self._open(change(offer.own, told, offer.changed)), self._open(offer.own)
+        budget = own.budget
         if self._budget.losses is None:
             budget = replace(budget, losses=RUNS * offer.own.rounds * node.measures)
-        counted_as = self._open(offer.own).agreement.digest
-        return replace(node, budget=budget, counted_as=counted_as, told=show(told, offer.changed))
+        return replace(node, budget=budget, counted_as=own.agreement.digest, told=show(told, offer.changed))
 
     def _open(self, settings: Settings) -> Node:
         if settings is self._runs[0] and self._first is not None:

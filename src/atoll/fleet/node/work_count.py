@@ -8,7 +8,7 @@ from atoll.fleet.agreed.messages import Count
 from atoll.fleet.node.store import Store
 
 RUNS = 3
-"""Without a limit by the owner, losses are answered for this many whole runs."""
+"""Without a limit by the owner, losses, and trainings beside private reports, are answered for so many whole runs."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,14 @@ class Tally(BaseModel):
         trainings: number of trainings.
         losses: number of models measured.
         descriptions: number of descriptions sent.
+        charged: how often the client's privacy ledger had been charged by then, so that no older one is taken for it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     trainings: Count = 0
     losses: Count = 0
     descriptions: Count = 0
+    charged: Count = 0
 
     def plus(self, trainings: int = 0, losses: int = 0, descriptions: int = 0) -> "Tally":
         """Return the tally increased by these numbers."""
@@ -48,6 +50,7 @@ class Tally(BaseModel):
             trainings=self.trainings + trainings,
             losses=self.losses + losses,
             descriptions=self.descriptions + descriptions,
+            charged=self.charged,
         )
 
     def why_over(self, budget: WorkBudget) -> str:

@@ -43,7 +43,8 @@ def count(site: Node, store: Store, client: int, cost: Cost | None = None, **mor
     if why := after.why_over(site.budget):
         raise Refused("over_budget", f"client {client}'s {why}")
     if cost is not None:
-        ledger = charge(store, client, site.budget, cost, begun=bool(before.trainings or before.losses))
+        ledger = charge(store, client, site.budget, cost, least=before.charged)
+        after = after.model_copy(update={"charged": ledger.charged})
         spent = f"; epsilon so far: {ledger.epsilon(site.budget.delta):.4g}"
         spent += "" if site.budget.epsilon is None else f" of at most {site.budget.epsilon:g}"
     write_tally(store, client, site.counted_as, after)

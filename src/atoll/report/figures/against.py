@@ -13,9 +13,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from atoll.report.figures.style import STYLE, WIDTH_INCHES, add_legend, line_styles, new_figure, title_and_factor
+from atoll.report.reading.groups import differences_of, settings_of
 from atoll.report.reading.records import is_number
 from atoll.report.reading.runs import Run
-from atoll.runs.fingerprint import flatten
 from atoll.support.errors import InputError
 
 _MEASURED = ("ari", "test_accuracy", "test_loss")
@@ -73,22 +73,14 @@ def _lines(runs: Sequence[Run], setting: str) -> dict[str, Points]:
     groups = defaultdict[str, Points](dict)
     settings: dict[str, dict[str, Any]] = {}
     for run in runs:
-        flat = flatten(run.config)
-        value = flat.pop(setting, None)
+        others = settings_of(run)
+        value = others.pop(setting, None)
         if not run.finished or not is_number(value):
             continue
-        others = {name: each for name, each in flat.items() if name not in ("seed", "label")}
         key = json.dumps(others, sort_keys=True, default=str)
         settings[key] = others
         groups[key].setdefault(float(value), []).append(run)
-    return dict(zip(_labels(list(settings.values())), groups.values(), strict=True))
-
-
-def _labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what distinguishes groups of settings, as ``identity = response``."""
-    names = sorted({name for each in settings for name in each})
-    apart = [name for name in names if len({str(each.get(name)) for each in settings}) > 1]
-    return [", ".join(f"{name.split('.')[-1]} = {each.get(name, 'unset')}" for name in apart) for each in settings]
+    return dict(zip(differences_of(list(settings.values())), groups.values(), strict=True))
 
 
 def _ends(run: Run, column: str) -> bool:

@@ -26,24 +26,15 @@ MAX_CLIENTS = 60
 MANY_BARS = 2000  # beyond this an SVG holds the bars as an image, so that browsers still open it quickly
 
 
-def plot_shares(class_counts: ArrayLike, title: str = "") -> Figure:
+def draw_shares(ax: Axes, class_counts: ArrayLike, title: str = "") -> None:
     """Draw the share of each class in each client's samples as a heatmap, clients across and classes down.
 
     `class_counts` is [clients, classes], whole numbers. Of more than 60 clients, 60 at even spacing are
     drawn, and the title says so. Raises InputError unless there is at least one client and one class.
     """
     counts = _as_table(class_counts, "class_counts", "clients")
-    with mpl.rc_context(STYLE):
-        figure = new_figure(WIDTH_INCHES, _heatmap_inches(counts.shape[1]) + 0.9)
-        draw_shares(figure.subplots(), counts, title)
-    return figure
-
-
-def draw_shares(ax: Axes, class_counts: ArrayLike, title: str = "") -> None:
-    """Draw the class shares of clients into given axes, as `plot_shares` does."""
-    counts = _as_table(class_counts, "class_counts", "clients")
     clients = len(counts)
-    drawn = np.linspace(0, clients - 1, min(clients, MAX_CLIENTS)).round().astype(np.int64)
+    drawn = evenly(clients, MAX_CLIENTS)
     if clients > MAX_CLIENTS:
         title = f"{title} ({MAX_CLIENTS} of {clients:,} clients)".strip()
     shares = counts[drawn] / np.maximum(counts[drawn].sum(axis=1, keepdims=True), 1)
@@ -217,6 +208,15 @@ def _add_colorbar(image: AxesImage, label: str) -> None:
     assert figure is not None, "an image is drawn into axes, which have a figure"
     bar = figure.colorbar(image, ax=image.axes, label=label, pad=0.02, format=PercentFormatter(1.0, decimals=None))
     strip_frame(bar.ax)
+
+
+def evenly(count: int, most: int) -> Ids:
+    """Return at most `most` indices below `count`, evenly spaced, the first and the last among them.
+
+    >>> evenly(5, 3)
+    array([0, 2, 4])
+    """
+    return np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)
 
 
 def index_ticks(count: int, most: int) -> list[int]:

@@ -9,16 +9,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from atoll.report.figures.before_training import MAX_CLIENTS, draw_shares
+from atoll.report.figures.before_training import MAX_CLIENTS, draw_shares, evenly
 from atoll.report.figures.style import BLUE, STYLE, WIDTH_INCHES, new_figure, strip_frame
 from atoll.report.reading.units import format_count
-from atoll.support.arrays import Floats, Ids
+from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
-
-
-def drawn_clients(clients: int) -> Ids:
-    """Return which of this many clients are drawn: all, or 60 at even spacing."""
-    return np.linspace(0, clients - 1, min(clients, MAX_CLIENTS)).round().astype(np.int64)
 
 
 def plot_holdings(
@@ -32,7 +27,7 @@ def plot_holdings(
 
     Args:
         class_counts: samples by class, [clients, classes].
-        features: mean features of the clients that `drawn_clients` gives, [drawn, features], centred at 0.
+        features: mean features of the clients drawn, `evenly` of at most 60, [drawn, features], centred at 0.
         names: names of the features.
         title: title of the figure.
         classes: names of the classes; by default their numbers.
@@ -41,7 +36,7 @@ def plot_holdings(
         InputError: the features have another shape.
     """
     counts, means = np.asarray(class_counts, np.float64), np.asarray(features, np.float64)
-    drawn = drawn_clients(len(counts))
+    drawn = evenly(len(counts), MAX_CLIENTS)
     if means.shape != (len(drawn), len(names)) or not means.size:
         raise InputError(f"features: must be [{len(drawn)} clients, {len(names)} names], not {list(means.shape)}")
     heights = [1.1, float(np.clip(0.2 * counts.shape[1], 1, 3.5)), float(np.clip(0.2 * len(names), 1, 4.5))]

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from atoll.report.figures.before_training import evenly
 from atoll.report.page.compared import name_of
 from atoll.report.page.key_numbers import RunPool
 from atoll.report.reading.runs import Run
@@ -22,7 +23,6 @@ def clients(run: Run, pool: RunPool) -> list[dict[str, Any]]:
 def _curve(run: Run, column: str, values: Floats, pool: RunPool) -> dict[str, Any]:
     title, mean = column_title(column), float(values.mean())
     low, middle, high = (show_number(column, float(each)) for each in (values[0], mean, values[-1]))
-    picked = np.unique(np.linspace(0, len(values) - 1, MAX_POINTS).round().astype(np.int64))
     return {
         "kind": "clients",
         "title": f"{title}, by client",
@@ -32,5 +32,5 @@ def _curve(run: Run, column: str, values: Floats, pool: RunPool) -> dict[str, An
         "column": title,
         "share": is_share(column),
         "mean": mean,
-        "values": pool.put(values[picked]),
+        "values": pool.put(values[evenly(len(values), MAX_POINTS)]),
     }

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from atoll.report.figures.assignments import Assignments, read_assignments
-from atoll.report.figures.before_training import MAX_CLIENTS
+from atoll.report.figures.before_training import MAX_CLIENTS, evenly
 from atoll.report.figures.network_map import MARKERS, cluster_styles
 from atoll.report.figures.style import PALETTE
 from atoll.report.page.client_table import clients
@@ -128,7 +128,7 @@ def _identity(run: Run, pool: RunPool) -> list[Figure]:
     counts = _last_counts(found, pool)
     if found.groups * found.models > MAX_BANDS or len(found.rounds) < 2:
         return [counts]
-    picked = _evenly(len(found.rounds), MAX_ROWS)
+    picked = evenly(len(found.rounds), MAX_ROWS)
     bands: Figure = {
         "kind": "bands",
         "title": "Clients by the model they take, over rounds",
@@ -168,7 +168,7 @@ def _cluster_accuracy(run: Run, pool: RunPool) -> Figure | None:
         values[index, : len(table)] = [np.nan if v is None or not isinstance(v, int | float) else v for v in table]
     if not np.isfinite(values).any():
         return None
-    picked = _evenly(len(rows), 2 * MAX_ROWS)
+    picked = evenly(len(rows), 2 * MAX_ROWS)
     ends = ", ".join(f"model {m} {100 * v:.1f} %" for m, v in enumerate(values[-1]) if np.isfinite(v))
     return {
         "kind": "models",
@@ -185,7 +185,7 @@ def _map(scene: Scene, pool: RunPool) -> Figure | None:
     if scene.clients_xy is None or scene.aggregators_xy is None:
         return None
     clients, aggregators = scene.clients_xy, scene.aggregators_xy
-    picked = _evenly(len(clients), MAX_POINTS)
+    picked = evenly(len(clients), MAX_POINTS)
     colors, markers = cluster_styles(aggregators)
     sizes = np.bincount(scene.labels[scene.labels >= 0], minlength=len(aggregators))
     empty = int((sizes == 0).sum())
@@ -225,7 +225,7 @@ def _clusters(scene: Scene, pool: RunPool) -> Figure | None:
 
 def _shares(scene: Scene, pool: RunPool) -> Figure:
     clients, classes = scene.counts.shape
-    picked = _evenly(clients, MAX_CLIENTS)
+    picked = evenly(clients, MAX_CLIENTS)
     counts = scene.counts[picked]
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     most = float(np.median(shares.max(axis=1)))
@@ -239,12 +239,3 @@ def _shares(scene: Scene, pool: RunPool) -> Figure:
         "clients": pool.put(picked),
         "shares": pool.put(shares.ravel()),
     }
-
-
-def _evenly(count: int, most: int) -> Ids:
-    """Return at most `most` indices below `count`, evenly spaced, the first and the last among them.
-
-    >>> _evenly(5, 3)
-    array([0, 2, 4])
-    """
-    return np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)

@@ -22,16 +22,9 @@ def privacy_tables(groups: Sequence[Group]) -> str:
 
 def _table(run: Run) -> str:
     try:
-        told = _read(run)
-        return "" if told is None else _made(run, told)
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):  # missing or damaged
+        return _made(run, read_json(run.folder / "summary.json", run.folder)["privacy"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):  # missing or damaged, or not private
         return ""
-
-
-def _read(run: Run) -> Mapping[str, Any] | None:
-    summary = read_json(run.folder / "summary.json", run.folder)
-    told = summary.get("privacy") if isinstance(summary, dict) else None
-    return told if isinstance(told, dict) else None
 
 
 def _made(run: Run, told: Mapping[str, Any]) -> str:
@@ -54,8 +47,5 @@ def _made(run: Run, told: Mapping[str, Any]) -> str:
 
 def _line(name: str, told: Mapping[str, Any]) -> list[Cell]:
     clients = f"{int(told['clients']):,}" if "clients" in told else ""
-    return [Cell(name), Cell(clients), Cell(f"{int(told['releases']):,}"), _epsilon(told)]
-
-
-def _epsilon(told: Mapping[str, Any]) -> Cell:
-    return Cell(DASH if told["epsilon"] is None else f"{float(told['epsilon']):.3f}")
+    epsilon = DASH if told["epsilon"] is None else f"{float(told['epsilon']):.3f}"
+    return [Cell(name), Cell(clients), Cell(f"{int(told['releases']):,}"), Cell(epsilon)]

@@ -87,6 +87,8 @@ def write_moments(values: Sequence[float], unit_of: UnitOf) -> str:
 
     >>> write_moments([60.0, 240.0], seconds), write_moments([7.0, 7.0], count), write_moments([], count)
     ('2.5 ± 2.1 min', '7', '–')
+    >>> write_moments([2.0504, 2.0604], plain)
+    '2.0554 ± 0.0071'
     """
     if not values:
         return DASH
@@ -95,6 +97,9 @@ def write_moments(values: Sequence[float], unit_of: UnitOf) -> str:
     text = f"{unit.factor * mean:{unit.value}}"
     if len(set(values)) > 1:
         deviation = f"{unit.factor * float(np.std(values, ddof=1)):{unit.deviation}}"
+        decimals = len(deviation.partition(".")[2])
+        if "e" not in text + deviation and decimals > len(text.partition(".")[2]):
+            text = f"{unit.factor * mean:,.{decimals}f}"
         text += f" ± {float(deviation):,.0f}" if "e+" in deviation else f" ± {deviation}"
     return f"{text} {unit.symbol}".rstrip()
 
@@ -124,6 +129,11 @@ def count(mean: float) -> Unit:
     return Unit(1, ",.0f" if mean == round(mean) or mean >= 100 else ".1f", ",.0f" if mean >= 1000 else ".1f")
 
 
+def plain(_: float) -> Unit:
+    """Return how a number without a unit is written."""
+    return Unit(1, ".4g", ".2g")
+
+
 def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Run], float], UnitOf]]:
     """Return the columns of results: title, a run's value, and its unit; metrics of clients as mean and worst."""
 
@@ -135,9 +145,6 @@ def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Run], float],
 
     def share(_: float) -> Unit:
         return Unit(100, ".2f", ".2f", "%")
-
-    def plain(_: float) -> Unit:
-        return Unit(1, ".4g", ".2g")
 
     recorded = dict.fromkeys(name for group in groups for run in group.runs for name in run.rows)
     probed = _without_spread([name for name in recorded if not is_built_in(name)])

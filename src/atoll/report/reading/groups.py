@@ -139,18 +139,27 @@ def _labels(groups: Sequence[Group]) -> list[str]:
     """Return labels with the settings in which groups differ, such as ``lr = 0.1``; for equal ones, their own."""
     if len(groups) == 1:
         return [groups[0].label]
-    flat = [_settings_of(group.runs[0].config) for group in groups]
-    names = sorted({name for each in flat for name in each})
-    apart = [name for name in names if len({str(each.get(name)) for each in flat}) > 1][:_MOST_NAMED]
-    endings = [", ".join(f"{name.rpartition('.')[2]} = {each.get(name, 'unset')}" for name in apart) for each in flat]
+    endings = differences_of([settings_of(group.runs[0]) for group in groups], _MOST_NAMED)
     if len(set(endings)) == len(groups):
         return [f"{group.label} ({ending})" for group, ending in zip(groups, endings, strict=True)]
     own = [group.runs[0].label for group in groups]
     return own if len(set(own)) == len(own) else [f"{label} ({number})" for number, label in enumerate(own, start=1)]
 
 
-def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in flatten(dict(config)).items() if name not in ("seed", "label")}
+def settings_of(run: Run) -> dict[str, Any]:
+    """Return a run's settings by dotted name, without seed and label."""
+    return {name: value for name, value in flatten(run.config).items() if name not in ("seed", "label")}
+
+
+def differences_of(settings: Sequence[Mapping[str, Any]], most: int | None = None) -> list[str]:
+    """Return what tells each of these settings from the others, such as ``lr = 0.1``, by at most this many names.
+
+    >>> differences_of([{"local.lr": 0.1, "local.steps": 5}, {"local.steps": 5}])
+    ['lr = 0.1', 'lr = unset']
+    """
+    names = sorted({name for each in settings for name in each})
+    apart = [name for name in names if len({str(each.get(name)) for each in settings}) > 1][:most]
+    return [", ".join(f"{name.rpartition('.')[2]} = {each.get(name, 'unset')}" for name in apart) for each in settings]
 
 
 def setting_of(run: Run) -> str:

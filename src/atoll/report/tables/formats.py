@@ -4,6 +4,7 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
@@ -43,35 +44,63 @@ _LATEX = {
 }
 
 
-def markdown_table(cells: Cells, texts: int) -> str:
-    """Return a table in Markdown: the first `texts` columns are left-aligned, the others right-aligned."""
-    header, *body = [[cell.replace("|", "\\|") for cell in line] for line in cells]
-    widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
-    rule = ["-" * width if index < texts else "-" * (width - 1) + ":" for index, width in enumerate(widths)]
-    lines = [
-        [cell.ljust(width) if index < texts else cell.rjust(width) for index, (cell, width) in enumerate(pairs)]
-        for pairs in (list(zip(line, widths, strict=True)) for line in (header, *body))
-    ]
-    return "".join(f"| {' | '.join(line)} |\n" for line in (lines[0], rule, *lines[1:]))
+@dataclass(frozen=True)
+class TextTable:
+    """A table of text.
 
-
-def latex_table(cells: Cells, texts: int, note: str = "") -> str:
-    r"""Return a table as a LaTeX ``tabular`` with the rules of booktabs, and the note as a comment above it.
-
-    >>> print(latex_table([["Run", "Best"], ["a_b", "50 %"]], 1))
-    \begin{tabular}{lr}
-    \toprule
-    Run & Best \\
-    \midrule
-    a\_b & 50 \% \\
-    \bottomrule
-    \end{tabular}
-    <BLANKLINE>
+    Attributes:
+        cells: its lines, the header first.
+        texts: how many columns, from the left, hold text; these are left-aligned, the others right-aligned.
+        note: what stands below it.
     """
-    header, *body = [" & ".join(map(_latex, line)) + r" \\" for line in cells]
-    columns = "".join("l" if index < texts else "r" for index in range(len(cells[0])))
-    lines = [*(f"% {line}" for line in note.splitlines()), rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header]
-    return "\n".join([*lines, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
+
+    cells: Cells
+    texts: int
+    note: str = ""
+
+    def as_markdown(self) -> str:
+        """Return it in Markdown, with aligned columns."""
+        header, *body = [[cell.replace("|", "\\|") for cell in line] for line in self.cells]
+        widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
+        rule = ["-" * width if index < self.texts else "-" * (width - 1) + ":" for index, width in enumerate(widths)]
+        pads = [str.ljust if index < self.texts else str.rjust for index in range(len(header))]
+        lines = [
+            [pad(cell, width) for pad, cell, width in zip(pads, line, widths, strict=True)]
+            for line in (header, rule, *body)
+        ]
+        table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        return f"{table}\n{self.note}\n" if self.note else table
+
+    def as_latex(self) -> str:
+        r"""Return it as a LaTeX ``tabular`` with the rules of booktabs, and the note as a comment above it.
+
+        >>> print(TextTable([["Run", "Best"], ["a_b", "50 %"]], 1).as_latex())
+        \begin{tabular}{lr}
+        \toprule
+        Run & Best \\
+        \midrule
+        a\_b & 50 \% \\
+        \bottomrule
+        \end{tabular}
+        <BLANKLINE>
+        """
+        header, *body = [" & ".join(map(_latex, line)) + r" \\" for line in self.cells]
+        columns = "".join("l" if index < self.texts else "r" for index in range(len(self.cells[0])))
+        notes = (f"% {line}" for line in self.note.splitlines())
+        lines = [*notes, rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header]
+        return "\n".join([*lines, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
+
+    def as_rich(self, title: str = "") -> Table:
+        """Return it for the terminal."""
+        header, *body = self.cells
+        table = Table(title=title or None, caption=self.note or None)
+        for index, name in enumerate(header):
+            # In a narrow terminal long labels wrap, since they may differ at the end only.
+            text = index < self.texts
+            table.add_column(Text(name), justify="left" if text else "right", overflow="fold" if text else "ellipsis")
+        for line in body:
+            table.add_row(*map(Text, line))  # Text, so that brackets in a label are not markup
+        return table
 
 
 def csv_table(records: Sequence[Mapping[str, Any]]) -> str:
@@ -82,19 +111,6 @@ def csv_table(records: Sequence[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(records)
     return text.getvalue()
-
-
-def rich_table(cells: Cells, texts: int, title: str = "", note: str = "") -> Table:
-    """Return a table for the terminal: the first `texts` columns are left-aligned, the others right-aligned."""
-    header, *body = cells
-    table = Table(title=title or None, caption=note or None)
-    for index, name in enumerate(header):
-        # In a narrow terminal long labels wrap, since they may differ at the end only.
-        text = index < texts
-        table.add_column(Text(name), justify="left" if text else "right", overflow="fold" if text else "ellipsis")
-    for line in body:
-        table.add_row(*map(Text, line))  # Text, so that brackets in a label are not markup
-    return table
 
 
 def upright(cells: Cells) -> Cells:

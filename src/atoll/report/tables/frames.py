@@ -12,7 +12,7 @@ from atoll.report.reading.runs import Run, find_runs, run_folders
 from atoll.report.tables.formats import csv_table
 from atoll.runs.fingerprint import flatten
 from atoll.schedules.schedule_files import read_schedule
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, refusing
 from atoll.support.extras import load_extra
 from atoll.support.untrusted import read_json
 
@@ -83,7 +83,7 @@ def _probes(run: Run) -> Columns:
 def _clients(run: Run) -> Columns:
     """Return the last metrics of single clients, by client number."""
     path = run.folder / "clients.json"
-    try:
+    with refusing(f"{path}: cannot be read", ValueError, KeyError, TypeError, AttributeError):
         told = read_json(path, run.folder) if path.exists() else {}
         found = {
             name: dict(zip(each["clients"], each["values"], strict=True))
@@ -91,11 +91,8 @@ def _clients(run: Run) -> Columns:
             if name.isidentifier() and isinstance(each, dict)
         }
         clients = sorted({client for each in found.values() for client in each})
-        good = all(isinstance(client, int) for client in clients)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
-    if not good:
-        raise InputError(f"{path}: cannot be read (clients are whole numbers)")
+        if not all(isinstance(client, int) for client in clients):
+            raise ValueError("clients are whole numbers")
     measured = {name: [each.get(client) for client in clients] for name, each in found.items()}
     return {"client": clients, **{name: [v if is_number(v) else None for v in each] for name, each in measured.items()}}
 

@@ -1,18 +1,16 @@
-"""Results over seeds as Markdown, LaTeX and comma-separated values, and for the terminal."""
+"""Results over seeds as tables of text and as comma-separated values."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.table import Table
-
 from atoll.report.reading.mean_curves import Band
 from atoll.report.reading.units import byte_unit, time_unit
-from atoll.report.tables.formats import DASH, csv_table, latex_table, markdown_table, rich_table, show_p, upright
+from atoll.report.tables.formats import DASH, TextTable, csv_table, show_p, upright
 from atoll.report.tables.run_tables import OWN_SECONDS, OWN_SECONDS_NOTE, Row
 from atoll.report.tables.spread import COSTS, USUAL, Difference, Spread
-from atoll.report.tables.writing import MAX_PROBED, as_rich, probes_as_rich, target_name
+from atoll.report.tables.writing import MAX_PROBED, narrow_table, probe_table, target_name
 from atoll.runs.columns import column_title, is_share
 from atoll.support.estimates import Estimate
 
@@ -21,24 +19,14 @@ _TITLES = {"train_loss": "Final loss", "test_accuracy": "Final accuracy", "ari":
 Column = tuple[str, float, int]  # title, factor from stored to shown values, digits after the point
 
 
-def final_as_markdown(spreads: Sequence[Spread], band: Band = "interval") -> str:
-    """Return final results over seeds as a Markdown table with aligned columns; unknown values are en dashes."""
-    return markdown_table(_final_cells(spreads, band), _texts(spreads)) + f"\n{final_note(spreads, band)}\n"
+def final_table(spreads: Sequence[Spread], band: Band = "interval", shown: Sequence[str] | None = None) -> TextTable:
+    """Return final results over seeds, or only the columns to be `shown`; unknown values are en dashes."""
+    return TextTable(_final_cells(spreads, band, shown), _texts(spreads), final_note(spreads, band))
 
 
-def final_as_latex(spreads: Sequence[Spread], band: Band = "interval") -> str:
-    """Return final results over seeds as a LaTeX table with booktabs' rules, the note as a comment."""
-    return latex_table(_final_cells(spreads, band), _texts(spreads), final_note(spreads, band))
-
-
-def targets_as_markdown(spreads: Sequence[Spread], band: Band = "interval") -> str:
-    """Return the costs of targets over seeds as a Markdown table, a line for each target and setting."""
-    return markdown_table(_target_cells(spreads, band), 1 + _texts(spreads)) + f"\n{targets_note(spreads, band)}\n"
-
-
-def targets_as_latex(spreads: Sequence[Spread], band: Band = "interval") -> str:
-    """Return the costs of targets over seeds as a LaTeX table, a line for each target and setting."""
-    return latex_table(_target_cells(spreads, band), 1 + _texts(spreads), targets_note(spreads, band))
+def target_table(spreads: Sequence[Spread], band: Band = "interval") -> TextTable:
+    """Return the costs of targets over seeds, a line for each target and setting."""
+    return TextTable(_target_cells(spreads, band), 1 + _texts(spreads), targets_note(spreads, band))
 
 
 def spread_as_csv(spreads: Sequence[Spread]) -> str:
@@ -46,21 +34,21 @@ def spread_as_csv(spreads: Sequence[Spread]) -> str:
     return csv_table([_record(spread) for spread in spreads])
 
 
-def tables_as_rich(rows: Sequence[Row], spreads: Sequence[Spread], band: Band = "interval") -> list[Table]:
+def narrow_tables(rows: Sequence[Row], spreads: Sequence[Spread], band: Band = "interval") -> list[TextTable]:
     """Return the tables for the terminal: results over seeds, or of single runs if no setting has several seeds."""
     if not spreads:
-        return [as_rich(rows), *([probes] if (probes := probes_as_rich(rows)) else [])]
+        return [narrow_table(rows), *([probes] if (probes := probe_table(rows)) else [])]
     many = len(probed := _probed(spreads)) > MAX_PROBED
     shown = [name for name in _shown(spreads) if not many or name not in probed]
-    tables = [rich_table(_final_cells(spreads, band, shown), _texts(spreads), note=final_note(spreads, band))]
+    tables = [final_table(spreads, band, shown)]
     if many:
         header, *lines = _final_cells(spreads, band, probed, whole=False)
         texts = _texts(spreads)
         cells = [["Over seeds", *header[texts + 1 :]]]
         cells += [[" ".join(filter(None, line[:texts])), *line[texts + 1 :]] for line in lines]
-        tables.append(rich_table(upright(cells), 1))
+        tables.append(TextTable(upright(cells), 1))
     if any(spread.targets for spread in spreads):
-        tables.append(rich_table(_target_cells(spreads, band), 1 + _texts(spreads), note=targets_note(spreads, band)))
+        tables.append(target_table(spreads, band))
     return tables
 
 

@@ -1,13 +1,11 @@
-"""Tables of results: plain values, Markdown, LaTeX, comma-separated values, and for the terminal."""
+"""Tables of results: plain values, text, and comma-separated values."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.table import Table
-
 from atoll.report.reading.units import format_bytes, format_seconds
-from atoll.report.tables.formats import DASH, csv_table, latex_table, markdown_table, rich_table, upright
+from atoll.report.tables.formats import DASH, TextTable, csv_table, upright
 from atoll.report.tables.run_tables import FIRST, OWN_SECONDS_NOTE, STABLE, Reached, Row
 from atoll.runs.columns import column_title, is_share
 
@@ -33,15 +31,9 @@ def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [{name: value for name, value in asdict(row).items() if name not in unused} for row in rows]
 
 
-def as_markdown(rows: Sequence[Row]) -> str:
-    """Return the rows as a Markdown table with aligned columns; unreached targets are en dashes."""
-    note = _note(rows, *_costs(rows))
-    return markdown_table(_cells(rows, *_costs(rows)), _texts(rows)) + (f"\n{note}\n" if note else "")
-
-
-def as_latex(rows: Sequence[Row]) -> str:
-    """Return the rows as a LaTeX table with booktabs' rules."""
-    return latex_table(_cells(rows, *_costs(rows)), _texts(rows), _note(rows, *_costs(rows)))
+def table_of(rows: Sequence[Row]) -> TextTable:
+    """Return the rows as a table for files; unreached targets are en dashes."""
+    return TextTable(_cells(rows, *_costs(rows)), _texts(rows), _note(rows, *_costs(rows)))
 
 
 def as_csv(rows: Sequence[Row]) -> str:
@@ -54,18 +46,18 @@ def as_csv(rows: Sequence[Row]) -> str:
     return csv_table(records)
 
 
-def as_rich(rows: Sequence[Row], title: str = "") -> Table:
+def narrow_table(rows: Sequence[Row]) -> TextTable:
     """Return the rows as a table for the terminal, with only the costs that compare the runs best.
 
-    Too many custom metrics are left to `probes_as_rich`.
+    Too many custom metrics are left to `probe_table`.
     """
     shown = _costs(rows)[: 2 if _by_time(rows) else 1]
     probed = _probed(rows) if len(_probed(rows)) <= MAX_PROBED else []
-    return rich_table(_cells(rows, *shown, probed=probed), _texts(rows), title, _note(rows, *shown))
+    return TextTable(_cells(rows, *shown, probed=probed), _texts(rows), _note(rows, *shown))
 
 
-def probes_as_rich(rows: Sequence[Row]) -> Table | None:
-    """Return the metrics that do not fit into `as_rich`, with runs on the longer side; None without any."""
+def probe_table(rows: Sequence[Row]) -> TextTable | None:
+    """Return the metrics that do not fit into `narrow_table`, with runs on the longer side; None without any."""
     probed = _probed(rows)
     if len(probed) <= MAX_PROBED:
         return None
@@ -74,7 +66,7 @@ def probes_as_rich(rows: Sequence[Row]) -> Table | None:
         [" ".join(filter(None, (row.panel, row.label))), *(show_number(name, row.final.get(name)) for name in probed)]
         for row in rows
     ]
-    return rich_table(upright([header, *lines]), 1)
+    return TextTable(upright([header, *lines]), 1)
 
 
 def _note(rows: Sequence[Row], *costs: str) -> str:

@@ -56,11 +56,7 @@ class Clusters:
         self.held, self.gamma, self.event_seconds = np.zeros((3, aggregators))
 
     def offer(self, client: int) -> Offer:
-        """Return each cluster as it would be with the client.
-
-        Raises:
-            InputError: if an event takes 0 seconds in an asynchronous pattern or with `Problem.seconds`.
-        """
+        """Return each cluster as it would be with the client."""
         samples = float(self._problem.sizes[client])
         held = self.held + samples
         sums = self._deviation_sums + samples * self._problem.deviations[client]

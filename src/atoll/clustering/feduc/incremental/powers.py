@@ -25,14 +25,8 @@ def residuals_of_short_runs(
 
     The last, unfinished aggregation of a real R counts ``(1 - z^f) / (1 - z)``, where f is its finished part.
 
-    Args:
-        near: closed neighbourhoods, 0 or 1, [aggregators, aggregators].
-        clusters: the state.
-        offer: each cluster with the client.
-        now: Delta, [aggregators].
-        own: each cluster's Delta with the client, [aggregators].
-        aggregations: R for the client at each aggregator, [aggregators].
-        step: log z.
+    `near` holds the closed neighbourhoods, `now` is Delta and `own` each cluster's with the client, `aggregations` is R
+    for the client at each aggregator, and `step` log z.
     """
     used = np.flatnonzero(clusters.held)
     new = clusters.held == 0

@@ -111,7 +111,7 @@ const SHAPES = {
   star: "M17 2l1.5 3.4l3.6.3l-2.7 2.5l.8 3.6l-3.2-1.9l-3.2 1.9l.8-3.6l-2.7-2.5l3.6-.3z",
 };
 
-const tone = (index) => color(`--c${index % 7}`);
+const tone = (index) => color(`--c${index % 12}`);
 const indices = (count) => [...Array(count).keys()];
 
 let drawnSoFar = 0;

@@ -45,7 +45,7 @@ const seen = new Map();
 function styleOf(label) {
   if (!seen.has(label)) seen.set(label, seen.size);
   const index = seen.get(label);
-  return { color: color(`--c${index % 7}`), dash: DASHES[index % 4], symbol: SYMBOLS[index % 7], index };
+  return { color: color(`--c${index % 12}`), dash: DASHES[index % 4], symbol: SYMBOLS[index % 7], index };
 }
 
 let colors = {};

@@ -1,0 +1,42 @@
+"""The server's certificate is renewed before it expires, if ``ca.key`` is there; otherwise its operator is told."""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+from atoll.fleet.folder.certificates import validity
+from atoll.fleet.folder.init import renew_certificate
+from atoll.support.errors import AtollError
+
+RENEWED_BEFORE = timedelta(days=30)
+"""How long before its end a certificate is renewed; at most a third of its life."""
+
+
+class Renewal:
+    """Looks at the certificate in a fleet's folder whenever it is called."""
+
+    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
+        """Watch this folder; `tell` receives what was done or, once a day, what must be done."""
+        self._folder, self._tell = folder, tell
+        self._told: date | None = None
+
+    def __call__(self) -> None:
+        """Renew the certificate, if it is time.
+
+        Raises:
+            InputError: as in `certificates.require_valid`, such as for one that has expired already.
+        """
+        path, now = self._folder / "server.pem", datetime.now(UTC)
+        begin, end = validity(path)
+        if end - now > min(RENEWED_BEFORE, (end - begin) / 3) or self._told == now.date():
+            return
+        if (self._folder / "ca.key").exists():
+            try:
+                renew_certificate(self._folder, max(1, (end - begin).days))
+                self._tell(f"{path}: would have expired on {end:%d %B %Y}, and has been renewed")
+                return
+            except AtollError as error:
+                self._tell(f"warning: {error}")
+        self._told = now.date()
+        renew = f"atoll fleet renew --config {self._folder}, with ca.key back in the folder, makes a new one"
+        self._tell(f"warning: {path}: the certificate expires on {end:%d %B %Y}; {renew}")

@@ -1,0 +1,73 @@
+"""FedEM: clients mix the predictions of several common models, each in its own shares (Marfoq et al. 2021)."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from atoll.data.population import Population
+from atoll.engine.engine import Method
+from atoll.local.rule import LocalRule
+from atoll.methods.papers.fedavg import fedavg
+from atoll.methods.parts.checking import checked
+from atoll.methods.parts.staying import keep_at_clients
+from atoll.methods.parts.together import require_components
+from atoll.schedules.events import Clock
+from atoll.support.limits import Positive, Share
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@checked
+def fedem(
+    population: Population,
+    rule: LocalRule,
+    rounds: int,
+    module: "nn.Module",
+    clusters: Positive = 3,
+    fraction: Share = 0.1,
+    clock: Clock | None = None,
+    seed: int = 0,
+) -> Method:
+    """FedEM: expectation-maximisation of K models, of which each client's distribution is a mixture.
+
+    Marfoq et al. 2021, "Federated multi-task learning under a mixture of distributions", Algorithm 1. A client
+    receives all theta_k. With l the loss, the E-step is ``q(z_i = k) ~ pi_k * exp(-l(theta_k; x_i, y_i))`` for each of
+    its samples; the M-step sets ``pi_k = mean of q(z_i = k)``, and trains every theta_k by the local rule on the loss
+    weighted by q. The server takes the mean of each theta_k by samples. A client predicts ``sum_k pi_k p(y | x,
+    theta_k)``; its pi never leaves it, and starts uniform. K models are communicated, and a round takes K times the
+    computation. With K = 1 it is FedAvg.
+
+    Args:
+        population: the clients.
+        rule: the local training rule.
+        rounds: number of rounds, T.
+        module: the K models, as `mixture` makes them.
+        clusters: number of models, K.
+        fraction: share of clients in each cohort.
+        clock: clients' training and upload times; None: every round takes one second.
+        seed: seed for drawing cohorts.
+
+    Raises:
+        InputError: more models than clients, or the module is not a mixture of so many.
+    """
+    return of_components("fedem", population, rule, rounds, module, clusters, fraction, clock, seed)
+
+
+def of_components(
+    name: str,
+    population: Population,
+    rule: LocalRule,
+    rounds: int,
+    module: "nn.Module",
+    clusters: int,
+    fraction: float,
+    clock: Clock | None,
+    seed: int,
+) -> Method:
+    """Return FedEM under a name for errors; what else its trainer does depends on the module."""
+    from atoll.methods.parts.mixture import SHARES, MixtureTrainer  # late: reading settings needs no PyTorch
+
+    require_components(module, clusters, len(population))
+    longer = None if clock is None else replace(clock, compute_seconds=clusters * clock.compute_seconds)
+    method = replace(fedavg(population, rule, rounds, fraction, longer, seed), trainer=MixtureTrainer)
+    return keep_at_clients(method, (SHARES,), module, f"method.name = {name!r}")

@@ -1,0 +1,155 @@
+"""Trainers whose local steps need gradients at several models: pFedMe's, APFL's and Per-FedAvg's."""
+
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, zeros_like
+
+from atoll.aggregation.mean import mean
+from atoll.local.models import Model
+from atoll.local.task import ClientTask, ClientUpdate
+from atoll.local.trainer import Trainer, descend, require_finite
+from atoll.local.weights import load_model, read_model
+from atoll.support.seeds import layers_drawing_from
+
+
+class GradientTrainer(Trainer):
+    """A `Trainer` whose clients keep a model of their own, and that tells the gradient at any model."""
+
+    keeps_state = True
+    keeps_model = True  # the state is the model
+
+    def parameters_of(self, model: Model) -> Model:
+        """Return the trained parameters of a model."""
+        return {name: model[name] for name, each in self.module.named_parameters() if each.requires_grad}
+
+    def gradient(self, parameters: Model, x: Tensor, y: Tensor) -> tuple[Model, float]:
+        """Return the gradient of a batch's mean loss, by parameter, and the loss."""
+        load_model(self.module, parameters)
+        loaded = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
+        for each in loaded.values():
+            each.grad = None
+        loss = self.batches.losses(self.outputs(x), y).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        found = {name: zeros_like(each) if each.grad is None else each.grad for name, each in loaded.items()}
+        return found, loss.item()
+
+    def finish(self, task: ClientTask, trained: Model, own: Model, losses: list[float]) -> ClientUpdate:
+        """Return the update: the trained parameters, the module's buffers, and the client's own model as its state.
+
+        Raises:
+            RunError: loss or model is not finite, unless `tolerant`; names event, cluster and client.
+        """
+        buffers, loss = read_model(self.module, task.start), sum(losses) / len(losses)
+        if not self.tolerant:
+            require_finite(task, trained | {f"{name}@": each for name, each in own.items()}, loss, self.rule)
+        return ClientUpdate(buffers | trained, loss, buffers | own)
+
+
+class MoreauTrainer(GradientTrainer):
+    """pFedMe's client: for each batch theta nears ``argmin f + lambda / 2 * ||theta - w||^2``, then w moves to it."""
+
+    def __init__(self, *given: Any, penalty: float, inner_steps: int, inner_lr: float, **named: Any) -> None:
+        """Set up a `Trainer` with lambda, and the number and the rate of the steps toward each theta."""
+        super().__init__(*given, **named)
+        self.penalty, self.inner_steps = penalty, inner_steps
+        self.inner = replace(self.rule, lr=inner_lr, rates=(), lr_decay=1.0, proximal=penalty)
+
+    def train(self, task: ClientTask) -> ClientUpdate:
+        """Return w, with the last theta as the client's state.
+
+        Raises:
+            RunError: as `finish`.
+        """
+        load_model(self.module, task.start)
+        self.module.train()
+        theta = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
+        w, losses, pace = self.parameters_of(task.start), [], self.rule.lr_at(task.round) * self.penalty
+        with layers_drawing_from(self.seed, "layers", *task.key):
+            for x, y in self.draw_batches(task):
+                again = (self.batches.losses(self.outputs(x), y).mean() for _ in range(self.inner_steps))
+                losses.append(descend(self.inner, theta, replace(task, start=w), again, self.by_hand)[0])
+                w = {name: own.lerp(theta[name].detach(), pace) for name, own in w.items()}
+        return self.finish(task, w, self.parameters_of(read_model(self.module)), losses)
+
+
+class MixedTrainer(GradientTrainer):
+    """APFL's client: steps on w, and steps on v, which it keeps, at the mixed model ``alpha v + (1 - alpha) w``."""
+
+    def __init__(self, *given: Any, alpha: float, **named: Any) -> None:
+        """Set up a `Trainer` with the share of v, and the initial model as the first v."""
+        super().__init__(*given, **named)
+        self.alpha, self.initial = alpha, read_model(self.module)
+
+    def train(self, task: ClientTask) -> ClientUpdate:
+        """Return w, with the mixed model as the client's state, and v beside it as ``parameter@v``.
+
+        Raises:
+            RunError: as `finish`.
+        """
+        load_model(self.module, task.start)
+        self.module.train()
+        w, losses, lr = self.parameters_of(task.start), [], self.rule.lr_at(task.round)
+        v = {name: (task.state or {}).get(f"{name}@v", self.initial[name]) for name in w}
+        with layers_drawing_from(self.seed, "layers", *task.key):
+            for x, y in self.draw_batches(task):
+                of_mixed, _ = self.gradient(self._mix(v, w), x, y)
+                of_w, loss = self.gradient(w, x, y)
+                v = {name: own.add(of_mixed[name], alpha=-lr * self.alpha) for name, own in v.items()}
+                w = {name: own.add(of_w[name], alpha=-lr) for name, own in w.items()}
+                losses.append(loss)
+        return self.finish(task, w, self._mix(v, w) | {f"{name}@v": own for name, own in v.items()}, losses)
+
+    def _mix(self, v: Model, w: Model) -> Model:
+        return mean([(self.alpha, v), (1 - self.alpha, w)])
+
+
+class MetaTrainer(GradientTrainer):
+    """Per-FedAvg's client: descends the loss that a model has after one step of its own on the client's data."""
+
+    def __init__(self, *given: Any, inner_lr: float, delta: float | None, **named: Any) -> None:
+        """Set up a `Trainer` with the rate alpha of that step, and the length of differences; None: first order."""
+        super().__init__(*given, **named)
+        self.inner_lr, self.delta = inner_lr, delta
+
+    def train(self, task: ClientTask) -> ClientUpdate:
+        """Return w, with the received model after one step on all of the client's data as its state.
+
+        Raises:
+            RunError: as `finish`.
+        """
+        load_model(self.module, task.start)
+        self.module.train()
+        w, losses, lr = self.parameters_of(task.start), [], self.rule.lr_at(task.round)
+        with layers_drawing_from(self.seed, "layers", *task.key):
+            for first, second, third in self._triples(task):
+                adapted = self._adapt(w, *second)
+                ahead, loss = self.gradient(adapted, *first)
+                step = ahead if self.delta is None else self._times_hessian(w, ahead, self.delta, *third)
+                w = {name: own.add(step[name], alpha=-lr) for name, own in w.items()}
+                losses.append(loss)
+            everything = self.batches.gather(self.population.samples(task.client))
+            own = self._adapt(self.parameters_of(task.start), *everything)
+        return self.finish(task, w, own, losses)
+
+    def _triples(self, task: ClientTask) -> Any:
+        """Return three batches for each local step; the first ones are those of `Trainer`."""
+        steps, drawing = self.steps_of(task.client), copy(self)
+        drawing.rule = replace(self.rule, steps=3 * steps, epochs=None)
+        drawn = list(drawing.draw_batches(task))
+        return zip(drawn[:steps], drawn[steps : 2 * steps], drawn[2 * steps :], strict=True)
+
+    def _adapt(self, w: Model, x: Tensor, y: Tensor) -> Model:
+        """Return ``w - alpha * g(w)``."""
+        found, _ = self.gradient(w, x, y)
+        return {name: own.add(found[name], alpha=-self.inner_lr) for name, own in w.items()}
+
+    def _times_hessian(self, w: Model, ahead: Model, delta: float, x: Tensor, y: Tensor) -> Model:
+        """Return ``(I - alpha * H(w)) ahead``, with H's product as a central difference of gradients."""
+        above, below = (
+            self.gradient({name: own.add(ahead[name], alpha=sign * delta) for name, own in w.items()}, x, y)[0]
+            for sign in (1, -1)
+        )
+        shift = self.inner_lr / (2 * delta)
+        return {name: each.sub(above[name] - below[name], alpha=shift) for name, each in ahead.items()}
