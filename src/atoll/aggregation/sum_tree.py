@@ -62,12 +62,9 @@ class SumTree:
 
 
 def subtree_at(place: int, clients: int, fits: Callable[[int], bool]) -> int:
-    """Return the places of the largest subtree that begins here and fits; 0 if none does, or one client is left.
+    """Return the places of the largest subtree that begins here and fits, 0 if none does or one client is left.
 
-    Args:
-        place: where it begins in the cohort.
-        clients: clients of the cohort; the last subtree may have fewer than its places.
-        fits: whether a subtree of this many places does.
+    The cohort's last subtree may have fewer clients than places.
     """
     span, wider = 0, LEAF if clients - place > 1 else 0
     while wider and place % wider == 0 and place + span < clients and fits(wider):

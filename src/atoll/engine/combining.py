@@ -41,11 +41,7 @@ class PartialSum:
 
 
 def add_up(cohort: Cohort, updates: Iterator[ClientUpdate], screening: Screening | None, span: int) -> PartialSum:
-    """Add up the results of some of a cohort's clients, a subtree of so many places, as `combine_updates` would.
-
-    Raises:
-        RunError: the models cannot be added; names event and cluster.
-    """
+    """Add up the results of some of a cohort's clients, a subtree of so many places, as `combine_updates` would."""
     results = _Results(cohort, screening)
     with _naming(cohort):
         total = results.add_up(updates)
@@ -62,7 +58,6 @@ def combine_updates(
 
     A rule that `needs_only_mean` is given their `Sum`, added up as a `SumTree`; then consecutive clients' results may
     have been added up before, if there is no screening or it judges each alone. Other rules may hold more models.
-
     Results that the screening rejects are left out and counted; their clients keep their previous state. Without any
     result the start model is kept. A screening that learns usual norms holds the models of an event's clients if their
     clusters' starts are of a time when too few norms were known.

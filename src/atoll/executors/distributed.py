@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 from atoll.aggregation.mean import Combine, Sum, average_models, is_weighted_mean, needs_only_mean
 from atoll.aggregation.screening import Screening
 from atoll.aggregation.sum_tree import LEAF, subtree_at
-from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor, only_model, split_clients
+from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor, only_model
 from atoll.engine.combining import PartialSum, add_up, combine_updates
 from atoll.executors.packing import Packed, pack_all, unpack, unpack_all
 from atoll.executors.serial import Serial
@@ -41,7 +41,7 @@ class Unit:
         return f"event {self.cohort.event}, cluster {self.cohort.cluster}{clients}: training"
 
     def without_models(self) -> "Unit":
-        """Return it without its start model and client states, which are sent separately."""
+        """Return it without start model and client states, which are sent separately."""
         return replace(self, cohort=replace(self.cohort, start={}, states={}))
 
 
@@ -60,7 +60,7 @@ def train_unit(
     if unit.whole and by_cohort is not None:
         averages = by_cohort.train([cohort], average_models)
     else:
-        averages = [serial.train([alone], only_model)[0] for alone in split_clients(cohort)]
+        averages = [serial.train([alone], only_model)[0] for alone in cut(cohort, 1)]
     return [(average.model, average.loss, pack_all(average.states)) for average in averages]
 
 
@@ -81,15 +81,11 @@ def why_single(combine: Combine, screening: Screening | None, keeps_state: bool,
 
 
 class Distributed(ABC):
-    """Workers train single clients, subtrees of cohorts, or whole cohorts if there is a `by_cohort`.
-
-    Attributes:
-        finest: a unit need not be smaller than a worker's share of all work, divided by this.
-    """
+    """Workers train single clients, subtrees of cohorts, or whole cohorts if there is a `by_cohort`."""
 
     trainer: ClientTrainer
     by_cohort: Executor | None
-    finest: ClassVar[int]
+    finest: ClassVar[int]  # a unit need not be smaller than a worker's share of all work, divided by this
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -126,7 +122,8 @@ class Distributed(ABC):
         if why_single(combine, screening, self.trainer.keeps_state):
             yield from (Unit(part) for cohort in cohorts for part in cut(cohort, together))
             return
-        yield from cut_into_sums(cohorts, self.trainer, workers, self.finest, together, screening)
+        for unit in cut_into_sums(cohorts, self.trainer, workers, self.finest, together):
+            yield replace(unit, screening=screening)
 
     def merge(
         self,
@@ -154,12 +151,7 @@ def part_of(cohort: Cohort, place: int, size: int) -> Cohort:
 
 
 def cut_into_sums(
-    cohorts: Sequence[Cohort],
-    trainer: ClientTrainer,
-    workers: int,
-    finest: int,
-    together: int = 1,
-    screening: Screening | None = None,
+    cohorts: Sequence[Cohort], trainer: ClientTrainer, workers: int, finest: int, together: int = 1
 ) -> Iterator[Unit]:
     """Yield subtrees of the cohorts, and between them clients whose models are sent, at most `together`, in order.
 
@@ -173,7 +165,7 @@ def cut_into_sums(
         while place < len(cohort.clients):
             span = _span_at(place, cohort.clients, cost, left / workers / 4, every / workers / finest)
             part = part_of(cohort, place, span or min(together, LEAF - place % LEAF))
-            yield Unit(part, span=span, screening=screening)
+            yield Unit(part, span=span)
             place += len(part.clients)
             left -= cost(part.clients)
 
