@@ -30,7 +30,8 @@ PARTS_METHODS = 15  # of `Experiment` and of each of its parts, properties inclu
 ROOMS = [
     "support", "network", "schedules", "data", "clustering", "local", "aggregation", "evaluation", "engine", "codecs",
     "faults", "privacy", "secure", "executors", "methods", "settings", "experiment", "fleet", "bench", "runs", "report",
-    "trackers", "api", "atoll", "sweep", "planner", "reproduce", "cli", "__main__",
+    "trackers", "api", "atoll", "sweep", "planner", "reproduce", "benchmark",
+    "cli", "__main__",
 ]
 # fmt: on
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from atoll import ClientTask, RunError, Trainer, cycling, init, read_model, train
 from atoll.aggregation.screening import Screening
-from atoll.aggregation.usual_norms import ENOUGH, KEPT, limit_of, remember, require_usual
+from atoll.aggregation.usual_norms import ENOUGH, KEPT, lengths, limit_of, limits_of, remember, require_usual
 from atoll.engine.engine import State, advance
 from atoll.runs.state_layout import lay_out, restore
 from tests.faults.test_dropouts import POPULATION, RULE, TWO, bits, schedule_of, without
@@ -29,7 +30,7 @@ def limit_by_hand(norms: Sequence[float]) -> float:
     """The limit in NumPy, in another order of operations."""
     found = np.asarray([norm for norm in norms if 0 < norm < np.inf])
     if found.size < 3:
-        return float(np.inf)
+        return float(100 * found.min()) if found.size == 2 else float(np.inf)
     if found.size < 10:
         return 10 * float(np.median(found))
     logs = np.log10(found / np.median(found))
@@ -39,7 +40,7 @@ def limit_by_hand(norms: Sequence[float]) -> float:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_limit_is_that_by_hand(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    for count in (0, 2, 3, 4, 9, 100):
+    for count in (0, 1, 2, 3, 4, 9, 100):
         norms = np.exp(rng.normal(0, seed / 2, count)).tolist()
         assert limit_of(norms) == pytest.approx(limit_by_hand(norms), rel=1e-9)
         assert limit_of([*norms, 0.0, float("inf"), float("nan")]) == limit_of(norms)
@@ -49,8 +50,22 @@ def test_a_minority_cannot_raise_the_limit_beyond_what_honest_clients_differ_by(
     honest = np.exp(np.random.default_rng(0).normal(0, 0.3, 60)).tolist()
     for evil in (1e3, 1e11, 1e300):
         assert limit_of([*honest, *[evil] * 40]) < 150
-    assert remember(tuple(range(90)), tuple(range(20))) == (*range(10, 90), *range(20))
-    assert len(remember((1.0,) * KEPT, (2.0,))) == KEPT
+    many = tuple((float(norm), norm) for norm in range(90))
+    assert remember(many, many[:20]) == (*many[10:], *many[:20])
+    assert len(remember(many, many)) == KEPT
+
+
+def test_what_counted_too_early_stops_the_run_once_it_is_known() -> None:
+    """Of one update nobody knows whether it is too long; of ten, one that was accepted before the others."""
+    honest = tuple((1.0 + client / 10, client) for client in range(8))
+    found = partial(limits_of, 3, name_of=lambda client: f"client {client}")
+    early = ((9e11, 5), *honest)
+    with pytest.raises(RunError, match=r"^event 3: .* of client 5 \(9e\+11\) have counted, .* up to 135\)"):
+        found([honest, early], [1.0])
+    assert found([early], []) == [limit_of(lengths(early))]  # nine are too few to accuse anybody
+    late = early * 3  # after so many, usual norms may have shrunk
+    assert found([late], [1.0]) == [limit_of([*lengths(late), 1.0])]
+    assert found([((60.0, 5), *honest)], [1.0])[0] < 20, "honest norms may shrink"
 
 
 @pytest.mark.parametrize("cores", thinned([False, True], 1))
@@ -72,7 +87,10 @@ def test_honest_runs_lose_nobody_and_norms_are_those_of_the_updates() -> None:
     trainer, start = Trainer(module, POPULATION, RULE, seed=7), read_model(module)
     first = schedule.events[0]
     trained = [trainer.train(ClientTask(0, 0, 0, first.active[0], k, start)).model for k in first.cohort.tolist()]
-    assert found[0].norms == pytest.approx([float(np.linalg.norm(as_vector(m) - as_vector(start))) for m in trained])
+    assert [client for _, client in found[0].norms] == first.cohort.tolist()
+    assert lengths(found[0].norms) == pytest.approx(
+        [float(np.linalg.norm(as_vector(m) - as_vector(start))) for m in trained]
+    )
 
 
 def states(pattern: str, one_by_one: bool) -> list[State]:

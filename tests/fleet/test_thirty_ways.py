@@ -117,14 +117,15 @@ WAYS: Mapping[str, Callable[[], Fault]] = {
 }
 
 
-def ten(method: str, **more: Any) -> Experiment:
+def ten(method: str, clustering: dict[str, Any] | None = None, **rule: Any) -> Experiment:
     is_long = "pattern" in METHODS[method]  # where a round is one step, and clusters arrive in any order
     return small(
         rounds=400 if is_long else 15,
         data={"clients": 10, "samples": 140, "partition": "iid"},
         local={"steps": 5, "lr": 0.05 if is_long else 0.1},
         model={"name": "linear"},
-        method=METHODS[method] | more,
+        clustering=clustering or {},
+        method=METHODS[method] | rule,
         fleet={"wait_seconds": 0.5, "deadline_seconds": 1.0},
     )
 
@@ -165,6 +166,24 @@ def test_three_of_ten_nodes_change_the_accuracy_by_two_points_at_most(
         assert any(node in stopped for node in HOSTILE), stopped
     else:
         assert abs(rows[-1]["test_accuracy"] - accuracy) <= 0.02
+
+
+@pytest.mark.parametrize(("method", "clusters"), thinned([("cenasy", 10), ("cenasy", 5), ("fedcluster", 10)], 0))
+def test_nor_where_first_events_are_of_one_client_or_two(method: str, clusters: int, tmp_path: Path) -> None:
+    """Of two updates the far longer one does not count; of one alone nobody knows, until there are others."""
+    made = ten(method, clustering={"clusters": clusters})
+    fleet = MemoryFleet(open_sites(made, tmp_path / "data"), {node: FAR() for node in HOSTILE})
+    rows, stopped = list[dict[str, Any]](), ""
+    try:
+        rows, _ = carry(made, fleet, tmp_path / "run")
+    except RunError as error:
+        stopped = str(error)
+    if stopped:
+        assert "the models are worthless" in stopped
+        assert any(node in stopped for node in HOSTILE)
+    else:
+        assert rows[-1]["train_loss"] < rows[0]["train_loss"]
+        assert rows[-1]["refused_unusual"]
 
 
 def test_what_is_no_longer_than_usual_takes_a_robust_rule(

@@ -13,6 +13,7 @@ import typer
 
 from atoll.cli import (  # noqa: F401  (they register themselves)
     bench_command,
+    benchmark_command,
     cluster_command,
     data_commands,
     export_command,

@@ -13,6 +13,7 @@ from atoll.data.files.folders import folder_files, read_folder
 from atoll.data.files.images import image_files, read_images
 from atoll.data.files.leaf import leaf_files, read_leaf
 from atoll.data.tabular.hub import read_hub
+from atoll.data.tabular.packaged import read_packaged
 from atoll.data.tabular.read import read_table
 from atoll.data.tabular.source import table_files
 
@@ -60,6 +61,7 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "images": read_images,
     "leaf": read_leaf,
     "hf": read_hub,
+    "packaged": read_packaged,
 }
 
 FILES: dict[str, Callable[[Path], list[Path]]] = {

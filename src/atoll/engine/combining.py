@@ -12,7 +12,7 @@ from typing import cast
 from atoll.aggregation.mean import Combine, Sum, needs_only_mean, takes_median_of_losses
 from atoll.aggregation.screening import Screening
 from atoll.aggregation.sum_tree import SumTree
-from atoll.aggregation.usual_norms import ENOUGH, limit_of, require_usual
+from atoll.aggregation.usual_norms import ENOUGH, limits_of, require_usual
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.local.models import Model
 from atoll.local.task import ClientUpdate
@@ -86,14 +86,18 @@ def _combine_usual(
     is_early = any(len(each.cohort.usual) < ENOUGH for each in results)
     held = [each.hold(coming) for each in results] if is_early else []
     own = [norm for each in results for norm in each.held_norms]
-    done = []
+    limits, done = limits_of(event, [each.cohort.usual for each in results], own, _name_of), list[ClusterUpdate]()
     for number, each in enumerate(results):
-        each.limit = limit_of((*each.cohort.usual, *own))
+        each.limit = limits[number]
         done.append(_combine(each, combine, held[number] if is_early else each.sent(coming)))
     accepted = sum(len(each.norms) for each in results)
     unusual = {client: norm for each in results for client, norm in each.unusual.items()}
-    require_usual(event, accepted, unusual, max(each.limit for each in results), lambda client: f"client {client}")
+    require_usual(event, accepted, unusual, max(limits), _name_of)
     return done
+
+
+def _name_of(client: int) -> str:
+    return f"client {client}"
 
 
 def _combine(results: "_Results", combine: Combine, updates: Iterator[ClientUpdate | PartialSum]) -> ClusterUpdate:
@@ -141,7 +145,7 @@ class _Results:
     Attributes:
         limit: the largest norm of an update that counts.
         held_norms: norms of the updates that are held.
-        norms: norms of the accepted updates, if usual norms are learned.
+        norms: norms of the accepted updates and their clients, if usual norms are learned.
         unusual: norms of those that are above the limit, by client.
     """
 
@@ -153,7 +157,7 @@ class _Results:
         self.states: dict[int, Model] = {}
         self.limit = math.inf
         self.held_norms: list[float] = []
-        self.norms: list[float] = []
+        self.norms: list[tuple[float, int]] = []
         self.unusual: dict[int, float] = {}
         self._screening = screening
 
@@ -221,7 +225,7 @@ class _Results:
         if norm > self.limit:
             self.unusual[client] = norm
             return "unusual"
-        self.norms.append(norm)
+        self.norms.append((norm, client))
         return None
 
 

@@ -48,7 +48,7 @@ class State:
         server_state: the state of the method's server rule; None: none yet.
         clients: each client's state from its last task whose result was combined, if trainers keep state.
         labels: each client's cluster, int64 [clients], if clusters are learned; -1: none yet.
-        norms: norms of the latest accepted updates, if usual norms are learned.
+        norms: norms of the latest accepted updates and their clients, if usual norms are learned.
         usual: those norms as they were when each cluster got its start, so that limits do not depend on which other
             events were trained meanwhile; empty if no norms are learned.
     """

@@ -1,4 +1,4 @@
-"""Accuracies of models on each client's own test samples."""
+"""Scores of models on each client's own test samples: accuracies, or R2 where numbers are predicted."""
 
 from collections.abc import Sequence
 
@@ -33,26 +33,31 @@ class OwnTests:
         self.module = module
         self.batches = Batches(test, module)
         self._owned = owned and test.owners is not None
+        self._variance = 0.0 if test.classes else float(np.var(test.targets, axis=0, dtype=float).sum())
         self._kinds = self._kinds_of(test, np.arange(len(test)))
         self._there = np.bincount(self._kinds)
 
     @one_thread()
-    def accuracies(self, model: Model, clients: Sequence[int] | Ids) -> Floats:
+    def scores(self, model: Model, clients: Sequence[int] | Ids) -> Floats:
         """Return a model's accuracy on each of these clients' tests, [clients]; NaN for a client without any.
 
-        It takes one forward pass per test sample of the kinds that they hold.
+        Where numbers are predicted it is R2: one less the mean squared error over the variance of all test targets. It
+        takes one forward pass per test sample of the kinds that they hold.
         """
         held = [self._held(int(client)) for client in clients]
         wanted = np.unique(np.concatenate([kinds for kinds, _ in held])) if held else self._kinds[:0]
         rows = np.flatnonzero(np.isin(self._kinds, wanted)).astype(np.int32)
         if not len(rows):
             return np.full(len(held), np.nan)
-        parts = [
-            measure_samples(self.module, self.batches, [model], part)[1][:, 0].cpu()
-            for part in cut_rows([rows], self.batches.inputs.device.type)
-        ]
+        parts = [self._score(model, part) for part in cut_rows([rows], self.batches.inputs.device.type)]
         hits = np.bincount(self._kinds[rows], np.concatenate(parts), len(self._there)) / np.maximum(self._there, 1)
         return np.array([counts @ hits[kinds] / counts.sum() if len(kinds) else np.nan for kinds, counts in held])
+
+    def _score(self, model: Model, rows: npt.NDArray[np.int32]) -> Floats:
+        """Return the score of each test sample, [rows]."""
+        found = measure_samples(self.module, self.batches, [model], rows)
+        losses, hits = (each[:, 0].cpu().numpy() for each in found)
+        return 1 - 2 * losses / self._variance if self._variance else hits
 
     def _held(self, client: int) -> tuple[Ids, Ids]:
         """Return the kinds of the client's samples that the test set has, and how many of each it holds."""
@@ -65,4 +70,5 @@ class OwnTests:
         """Return each sample's kind: a number for its owner, or for its group and class."""
         if self._owned and data.owners is not None:
             return np.asarray(data.owners[rows], np.int64)
-        return np.asarray(data.groups_of(rows) * data.classes + data.labels_of(rows), np.int64)
+        groups = np.asarray(data.groups_of(rows), np.int64)
+        return groups * data.classes + data.labels_of(rows) if data.classes else groups

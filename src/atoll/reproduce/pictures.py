@@ -22,7 +22,7 @@ Plans = Sequence[Mapping[str, Any]]
 def draw(result: ClaimResult) -> Iterator[tuple[str, str]]:
     """Yield (caption, SVG as a data address) for each of a recipe's figures; none without runs."""
     for caption, figure in (*_curves(result), *_bars(result)):
-        yield caption, _as_address(figure)
+        yield caption, as_address(figure)
 
 
 def _curves(result: ClaimResult) -> Iterator[tuple[str, Figure]]:
@@ -74,7 +74,7 @@ def _series(plan: Mapping[str, Any]) -> str:
     return without_seed(plan["label"])
 
 
-def _as_address(figure: Figure) -> str:
+def as_address(figure: Figure) -> str:
     """Return a figure as an SVG data address, with numbers cut to five digits, which is not visible."""
     stream = BytesIO()
     with mpl.rc_context({"svg.hashsalt": "atoll", "svg.fonttype": "path", "path.simplify_threshold": 0.2}):

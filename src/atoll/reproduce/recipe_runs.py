@@ -164,7 +164,7 @@ def find_missing(tasks: Iterable[RecipeTask]) -> dict[str, str]:
     return missing
 
 
-def carry_out_all(tasks: Sequence[RecipeTask], jobs: int) -> Iterator[Outcome]:
+def carry_out_all(tasks: Iterable[RecipeTask], jobs: int) -> Iterator[Outcome]:
     """Carry out tasks, `jobs` at a time, each in its own process; yield their outcomes as they come.
 
     With one job they run in this process. An interrupt stops them, with checkpoints, and is raised again. If this

@@ -1,4 +1,4 @@
-"""Probes of single clients: the accuracy of each on its own test samples, before and after training; and its loss."""
+"""Probes of single clients: the accuracy or R2 of each on its own tests, before and after training; and its loss."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -59,6 +59,18 @@ def trained_new_client_accuracy(experiment: Experiment, state: State) -> Floats:
     return measure.after(state, measure.starts_of_new(state))
 
 
+def client_score(experiment: Experiment, state: State, labels: Ids) -> Floats:
+    """Return each client's accuracy as `client_accuracy` does, or its R2 where numbers are predicted."""
+    clients = experiment.clients.dealt
+    return _Measure("client_score", experiment, clients).before(state, _starts(experiment, state, labels))
+
+
+def new_client_score(experiment: Experiment, state: State) -> Floats:
+    """Return the same score of each held-out client with the model it would receive."""
+    measure = _Measure("new_client_score", experiment, experiment.clients.new)
+    return measure.before(state, measure.starts_of_new(state))
+
+
 def whole_models(experiment: Experiment, state: State, labels: Ids) -> Iterator[tuple[int, Model]]:
     """Yield the whole model of each client that keeps one, or a part of one."""
     initial = read_model(experiment.module)
@@ -105,7 +117,7 @@ class _Measure:
         settings = experiment.settings
         if population is None:
             raise InputError(f"run.probes = {name!r}: needs clients that never train; set data.held_out_clients")
-        if not population.data.classes:
+        if not population.data.classes and not (name.endswith("score") and population.data.loss == "squared"):
             raise InputError(f"run.probes = {name!r}: the data have no classes")
         if population is experiment.clients.dealt:
             require_states_here(name, experiment)
@@ -122,7 +134,7 @@ class _Measure:
         """Return the accuracies before local training, [clients]; NaN if not measured."""
         found = np.full(len(self.population), np.nan)
         for some, model in _by_model(self._measured(starts), self._kept(state)):
-            found[some] = self.tests.accuracies(self.initial | model, some)
+            found[some] = self.tests.scores(self.initial | model, some)
         return found
 
     def after(self, state: State, starts: Starts) -> Floats:
@@ -143,7 +155,7 @@ class _Measure:
                 with products_in(trainer.precision):
                     update = trainer.train_alone(task)
                 own = update.state or {} if method.keeps_model else {}
-                found[k] = self.tests.accuracies(self.initial | update.model | own, [k])[0]
+                found[k] = self.tests.scores(self.initial | update.model | own, [k])[0]
         return found
 
     def starts_of_new(self, state: State) -> Starts:

@@ -52,7 +52,7 @@ def personal_model_accuracy(
     require_states_here("personal_model_accuracy", experiment)
     tests = OwnTests(experiment.clients.dealt, module, experiment.settings.data.partition == "natural")
     models = whole_models(experiment, state, labels)
-    found = np.array([tests.accuracies(model, [client])[0] for client, model in models])
+    found = np.array([tests.scores(model, [client])[0] for client, model in models])
     known = found[np.isfinite(found)]
     return float(known.mean()) if len(known) else math.nan
 
@@ -67,19 +67,21 @@ PROBES: Mapping[str, Probe] = {
     "client_loss": client_probes.client_loss,
     "new_client_accuracy": client_probes.new_client_accuracy,
     "trained_new_client_accuracy": client_probes.trained_new_client_accuracy,
+    "client_score": client_probes.client_score,
+    "new_client_score": client_probes.new_client_score,
 }
 
 
 def spread_of(name: str, values: Floats) -> Numbers:
     """Return mean, standard deviation, 10th percentile and minimum over clients; NaN is left out.
 
-    For metrics other than accuracies, which are better when lower: the 90th percentile and the maximum.
+    For metrics other than accuracies and scores, which are better when lower: the 90th percentile and the maximum.
 
     >>> spread_of("own_accuracy", np.array([0.0, 1.0]))["worst_own_accuracy"]
     0.0
     """
     known = values[np.isfinite(values)]
-    tail, worst = (10, 0) if name.endswith("accuracy") else (90, 100)
+    tail, worst = (10, 0) if name.endswith(("accuracy", "score")) else (90, 100)
     if not len(known):
         return dict.fromkeys((name, f"{name}_std", f"p{tail}_{name}", f"worst_{name}"))
     return {

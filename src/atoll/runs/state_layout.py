@@ -54,7 +54,7 @@ def restore(layout: dict[str, Any], tensors: Model) -> State:
         number, _, name = key.partition("/")
         models.setdefault(int(number), {})[name] = tensor
     server, server_state = layout["server"], layout.get("server_state")
-    norms = [tuple(each) for each in layout["norms"]["lists"]]
+    norms = [tuple((norm, client) for norm, client in each) for each in layout["norms"]["lists"]]
     return State(
         events_done=layout["events_done"],
         server=None if server is None else models[server],

@@ -44,7 +44,7 @@ def _about_noise(experiment: Experiment) -> Iterator[str]:
 
 def _untested(experiment: Experiment) -> Iterator[str]:
     untested, probes = method_kind(experiment.settings).untested, experiment.settings.run.probes
-    if untested and not any(probe.endswith("client_accuracy") for probe in probes):
+    if untested and not any(probe.endswith(("client_accuracy", "client_score")) for probe in probes):
         yield f"test_accuracy is that of a server's model without {untested}; set run.probes = ['client_accuracy']"
 
 

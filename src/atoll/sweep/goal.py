@@ -47,7 +47,7 @@ class Goal:
         >>> Goal("worst_cluster_accuracy").rises, Goal("test_loss").rises, Goal("virtual_time", 0.8).rises
         (True, False, False)
         """
-        return self.metric.endswith(("accuracy", "ari"))
+        return self.metric.endswith(("accuracy", "ari", "score"))
 
     @property
     def title(self) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from atoll.aggregation.mean import Combine
 from atoll.aggregation.reductions import update_norm
 from atoll.aggregation.screening import Screening
-from atoll.aggregation.usual_norms import ENOUGH, limit_of, require_usual
+from atoll.aggregation.usual_norms import ENOUGH, limits_of, require_usual
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.engine.combining import combine_updates
 from atoll.fleet.agreed.agreement import Agreement
@@ -323,6 +323,10 @@ class FleetExecutor:
         Raises:
             RunError: they are most of an event's.
         """
+
+        def name_of(client: int) -> str:
+            return repr(self.nodes[client])
+
         pairs = list(zip(cohorts, collected, strict=True))
         for event, of_event in groupby(pairs, lambda pair: pair[0].event):
             together = list(of_event)
@@ -332,7 +336,9 @@ class FleetExecutor:
             known = [cohort.usual for cohort, _ in together]
             is_early = any(len(each) < ENOUGH for each in known)
             own = [norm for _, replies in together for norm in replies.norms.values()] if is_early else []
-            limits = [limit_of((*each, *own)) if screening.usual_norms == "refuse" else math.inf for each in known]
+            if screening.usual_norms == "note":
+                continue
+            limits = limits_of(event, known, own, name_of)
             unusual: dict[int, float] = {}
             for limit, (_, replies) in zip(limits, together, strict=True):
                 above = {client: norm for client, norm in replies.norms.items() if norm > limit}
@@ -340,7 +346,7 @@ class FleetExecutor:
                 for client in above:
                     self._refuse(replies, client, "unusual")
             accepted = sum(len(replies.results) for _, replies in together)
-            require_usual(event, accepted, unusual, max(limits), lambda client: repr(self.nodes[client]))
+            require_usual(event, accepted, unusual, max(limits), name_of)
 
     def _read_trained(self, asked: Expected, reply: Reply) -> CheckedUpdate | Reason:
         result = read_trained(asked, reply.sender, reply.content)
@@ -382,5 +388,5 @@ def _average(cohort: Cohort, combine: Combine, replies: _Collected[CheckedUpdate
     updates = (replies.results[client].outcome for client in there.clients.tolist())
     (average,) = combine_updates([there], combine, updates)
     arrived = 1.0 if answered.all() else float(there.weights.sum() / cohort.weights.sum())
-    norms = tuple(replies.norms[client] for client in there.clients.tolist() if client in replies.norms)
+    norms = tuple((replies.norms[client], client) for client in there.clients.tolist() if client in replies.norms)
     return replace(average, arrived=arrived, refused=replies.refused, answered=answered, norms=norms)

@@ -1,0 +1,131 @@
+"""Carrying out what is missing of the benchmark: a method's trials on a suite, then its runs as the best one was."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from atoll.benchmark.contestants import Contestant
+from atoll.benchmark.result_files import ResultFile, entry_of, read_results
+from atoll.benchmark.suites import Suite
+from atoll.report.reading.units import format_seconds
+from atoll.reproduce.kept_runs import digest_anywhere
+from atoll.reproduce.recipe_runs import RecipeTask, carry_out_all
+from atoll.runs.run_folder import slug
+from atoll.settings.validation import Settings
+from atoll.support.errors import InputError
+
+
+@dataclass(frozen=True)
+class _Missing:
+    """A trial or a run that no result file has; its settings are not cut to the budget yet."""
+
+    file: ResultFile
+    title: str
+    changes: list[str]
+    made: Settings
+    is_trial: bool
+    is_first: bool
+
+
+@dataclass
+class Campaign:
+    """What is to be carried out, and how it goes.
+
+    Attributes:
+        suites: the suites.
+        contestants: the methods.
+        trials: trials of each method on each suite.
+        seeds: runs of each, with seeds from 0 on.
+        places: the folder for results, and others whose results count as done.
+        jobs: runs at a time.
+        say: reports progress.
+        failed: runs that failed, one sentence each.
+    """
+
+    suites: Sequence[Suite]
+    contestants: Sequence[Contestant]
+    trials: int
+    seeds: int
+    places: Sequence[Path]
+    jobs: int = 1
+    say: Callable[[str], None] = print
+    failed: list[str] = field(default_factory=list)
+    _took: list[float] = field(default_factory=list)
+
+    def carry_out(self) -> None:
+        """Carry out all trials and runs that no result file has.
+
+        Raises:
+            InputError: no method can start with a suite's budget, or a result file cannot be read.
+        """
+        left = len(self.suites) * len(self.contestants) * (self.trials + self.seeds)
+        for suite in self.suites:
+            suite.budgets  # noqa: B018 - so that a budget that is too small is refused before anything runs
+        for suite in self.suites:
+            held = read_results(self.places, suite.key)
+            files = [held.get(one.name) or ResultFile(suite.key, one.name, one.title) for one in self.contestants]
+            for file in files:
+                file.left_out = ""
+            for find in (self._missing_trials, self._missing_runs):
+                pairs = zip(self.contestants, files, strict=True)
+                missing = [each for one, file in pairs for each in find(suite, one, file)]
+                left -= len(files) * (self.trials if find == self._missing_trials else self.seeds)
+                self._carry_out(suite, sorted(missing, key=lambda each: each.made.seed), left)
+
+    def _missing_trials(self, suite: Suite, one: Contestant, file: ResultFile) -> Iterator[_Missing]:
+        for number, changes in enumerate(one.trials(self.trials)):
+            made = suite.trial(one, changes)
+            if not file.has(made):
+                yield _Missing(file, f"{one.title}, {', '.join(changes)}", changes, made, True, number == 0)
+
+    def _missing_runs(self, suite: Suite, one: Contestant, file: ResultFile) -> Iterator[_Missing]:
+        """Yield the runs with what the best trial had."""
+        if file.best is None:
+            self._leave_out(file, "none of its trials came to an end")
+            return
+        for seed in range(self.seeds):
+            made = suite.run(one, file.best.changes, seed)
+            if not file.has(made):
+                yield _Missing(file, f"{one.title}, seed {seed}", file.best.changes, made, False, seed == 0)
+
+    def _carry_out(self, suite: Suite, missing: Sequence[_Missing], left: int) -> None:
+        """Carry out trials, or runs, of a suite; `left` are to follow."""
+        folders = {self.places[0] / "work" / suite.key / slug(_folder(each)): each for each in missing}
+        began = time.monotonic()
+        for done, outcome in enumerate(carry_out_all(self._tasks(suite, folders), self.jobs), start=1):
+            each = folders[outcome.task.folder]
+            self.failed += [outcome.problem] if outcome.problem else []
+            entry = entry_of(each.made, each.changes, None if outcome.problem else outcome.task.folder)
+            (each.file.trials if each.is_trial else each.file.runs).append(entry)
+            each.file.write(self.places[0])
+            self._took.append(time.monotonic() - began)
+            began = time.monotonic()
+            ahead = left + len(missing) - done
+            told = "failed" if entry.score is None else f"{entry.score:.3f}"
+            time_left = format_seconds(sum(self._took) / len(self._took) * ahead)
+            self.say(f"{suite.key}: {each.title}: {told} (at most {ahead:,} left, about {time_left})")
+
+    def _leave_out(self, file: ResultFile, why: str) -> None:
+        """Note why a method cannot take a suite, once."""
+        if not file.left_out:
+            file.left_out = why
+            file.write(self.places[0])
+            self.say(f"{file.suite}: {file.title} is left out: {why}")
+
+    def _tasks(self, suite: Suite, folders: dict[Path, _Missing]) -> Iterator[RecipeTask]:
+        """Yield a task for each that its method can take; note why the others cannot be."""
+        for folder, each in folders.items():
+            try:
+                settings = suite.cut(each.made, each.is_trial)
+                if each.is_first:
+                    suite.check(settings)
+            except InputError as error:
+                if each.is_first:
+                    self._leave_out(each.file, str(error))
+                continue
+            yield RecipeTask(suite.key, each.title, folder, (settings,))
+
+
+def _folder(each: _Missing) -> str:
+    return f"{each.file.method} {' '.join(each.changes)} {each.made.seed} {digest_anywhere(each.made)[:8]}"

@@ -1,0 +1,74 @@
+"""The methods that are compared: those of ``methods.toml``, and a user's own."""
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from atoll.support.errors import InputError
+from atoll.support.seeds import generator
+from atoll.support.wording import unknown
+from atoll.sweep.axes import Axis, combinations
+
+ALONE, REFERENCE = "local", "fedavg"
+"""Training alone, which a federation must beat, and the method whose costs are the budgets."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A method that takes part.
+
+    Attributes:
+        name: its name on the command line and in files' names.
+        title: its name in tables.
+        settings: what it sets over a suite's settings.
+        axes: the settings that its trials vary, with their values.
+    """
+
+    name: str
+    title: str
+    settings: Mapping[str, Any]
+    axes: tuple[Axis, ...]
+
+    def trials(self, number: int) -> list[list[str]]:
+        """Return ``section.key=value`` texts for each trial: a fixed draw from all combinations, without repetition."""
+        names = [axis.name for axis in self.axes]
+        each = list(combinations(self.axes))
+        drawn = generator(0, "trials", len(each)).permutation(len(each))[:number]
+        return [[f"{name}={text}" for name, text in zip(names, each[i], strict=True)] for i in drawn]
+
+
+def find_contestants(names: Sequence[str] = ()) -> list[Contestant]:
+    """Return the methods of these names, by default all; of a user's own, ``module:function``, the rate alone is tuned.
+
+    Raises:
+        InputError: if a name is unknown or given twice.
+    """
+    known = _known()
+    if len(set(names)) < len(names):
+        raise InputError(f"--methods {','.join(names)}: names a method twice")
+    if odd := [name for name in names if name not in known and ":" not in name]:
+        raise InputError(f"--methods {odd[0]}: {unknown(odd[0], known)}, or module:function for your own")
+    return [known.get(name) or _own(name) for name in names or known]
+
+
+@cache
+def _known() -> dict[str, Contestant]:
+    text = (resources.files("atoll.benchmark") / "methods.toml").read_text(encoding="utf-8")
+    table = tomllib.loads(text)
+    shared = table.pop("shared")
+    return {
+        name: Contestant(name, own["title"], own["set"], _axes({**shared, **own.get("over", {})}.items()))
+        for name, own in table.items()
+    }
+
+
+def _own(name: str) -> Contestant:
+    rates = [axis for axis in _known()[REFERENCE].axes if axis.name == "local.lr"]
+    return Contestant(name, name, {"method": {"name": name}}, tuple(rates))
+
+
+def _axes(over: Iterable[tuple[str, Sequence[float]]]) -> tuple[Axis, ...]:
+    return tuple(Axis(name, tuple(map(str, values))) for name, values in over)

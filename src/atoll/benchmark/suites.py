@@ -1,0 +1,165 @@
+"""A suite's runs: what each trains, and how long it goes on so that it uses up all three budgets."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+
+from atoll.benchmark.contestants import REFERENCE, Contestant, find_contestants
+from atoll.experiment.experiment import Experiment
+from atoll.runs.probes import check_probes
+from atoll.settings.experiment_file import make_runs, overlay, parse_changes, read_experiment, recipe_names
+from atoll.settings.validation import Settings
+from atoll.support.arrays import Floats
+from atoll.support.errors import InputError, SettingWarning
+from atoll.support.wording import unknown
+
+PREFIX = "benchmark-"
+BUDGETS = ("updates", "seconds", "bytes")
+LONGEST = 2  # times the budget of client updates, after which a run ends whatever it has used of the others
+_ROWS = 4
+_MOST_ROUNDS = 2**20
+
+
+@dataclass(frozen=True)
+class SuiteBudgets:
+    """What a run may use: client updates, and the virtual seconds and bytes that FedAvg needs for as many."""
+
+    updates: int
+    seconds: float
+    bytes: float
+
+
+def suite_names() -> list[str]:
+    """Return the names of all suites."""
+    return [name.removeprefix(PREFIX) for name in recipe_names() if name.startswith(PREFIX)]
+
+
+def require_suites(names: Sequence[str]) -> list[str]:
+    """Return the suites of these names, all by default.
+
+    Raises:
+        InputError: if one is unknown.
+    """
+    for name in names:
+        if name not in suite_names():
+            raise InputError(f"suite {name!r}: {unknown(name, suite_names())}")
+    return list(names) or suite_names()
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite of the benchmark at one scale.
+
+    Attributes:
+        name: its name.
+        scale: one of its recipe's scales, laid over all runs; None: none is.
+        updates: client updates of a run; None: the recipe's.
+    """
+
+    name: str
+    scale: str | None = None
+    updates: int | None = None
+
+    @property
+    def key(self) -> str:
+        """The name of its results' folder, which tells sizes apart."""
+        size = f"updates-{self.updates}" if self.updates is not None else None
+        return "-".join(filter(None, (self.name, self.scale, size)))
+
+    def trial(self, contestant: Contestant, changes: Sequence[str]) -> Settings:
+        """Return the settings of a trial, on the validation clients; not checked, and not cut to its budget yet."""
+        return self._make(contestant, changes, f"{contestant.title}, trial", ("tuning", self.scale))
+
+    def run(self, contestant: Contestant, changes: Sequence[str], seed: int) -> Settings:
+        """Return the settings of a run; not checked, and not cut to its budgets yet."""
+        return self._make(contestant, [*changes, f"seed={seed}"], f"{contestant.title}, seed {seed}", (self.scale,))
+
+    def cut(self, made: Settings, is_trial: bool) -> Settings:
+        """Return settings that end when all budgets are used up, or for a trial that of client updates.
+
+        Raises:
+            InputError: the method cannot take this suite, or not start within the budget.
+        """
+        budgets = None if is_trial else self.budgets
+        most = (made.run.client_updates or 1) * (1 if is_trial else LONGEST)
+        return _lasting(made, _costs(made, most), budgets, 1 if is_trial else _ROWS)
+
+    @staticmethod
+    def check(settings: Settings) -> None:
+        """Make all that can be made before training.
+
+        Raises:
+            InputError: the method cannot take this suite.
+        """
+        experiment = Experiment(settings)
+        experiment.check()
+        check_probes(experiment)
+
+    @cached_property
+    def budgets(self) -> SuiteBudgets:
+        """What a run may use.
+
+        Raises:
+            InputError: not even FedAvg can start with so few updates.
+        """
+        (reference,) = find_contestants([REFERENCE])
+        made = self._make(reference, [], "budgets", (self.scale,))
+        updates = made.run.client_updates or 1
+        costs = _costs(made, updates)
+        events = int(np.searchsorted(costs["updates"], updates, side="right"))
+        if not events:
+            told = f"--updates {updates}: is too few for suite {self.name}, where a round of FedAvg has"
+            raise InputError(f"{told} {costs['updates'][0]:g}")
+        return SuiteBudgets(updates, *(float(costs[name][events - 1]) for name in BUDGETS[1:]))
+
+    def _make(
+        self, contestant: Contestant, changes: Sequence[str], label: str, scales: Sequence[str | None]
+    ) -> Settings:
+        table = read_experiment(PREFIX + self.name)
+        base = {key: value for key, value in table.items() if key != "scales"}
+        for scale in filter(None, scales):
+            base = overlay(base, table["scales"][scale])
+        if self.updates is not None:
+            share = base["run"]["client_updates"] / table["run"]["client_updates"]
+            base = overlay(base, {"run": {"client_updates": max(1, round(share * self.updates))}})
+        with catch_warnings():
+            simplefilter("ignore", SettingWarning)  # a suite has settings for all methods
+            run = {"label": label, **overlay(contestant.settings, parse_changes(changes))}
+            return make_runs({**base, "runs": [run]}, None, ["run.workers=1"])[0]
+
+
+def _costs(settings: Settings, updates: int) -> dict[str, Floats]:
+    """Return a schedule's costs so far, and its rounds, [events] each, up to so many client updates or some more."""
+    free, rounds = settings.run.model_copy(update={"client_updates": None}), settings.rounds
+    while True:
+        experiment = Experiment(settings.model_copy(update={"rounds": rounds, "run": free}))
+        schedule = experiment.method.schedule
+        done = np.cumsum([event.client_updates for event in schedule.events], dtype=float)
+        if done[-1] < updates and rounds < _MOST_ROUNDS:
+            rounds *= 2
+            continue
+        sent = [sum(experiment.traffic.bytes_of([event])) for event in schedule.events]
+        return {
+            "updates": done,
+            "seconds": np.array([event.seconds for event in schedule.events]),
+            "bytes": np.cumsum(sent, dtype=float),
+            "rounds": np.array([schedule.rounds_done(count) for count in range(1, len(schedule) + 1)], float),
+        }
+
+
+def _lasting(settings: Settings, costs: dict[str, Floats], budgets: SuiteBudgets | None, rows: int) -> Settings:
+    """Return settings that end when all budgets are used up, or that of updates alone, with about so many rows."""
+    most = settings.run.client_updates or 1
+    limits = {"updates": float(most)} if budgets is None else {name: getattr(budgets, name) for name in BUDGETS}
+    spent = [np.searchsorted(costs[name], most, side="right") for name, most in limits.items() if costs[name][-1] > 0]
+    longest = np.searchsorted(costs["updates"], most if budgets is None else LONGEST * most, side="right")
+    events = min(int(max(spent)), int(longest))
+    if not events:
+        raise InputError(f"its first event has {costs['updates'][0]:g} client updates, and the budget is {most}")
+    rounds = int(costs["rounds"][events - 1])
+    run = {"client_updates": int(costs["updates"][events - 1]), "evaluate_every": max(1, rounds // rows)}
+    changed = {"rounds": rounds, "run": settings.run.model_copy(update=run)}
+    return settings.model_copy(update=changed)

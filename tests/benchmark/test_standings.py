@@ -1,0 +1,148 @@
+"""Places, ranks and their tests against values worked out by hand and Demsar's (2006) own, and broken result files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from atoll.benchmark.benchmark_page import as_markdown, render, suite_table, winners
+from atoll.benchmark.result_files import COSTS, MEASURED, SCORE, Entry, ResultFile, read_results
+from atoll.benchmark.standings import average_ranks, friedman_p, stand
+from atoll.report.figures.ranks import cliques, pareto
+from atoll.support.errors import InputError
+
+
+def entry(
+    seed: int, scores: list[float | None], step: float = 100.0, changes: tuple[str, ...] = ("local.lr=0.1",)
+) -> Entry:
+    costs: dict[str, list[float | None]] = {
+        name: [step * scale * row for row in range(len(scores))]
+        for name, scale in zip(COSTS, (1, 10, 1000), strict=True)
+    }
+    others = {name: scores for name in MEASURED if name != "ari"}
+    return Entry(f"{seed} {changes}", "abc1234", seed, list(changes), {**costs, **others})
+
+
+def made(method: str, ends: list[float], step: float = 100.0, title: str = "") -> ResultFile:
+    trials = [entry(0, [0.0, 0.9]), entry(0, [0.0, 0.2], changes=("local.lr=0.2",))]
+    return ResultFile(
+        "s", method, title or method, "", trials, [entry(s, [0.0, end], step) for s, end in enumerate(ends)]
+    )
+
+
+def test_a_score_is_read_where_the_budget_ends() -> None:
+    """FedAvg spends 100 updates, 1,000 seconds and 100,000 bytes; the other is half or twice as fast, and is cut."""
+    files = [made("fedavg", [0.4, 0.6]), made("slow", [0.8, 0.8], 200.0), made("fast", [0.5, 0.3], 50.0)]
+    placings = {each.method: each for each in stand(files, "updates")}
+    assert placings["fedavg"].values[SCORE].mean == pytest.approx(0.5)
+    assert placings["slow"].values[SCORE].mean == pytest.approx(0.4)  # half way to 0.8
+    assert placings["fast"].values[SCORE].mean == pytest.approx(0.4)  # its last row, before the budget ends
+    assert placings["slow"].spent == {"client_updates": 100, "virtual_time": 1000, "bytes": 100_000}
+    assert placings["slow"].costs["client_updates"] == 200  # the first row with FedAvg's 0.4, or 0.6
+    assert placings["fast"].costs == {}  # seed 1 never has
+    assert next(each.method for each in stand(files, "bytes")) == "fedavg"
+
+
+def test_only_runs_with_what_the_best_trial_had_count() -> None:
+    file = made("fedavg", [0.5])
+    file.runs.append(entry(0, [0.0, 0.9], changes=("local.lr=0.2",)))
+    (placing,) = stand([file], "updates")
+    assert placing.scores == {0: 0.5}
+
+
+def test_methods_that_failed_are_in_no_table_and_say_so() -> None:
+    broken = made("broken", [0.5, 0.4])
+    broken.runs[1].columns[SCORE][-1] = None
+    assert broken.why_missing == "its run failed with seed 1"
+    assert [each.method for each in stand([made("fedavg", [0.4, 0.5]), broken], "updates")] == ["fedavg"]
+
+
+def test_worse_than_alone_needs_the_whole_interval() -> None:
+    files = [made("fedavg", [0.4, 0.5, 0.6]), made("local", [0.5, 0.6, 0.71]), made("noisy", [0.2, 0.6, 0.69])]
+    placings = stand(files, "updates")
+    (alone,) = (each for each in placings if each.method == "local")
+    assert {each.method: each.is_below(alone) for each in placings} == {"local": False, "fedavg": True, "noisy": False}
+    assert [line[0] for line in suite_table(placings).cells[1:]] == ["local", "fedavg (worse than alone)", "noisy"]
+    assert winners({"s": placings}).cells[1] == ["s", "local", "1", "local", "local", "1 of 3"]
+
+
+def test_without_fedavg_there_is_no_budget() -> None:
+    with pytest.raises(InputError, match="no runs of fedavg"):
+        stand([made("local", [0.5])], "updates")
+
+
+def test_ranks_are_shared_by_ties_and_of_methods_with_all_suites() -> None:
+    one = stand([made("fedavg", [0.4]), made("a", [0.6]), made("b", [0.4]), made("c", [0.9])], "updates")
+    two = stand([made("fedavg", [0.4]), made("a", [0.6]), made("b", [0.7])], "updates")
+    assert average_ranks([one, two]) == {"a": 1.5, "b": 1.75, "fedavg": 2.75}
+
+
+def test_friedman_is_scipys() -> None:
+    """In Iman and Davenport's form; scipy has Friedman's chi-square."""
+    table = [[0.9, 0.8, 0.7, 0.85, 0.6], [0.7, 0.9, 0.6, 0.8, 0.5], [0.5, 0.4, 0.65, 0.3, 0.45]]
+    ranks = [sum(stats.rankdata([-own[i] for own in table])[k] for i in range(5)) / 5 for k in range(3)]
+    chi = stats.friedmanchisquare(*table).statistic
+    assert friedman_p(ranks, 5) == pytest.approx(stats.f.sf(4 * chi / (5 * 2 - chi), 2, 8))
+
+
+def test_groups_of_ranks_and_fronts() -> None:
+    assert cliques([1.0, 1.5, 3.0, 3.2, 9.0], 2.0) == [(0, 1), (1, 3)]
+    assert cliques([1.0, 5.0], 2.0) == []
+    assert pareto([("a", 0.5, 1.0), ("b", 0.5, 1.0), ("c", 0.9, 3.0), ("d", 0.8, 4.0)]) == [
+        ("a", 0.5, 1.0),
+        ("c", 0.9, 3.0),
+    ]
+
+
+@pytest.mark.more
+def test_the_page_has_tables_ranks_and_fronts_and_shows_no_markup_of_a_title() -> None:
+    files = [made("fedavg", [0.4, 0.5]), made("local", [0.5, 0.6]), made("x", [0.6, 0.6], title="<b>x</b>")]
+    suites = {"one": stand(files, "updates"), "two": stand(files, "updates")}
+    page = render(suites, "updates", ["y on one: too large"])
+    assert page.count("<table") == 3
+    assert page.count("data:image/svg") == 3
+    assert "<b>x" not in page
+    assert "y on one: too large" in page
+    assert "3 methods have results on all 2 suites" in as_markdown(suites, "updates")
+
+
+def test_files_are_read_as_written_and_folders_are_put_together(tmp_path: Path) -> None:
+    file = made("mine:method", [0.4, 0.5])
+    file.write(tmp_path / "a")
+    assert (tmp_path / "a" / "s" / "mine.method.json").is_file()
+    more = made("mine:method", [0.4, 0.5, 0.7])
+    more.write(tmp_path / "b")
+    held = read_results([tmp_path / "a", tmp_path / "b", tmp_path / "none"], "s")["mine:method"]
+    assert [each.seed for each in held.runs] == [0, 1, 2]
+    assert held.trials == sorted(file.trials, key=lambda each: each.changes)
+
+
+def _broken(change: dict[str, Any]) -> str:
+    whole = {"format": 1, "suite": "s", "method": "m", "title": "m", "left_out": "", "trials": [], "runs": []}
+    return json.dumps(whole | change)
+
+
+BROKEN = {
+    "not JSON": "{",
+    "a list": "[]",
+    "another format": _broken({"format": 2}),
+    "another suite": _broken({"suite": "t"}),
+    "no runs": _broken({"runs": None}),
+    "an entry without columns": _broken(
+        {"runs": [{"digest": "d", "commit": "", "seed": 0, "changes": [], "columns": {}}]}
+    ),
+    "an unknown field": _broken({"runs": [{"mark": 1}]}),
+    "a text for a number": _broken(
+        {"trials": [vars(entry(0, [0.1])) | {"columns": {n: ["x"] for n in (*COSTS, SCORE)}}]}
+    ),
+}
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
+def test_broken_files_are_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "m.json").write_text(text)
+    with pytest.raises(InputError, match=r"m\.json cannot be read as a result file"):
+        read_results([tmp_path], "s")
