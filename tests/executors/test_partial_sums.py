@@ -28,6 +28,7 @@ from atoll.local.models import Model
 from atoll.local.rule import LocalRule, sgd
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.weights import count_bytes
+from atoll.support.arrays import Ids
 from tests.problems import classification, network
 from tests.tiers import thinned
 
@@ -202,6 +203,28 @@ def test_workers_send_one_sum_for_many_clients() -> None:
     assert singly > CLIENTS * size
     assert len(units) * size < in_sums < len(units) * (size + 1_000)
     assert len(units) < 0.6 * CLIENTS
+
+
+class Idle(Faulty):
+    """Sends what it was sent."""
+
+    def train(self, task: ClientTask) -> ClientUpdate:
+        return ClientUpdate({"w": task.start["w"]}, float(task.client))
+
+    def samples_a_step(self, clients: Ids) -> int:
+        return len(clients)
+
+
+@pytest.mark.slow
+def test_requests_and_answers_larger_than_a_pipe_do_not_wait_for_each_other() -> None:
+    clients = np.arange(1 << 17)
+    weights = np.ones(len(clients))
+    cohort = Cohort(0, 0, 0, 0, clients, weights, float(len(clients)), {"w": torch.ones(3)})
+    with Cores(Idle({}), 1, BYTES) as cores:
+        assert max(len(unit.cohort.clients) for unit in cores.units([cohort], average_models, None, 1)) == 1 << 15
+        (update,) = cores.train([cohort], average_models)
+    assert update.loss == clients.mean()
+    assert torch.equal(update.model["w"], torch.ones(3))
 
 
 METHODS: dict[str, tuple[str, ...]] = {

@@ -27,8 +27,7 @@ class PartialSum:
         span: the places of the subtree.
         clients: number of clients; fewer than `span` at the end of the cohort.
         total: the sum of the models that count.
-        losses: the losses of the clients whose results count, in order.
-        weights: their weights.
+        losses, weights: of the clients whose results count, in order.
         refused: number of rejected results, by reason.
     """
 
@@ -119,8 +118,7 @@ def _combined(results: "_Results", combine: Combine, updates: Iterator[ClientUpd
         total = results.add_up(updates)
         return combine(total, cohort.start, cohort.event_weight) if results.weights else None
     pairs = results.take(cast("Iterator[ClientUpdate]", updates))
-    first = next(pairs, None)
-    if first is None:
+    if (first := next(pairs, None)) is None:
         return None
     model = combine(chain([first], pairs), cohort.start, cohort.event_weight)
     deque(pairs, maxlen=0)  # a rule need not take all, but the following updates are the next cohort's
@@ -135,8 +133,8 @@ def _naming(cohort: Cohort) -> Iterator[None]:
     except AtollError:
         raise
     except Exception as error:  # raised by a user's combine rule
-        where = f"event {cohort.event}, cluster {cohort.cluster}"
-        raise RunError(f"{where}: combining the clients' models failed ({failure_of(error)})") from error
+        failed = f"combining the clients' models failed ({failure_of(error)})"
+        raise RunError(f"event {cohort.event}, cluster {cohort.cluster}: {failed}") from error
 
 
 class _Results:

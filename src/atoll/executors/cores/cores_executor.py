@@ -22,6 +22,8 @@ from atoll.local.task import ClientUpdate
 from atoll.support.arrays import Floats, Ids
 from atoll.support.process import one_thread
 
+_MOST_CLIENTS = 256  # of whom a pipe's buffer holds the numbers and weights, and the losses, on any platform
+
 
 @dataclass(frozen=True, eq=False)
 class _Training:
@@ -86,8 +88,7 @@ class Cores(Distributed):
         self.trainer = trainer
         self.by_cohort = by_cohort
         self._serial = Serial(trainer)
-        # Client states are in both requests and answers, and may be as large as a model.
-        self.workers = Workers(workers, self._answer, str, at_a_time=1 if trainer.keeps_state else 2)
+        self.workers = Workers(workers, self._answer, str)
         self._ahead = 2 * workers + 4  # so that one slow worker does not block the others
         self._models = SharedModels(2 * self._ahead, model_bytes)
 
@@ -122,6 +123,9 @@ class Cores(Distributed):
         Otherwise a model is valid only until the next one is requested, since its slot may then be overwritten. Early
         results come only from the last units, whose slots are not reused.
         """
+        # Client states, as large as models, and what is told of each client are in both requests and answers.
+        large = self.trainer.keeps_state or any(len(unit.cohort.clients) > _MOST_CLIENTS for unit in units)
+        self.workers.at_a_time = 1 if large else 2
         order = self._order([unit.cohort for unit in units])
         early: dict[int, ClientUpdate | PartialSum] = {}
         due = 0
