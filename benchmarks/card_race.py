@@ -20,13 +20,13 @@ from threading import Timer
 from typing import Any
 
 import torch
+from bench import Case, Contender
+from bench.contenders import PLAIN
+from bench.peak_memory import can_measure, descendants
+from bench.racing import Racer
 from gpu import products_rate
 from torch.utils.flop_counter import FlopCounterMode
 
-from atoll.bench import Case, Contender
-from atoll.bench.contenders import PLAIN
-from atoll.bench.peak_memory import can_measure, descendants
-from atoll.bench.racing import Racer
 from atoll.support.environment import describe_environment
 from atoll.support.files import write_atomically
 

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from bench import CASES, Case, Contender, own_contenders, quick, race
+from bench.contenders import MATRIX_PRODUCT, PLAIN
+from bench.racing import RaceResult, command_of
 
-from atoll.bench import CASES, Case, Contender, own_contenders, quick, race
-from atoll.bench.contenders import MATRIX_PRODUCT, PLAIN
-from atoll.bench.racing import RaceResult, command_of
 from atoll.support.errors import AtollError
 
 ROOT = Path(__file__).parents[1]
@@ -75,7 +75,7 @@ def compare(case: Case, before: Path, rounds: int) -> Iterator[str]:
     contenders = [
         *(each for each in own_contenders(case) if each.name in (PLAIN, MATRIX_PRODUCT)),
         *(
-            Contender(f"{name}, {when}", command_of(name), {"PYTHONPATH": str(tree / "src")})
+            Contender(f"{name}, {when}", command_in(tree, name), {"PYTHONPATH": str(tree / "src")})
             for name in ours
             for when, tree in trees.items()
         ),
@@ -84,6 +84,12 @@ def compare(case: Case, before: Path, rounds: int) -> Iterator[str]:
     for name in ours:
         now, then = (results[f"{name}, {when}"] for when in trees)
         yield f"  {name}: {now.failure or then.failure or ratio(now, then)}"
+
+
+def command_in(tree: Path, name: str) -> tuple[str, ...]:
+    """Return the command that starts a tree's contender; before 2026-11-25 the race was part of the package."""
+    own = tree / "src/atoll/bench"
+    return (sys.executable, "-m", "atoll.bench", name) if own.exists() else command_of(name, tree / "benchmarks")
 
 
 def ratio(now: RaceResult, then: RaceResult) -> str:

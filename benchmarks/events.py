@@ -17,15 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
-from speed import TORCH, Peer, make_environment, peer_contender
-from torch import nn
-
-from atoll import Clustering, LocalRule, Population, init, train
-from atoll.aggregation.reductions import update_norm
-from atoll.bench import Case, Contender, RaceResult, own_contenders, race
-from atoll.bench.contenders import (
+from bench import Case, Contender, RaceResult, own_contenders, race
+from bench.contenders import (
     EXECUTORS,
     MATRIX_PRODUCT,
     PLAIN,
@@ -34,7 +27,14 @@ from atoll.bench.contenders import (
     make_plain_client,
     make_trainer,
 )
-from atoll.bench.work import WorkRate
+from bench.work import WorkRate
+from rich.console import Console
+from rich.table import Table
+from speed import TORCH, Peer, make_environment, peer_contender
+from torch import nn
+
+from atoll import Clustering, LocalRule, Population, init, train
+from atoll.aggregation.reductions import update_norm
 from atoll.engine.engine import Method
 from atoll.local.models import Model
 from atoll.local.weights import read_model

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench.contenders import make_executor_round, make_module, make_trainer
+from bench.flops import count_flops
+from bench.work import Case
 
 from atoll import Serial, Stacked, Trainer
-from atoll.bench.contenders import make_executor_round, make_module, make_trainer
-from atoll.bench.flops import count_flops
-from atoll.bench.work import Case
 from atoll.engine.cohorts import Executor
 from atoll.local.precision import Precision, products_in
 from atoll.local.weights import read_model

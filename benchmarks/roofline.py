@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from bench import CASES, Case
+from bench.contenders import make_module, make_trainer
+from bench.flops import count_flops
 from torch import Tensor, nn
 
-from atoll.bench import CASES, Case
-from atoll.bench.contenders import make_module, make_trainer
-from atoll.bench.flops import count_flops
 from atoll.local.task import ClientTask
 from atoll.local.weights import place, read_model
 from atoll.support.process import keep_freed_memory

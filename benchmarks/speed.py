@@ -23,13 +23,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from card_race import Limits, card_cases, in_short, race_on
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-from rich.console import Console
-from torch import cuda
-
-from atoll.bench import (
+from bench import (
     CASES,
     QUICK_ROUNDS,
     ROUNDS,
@@ -42,7 +36,13 @@ from atoll.bench import (
     quick,
     race,
 )
-from atoll.bench.contenders import MATRIX_PRODUCT
+from bench.contenders import MATRIX_PRODUCT
+from card_race import Limits, card_cases, in_short, race_on
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from rich.console import Console
+from torch import cuda
+
 from atoll.experiment.executor_choice import count_cores
 from atoll.report.figures.style import BLUE, PALETTE, STYLE, WIDTH_INCHES
 from atoll.report.report_files import save_figure

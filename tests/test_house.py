@@ -29,7 +29,7 @@ PARTS_METHODS = 15  # of `Experiment` and of each of its parts, properties inclu
 # fmt: off
 ROOMS = [
     "support", "network", "schedules", "data", "clustering", "local", "aggregation", "evaluation", "engine", "codecs",
-    "faults", "privacy", "secure", "executors", "methods", "settings", "experiment", "fleet", "bench", "runs", "report",
+    "faults", "privacy", "secure", "executors", "methods", "settings", "experiment", "fleet", "runs", "report",
     "trackers", "api", "atoll", "sweep", "planner", "reproduce", "benchmark",
     "cli", "__main__",
 ]

@@ -14,7 +14,7 @@ from tests.tiers import thinned
 HEAVY = ("flwr", "matplotlib", "networkx", "pyarrow", "ray", "scipy", "sklearn", "torch")
 CHECKING = ("numpy", "pydantic")  # what settings are held against, half a second, which no help page needs
 COMMANDS = (
-    *("bench", "cluster", "data", "data inspect", "export", "fleet", "fleet node", "new", "recipes"),
+    *("cluster", "data", "data inspect", "export", "fleet", "fleet node", "new", "recipes"),
     *("plan", "report", "reproduce", "run", "schedule", "schema", "settings", "sweep", "verify", "watch"),
 )
 # Whose parameters say what settings there are.

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from bench.contenders import make_executor_round, make_module, make_trainer
+from bench.work import Case, WorkRate
 from torch_models import MODELS, wait_for
 
 from atoll import Serial, Stacked, Trainer
 from atoll.aggregation.reductions import update_norm
-from atoll.bench.contenders import make_executor_round, make_module, make_trainer
-from atoll.bench.work import Case, WorkRate
 from atoll.engine.cohorts import Executor
 from atoll.local.models import MODELS as OWN
 from atoll.local.weights import read_model

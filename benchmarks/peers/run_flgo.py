@@ -1,6 +1,6 @@
 """FLGo: its asynchronous server, or edge servers below its hierarchical one. Called with which of the two, and a case.
 
-A round is that of `make_executor_round` in `atoll.bench.contenders` when hierarchical. Asynchronous, a case's clusters
+A round is that of `make_executor_round` in `bench.contenders` when hierarchical. Asynchronous, a case's clusters
 are clients, of the same speed but begun one after the other; a round is as many merges as they have cohorts to train.
 """
 

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from atoll.bench import work as work
+    from bench import work as work
 
-_WORK = Path(__file__).parents[2] / "src/atoll/bench/work.py"
+_WORK = Path(__file__).parents[2] / "benchmarks/bench/work.py"
 
 
 def _load(path: Path) -> ModuleType:

@@ -11,11 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-
-from atoll.aggregation.reductions import update_norm
-from atoll.bench import Case, Contender, RaceResult, as_markdown, count_flops, own_contenders, quick, race, racing
-from atoll.bench.contenders import (
+from bench import Case, Contender, RaceResult, as_markdown, count_flops, own_contenders, quick, race, racing
+from bench.contenders import (
     EXECUTORS,
     MATRIX_PRODUCT,
     PLAIN,
@@ -27,9 +24,12 @@ from atoll.bench.contenders import (
     make_round,
     make_trainer,
 )
-from atoll.bench.flops import MATRIX_PRODUCT_FLOPS
-from atoll.bench.peak_memory import can_measure, descendants, peak_bytes
-from atoll.bench.work import make_pool, samples_of
+from bench.flops import MATRIX_PRODUCT_FLOPS
+from bench.peak_memory import can_measure, descendants, peak_bytes
+from bench.work import make_pool, samples_of
+from torch import Tensor
+
+from atoll.aggregation.reductions import update_norm
 from atoll.local.models import Model
 from atoll.local.weights import read_model
 from atoll.support.errors import RunError

@@ -10,11 +10,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
-from atoll.bench import Case, Contender
-from atoll.bench import work as bench_work
-from atoll.bench.contenders import PLAIN
-from atoll.bench.peak_memory import can_measure, descendants
+from bench import Case, Contender
+from bench import work as bench_work
+from bench.contenders import PLAIN
+from bench.peak_memory import can_measure, descendants
 
 ROOT = Path(__file__).parents[2]
 TINY = Case("mlp", clients=3, steps=2, batch_size=4)

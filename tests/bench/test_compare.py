@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from atoll.bench.racing import RaceResult
+from bench.racing import RaceResult
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,9 +11,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from bench import Case, RaceResult
+from bench.contenders import MATRIX_PRODUCT, PLAIN, make_clients, make_module
 
-from atoll.bench import Case, RaceResult
-from atoll.bench.contenders import MATRIX_PRODUCT, PLAIN, make_clients, make_module
 from atoll.local.batches import Batches
 from atoll.local.models import MODELS
 from atoll.local.rule import LocalRule, sgd

@@ -14,7 +14,11 @@ from tests.cli.conftest import TINY, Command
 from tests.cli.pages import ROOT
 
 OPTIONS = {
-    "bench": ["--quick", "--only", "--bfloat16", "--save", "--json"],
+    "benchmark": [
+        "[SUITE]...",
+        *("--methods", "--budget", "--updates", "--trials", "--seeds", "--scale", "--out", "--results", "--run"),
+        *("--jobs", "--json", "--quiet"),
+    ],
     "cluster": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width", "--ids"],
     "new": ["DIR"],
     "export": ["RUN", "--format", "--out", "--cluster", "--json"],
@@ -64,7 +68,7 @@ OPTIONS = {
         "--quiet",
         "--verbose",
     ],
-    "verify": ["--json"],
+    "verify": ["[DIR]", "--json"],
     "watch": ["DIR...", "--port", "--host", "--browser", "--target", "--overlay"],
     "data": [],
     "data list": ["--root", "--json"],
@@ -77,7 +81,17 @@ OPTIONS = {
     "fleet revoke": ["NODE", "--config"],
     "fleet rotate": ["NODE", "--config"],
     "fleet up": ["EXPERIMENT", "--nodes", "--set", "--scale", "--only", "--out", "--resume", "--overwrite"],
-    "fleet server": ["EXPERIMENT", "--config", "--set", "--scale", "--only", "--out", "--resume", "--overwrite"],
+    "fleet server": [
+        "EXPERIMENT",
+        "--config",
+        "--set",
+        "--scale",
+        "--only",
+        "--out",
+        "--resume",
+        "--overwrite",
+        "--metrics",
+    ],
     "fleet node": [
         "EXPERIMENT",
         "--config",
@@ -91,7 +105,7 @@ OPTIONS = {
         "--utc-offset",
         "--slot",
     ],
-    "fleet status": ["--config", "--out", "--json"],
+    "fleet status": ["--config", "--out", "--watch", "--json"],
     "recipes": ["--json"],
     "recipes show": ["NAME"],
 }

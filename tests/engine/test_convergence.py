@@ -15,12 +15,22 @@ from atoll import (
     Population,
     Serial,
     Trainer,
+    apfl,
     centralized,
+    chain_of,
+    fedamp,
     fedavg,
     fedbcd,
     fedcluster,
     fedcluster_bound,
+    fedem,
+    fedsoft,
     init,
+    mixture,
+    moon,
+    own_and_centres,
+    perfedavg,
+    pfedme,
     read_model,
     train,
 )
@@ -75,6 +85,39 @@ def test_where_clients_agree_every_method_finds_the_optimum(method: str, rule: s
     made = METHODS[method](population, RULES[rule], ROUNDS.get(rule, 100))
     trained = train_to_end(method, made, population)
     np.testing.assert_allclose(trained, pooled_least_squares(population), atol=1e-3)
+
+
+OF_THEIR_OWN: dict[str, Any] = {
+    "fedem": lambda p, rule, module: fedem(p, rule, 100, module, 2, 1.0),
+    "fedsoft": lambda p, rule, module: fedsoft(p, rule, 100, module, 2, fraction=1.0),
+    "pfedme": lambda p, rule, module: pfedme(p, rule, 100, 5.0, inner_lr=0.1, fraction=1.0),
+    "apfl": lambda p, rule, module: apfl(p, rule, 200, 0.9, fraction=1.0),
+    "perfedavg": lambda p, rule, module: perfedavg(p, rule, 100, inner_lr=0.1, fraction=1.0),
+    "fedamp": lambda p, rule, module: fedamp(p, rule, 100),
+    "moon": lambda p, rule, module: moon(p, rule, 100, fraction=1.0),
+}
+MADE_OF: dict[str, Any] = {
+    "fedem": lambda: mixture(linear_module, "squared", 2),
+    "fedsoft": lambda: own_and_centres(linear_module, 2),
+}
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("method", OF_THEIR_OWN)
+def test_where_clients_agree_models_of_their_own_find_the_optimum_too(method: str) -> None:
+    """Every one of them: the server's, those of all components, centres and clusters, and the clients'."""
+    population, module = quadratics(noise=0.0), MADE_OF.get(method, linear_module)()
+    made = OF_THEIR_OWN[method](population, RULES["sgd"], module)
+    trainer = chain_of(made, module, population, 0).for_executors()
+    for step in train(made, Serial(trainer), init(made, read_model(module))):
+        state = step.state
+    assert len(state.clients) == len(population)
+    parts = [*state.starts, *state.clients.values(), *([] if state.server is None else [state.server])]
+    found = [tensor for part in parts for name, tensor in part.items() if name.endswith("weight")]
+    best = pooled_least_squares(population)
+    assert found
+    for tensor in found:
+        np.testing.assert_allclose(tensor.numpy().ravel(), best, atol=1e-3)
 
 
 def optimum(population: Population, method: str) -> Floats:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from bench.contenders import make_executor_round, make_module, make_trainer
+from bench.work import Case
 
 from atoll import Serial, Stacked
-from atoll.bench.contenders import make_executor_round, make_module, make_trainer
-from atoll.bench.work import Case
 from atoll.local.models import Model
 from atoll.local.precision import Precision
 from atoll.local.weights import read_model

@@ -12,7 +12,6 @@ from typing import Any, TextIO
 import typer
 
 from atoll.cli import (  # noqa: F401  (they register themselves)
-    bench_command,
     benchmark_command,
     cluster_command,
     data_commands,

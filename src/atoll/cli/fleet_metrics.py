@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from atoll.cli.fleet_roles import CERTIFICATES, last_row, status_rows
 from atoll.fleet.folder.certificates import validity
-from atoll.fleet.folder.configuration import FleetConfiguration
 from atoll.support.errors import InputError
 from atoll.support.extras import load_extra
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
+
+    from atoll.fleet.folder.configuration import FleetConfiguration
 
 OF_A_ROW = (
     *("event", "round", "virtual_time", "train_loss", "test_loss", "test_accuracy", "client_updates"),
@@ -22,7 +23,7 @@ OF_A_ROW = (
 
 
 @contextmanager
-def serving_metrics(address: str | None, fleet: FleetConfiguration, folder: Path) -> Iterator[None]:
+def serving_metrics(address: str | None, fleet: "FleetConfiguration", folder: Path) -> Iterator[None]:
     """Serve the metrics of a fleet and of the run in a folder while this context lasts; None: do not.
 
     An address is ``[HOST:]PORT``; without a host only this machine can read them.
@@ -54,7 +55,7 @@ def serving_metrics(address: str | None, fleet: FleetConfiguration, folder: Path
 class FleetCollector:
     """Reads a fleet's state whenever it is asked, as `atoll fleet status` does."""
 
-    def __init__(self, fleet: FleetConfiguration, folder: Path) -> None:
+    def __init__(self, fleet: "FleetConfiguration", folder: Path) -> None:
         """Show this fleet, and the run in this folder."""
         self._fleet, self._folder = fleet, folder
 

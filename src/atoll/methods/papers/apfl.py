@@ -1,10 +1,10 @@
 """APFL: each client mixes a model of its own with the server's (Deng et al. 2020)."""
 
 from dataclasses import replace
+from functools import partial
 
 from atoll.data.population import Population
 from atoll.engine.engine import Method
-from atoll.engine.trainer_spec import TrainerSpec
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked
@@ -50,4 +50,4 @@ def apfl(
 
     twice = None if clock is None else replace(clock, compute_seconds=2 * clock.compute_seconds)
     plain = weigh_equally(fedavg(population, rule, rounds, fraction, twice, seed))
-    return replace(plain, trainer=TrainerSpec(MixedTrainer, {"alpha": alpha}, keeps_state=True, keeps_model=True))
+    return replace(plain, trainer=partial(MixedTrainer, alpha=alpha))

@@ -50,24 +50,10 @@ def fedem(
     Raises:
         InputError: more models than clients, or the module is not a mixture of so many.
     """
-    return of_components("fedem", population, rule, rounds, module, clusters, fraction, clock, seed)
-
-
-def of_components(
-    name: str,
-    population: Population,
-    rule: LocalRule,
-    rounds: int,
-    module: "nn.Module",
-    clusters: int,
-    fraction: float,
-    clock: Clock | None,
-    seed: int,
-) -> Method:
-    """Return FedEM under a name for errors; what else its trainer does depends on the module."""
-    from atoll.methods.parts.mixture import SHARES, MixtureTrainer  # late: reading settings needs no PyTorch
+    from atoll.methods.parts.mixture import CLASSES, SHARES, MixtureTrainer  # late: reading settings needs no PyTorch
 
     require_components(module, clusters, len(population))
     longer = None if clock is None else replace(clock, compute_seconds=clusters * clock.compute_seconds)
     method = replace(fedavg(population, rule, rounds, fraction, longer, seed), trainer=MixtureTrainer)
+    name = "fedrc" if CLASSES in dict(module.named_buffers()) else "fedem"
     return keep_at_clients(method, (SHARES,), module, f"method.name = {name!r}")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.local.rule import LocalRule
-from atoll.methods.papers.fedem import of_components
+from atoll.methods.papers.fedem import fedem
 from atoll.methods.parts.checking import checked
 from atoll.schedules.events import Clock
 from atoll.support.errors import InputError
@@ -47,7 +47,7 @@ def fedrc(
     Raises:
         InputError: more models than clients, or the module is not a mixture of so many by class.
     """
-    method = of_components("fedrc", population, rule, rounds, module, clusters, fraction, clock, seed)
+    method = fedem(population, rule, rounds, module, clusters, fraction, clock, seed)
     if not hasattr(module, "classes_of"):
         raise InputError("module: must know the classes, as atoll.mixture_by_class makes it")
     return method

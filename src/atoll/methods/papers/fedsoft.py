@@ -1,11 +1,11 @@
 """FedSoft: each client's own model, pulled toward the centres that its data come from (Ruan and Joe-Wong 2022)."""
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from atoll.data.population import Population
 from atoll.engine.engine import Method
-from atoll.engine.trainer_spec import TrainerSpec
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked
@@ -62,7 +62,6 @@ def fedsoft(
     from atoll.methods.parts.soft_clusters import OWN, OwnModelUp, SoftTrainer, average_by_importance
 
     initial = {name: each for name, each in read_model(module).items() if name.startswith(OWN)}
-    trainer = TrainerSpec(SoftTrainer, {"penalty": penalty, "least": least_importance})
+    trainer, stage = partial(SoftTrainer, penalty=penalty, least=least_importance), OwnModelUp(initial).stage(told)
     method = fedavg(population, rule, rounds, fraction, clock, seed)
-    stays, stage = tuple(initial), OwnModelUp(initial).stage(told)
-    return replace(method, trainer=trainer, combine=average_by_importance, stays=stays, stages=(stage,))
+    return replace(method, trainer=trainer, combine=average_by_importance, stays=tuple(initial), stages=(stage,))

@@ -1,10 +1,10 @@
 """MOON: FedAvg whose clients keep their features near the received model's (Li, He and Song 2021)."""
 
 from dataclasses import replace
+from functools import partial
 
 from atoll.data.population import Population
 from atoll.engine.engine import Method
-from atoll.engine.trainer_spec import TrainerSpec
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked
@@ -45,5 +45,5 @@ def moon(
     from atoll.methods.parts.contrastive import ContrastiveTrainer  # late: reading settings needs no PyTorch
 
     longer = None if clock is None else replace(clock, compute_seconds=clock.compute_seconds * 5 / 3)
-    trainer = TrainerSpec(ContrastiveTrainer, {"mu": mu, "temperature": temperature}, keeps_state=True)
+    trainer = partial(ContrastiveTrainer, mu=mu, temperature=temperature)
     return replace(fedavg(population, rule, rounds, fraction, longer, seed), trainer=trainer)

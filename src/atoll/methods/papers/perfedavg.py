@@ -1,11 +1,11 @@
 """Per-FedAvg: a common model from which one step on its data suits each client (Fallah et al. 2020)."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from atoll.data.population import Population
 from atoll.engine.engine import Method
-from atoll.engine.trainer_spec import TrainerSpec
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked
@@ -59,5 +59,5 @@ def perfedavg(
     gradients = 4 if variant == "hessian-free" else 2
     longer = None if clock is None else replace(clock, compute_seconds=gradients * clock.compute_seconds)
     plain = weigh_equally(fedavg(population, rule, rounds, fraction, longer, seed))
-    options = {"inner_lr": inner_lr, "delta": delta if variant == "hessian-free" else None}
-    return replace(plain, trainer=TrainerSpec(MetaTrainer, options, keeps_state=True, keeps_model=True))
+    difference = delta if variant == "hessian-free" else None
+    return replace(plain, trainer=partial(MetaTrainer, inner_lr=inner_lr, delta=difference))

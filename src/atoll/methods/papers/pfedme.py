@@ -1,10 +1,10 @@
 """pFedMe: personal models from Moreau envelopes around the server's (Dinh et al. 2020)."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from atoll.data.population import Population
 from atoll.engine.engine import Method
-from atoll.engine.trainer_spec import TrainerSpec
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.fedavg import fedavg
@@ -55,9 +55,8 @@ def pfedme(
     from atoll.methods.parts.gradient_trainers import MoreauTrainer  # late: reading settings needs no PyTorch
 
     longer = None if clock is None else replace(clock, compute_seconds=inner_steps * clock.compute_seconds)
-    options = {"penalty": penalty, "inner_steps": inner_steps, "inner_lr": inner_lr}
     plain = weigh_equally(fedavg(population, rule, rounds, fraction, longer, seed))
-    trainer = TrainerSpec(MoreauTrainer, options, keeps_state=True, keeps_model=True)
+    trainer = partial(MoreauTrainer, penalty=penalty, inner_steps=inner_steps, inner_lr=inner_lr)
     return replace(plain, trainer=trainer, server_rule=TowardMean(server_lr))
 
 

@@ -147,9 +147,7 @@ class MetaTrainer(GradientTrainer):
 
     def _times_hessian(self, w: Model, ahead: Model, delta: float, x: Tensor, y: Tensor) -> Model:
         """Return ``(I - alpha * H(w)) ahead``, with H's product as a central difference of gradients."""
-        above, below = (
-            self.gradient({name: own.add(ahead[name], alpha=sign * delta) for name, own in w.items()}, x, y)[0]
-            for sign in (1, -1)
-        )
+        sides = ({name: own.add(ahead[name], alpha=far) for name, own in w.items()} for far in (delta, -delta))
+        above, below = (self.gradient(side, x, y)[0] for side in sides)
         shift = self.inner_lr / (2 * delta)
         return {name: each.sub(above[name] - below[name], alpha=shift) for name, each in ahead.items()}

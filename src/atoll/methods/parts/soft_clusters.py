@@ -104,9 +104,8 @@ class OwnModelUp:
 
     def receive(self, sent: Model, start: Model, form: Form) -> Model:
         """Return the own model in the place of every centre, for `average_by_importance`."""
-        count = len(sent[IMPORTANCE])
-        every = {_centre(name, s): sent[name] for s in range(count) for name in self.initial}
-        return every | {IMPORTANCE: sent[IMPORTANCE]}
+        every = range(len(sent[IMPORTANCE]))
+        return {_centre(name, s): sent[name] for s in every for name in self.initial} | {IMPORTANCE: sent[IMPORTANCE]}
 
     def stage(self, told: str) -> Stage:
         """Return the stage; `told` is the setting that asks for it."""

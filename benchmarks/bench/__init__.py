@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from atoll.bench.bench_tables import as_markdown, as_rich
-from atoll.bench.flops import count_flops
-from atoll.bench.racing import Contender, RaceResult, own_contenders, race
-from atoll.bench.work import Case
+from bench.bench_tables import as_markdown, as_rich
+from bench.flops import count_flops
+from bench.racing import Contender, RaceResult, own_contenders, race
+from bench.work import Case
 
 __all__ = [
     "CASES",
@@ -30,7 +30,7 @@ CASES = (
     # CenAsy with T'' = 1, T' = 10, and the average number of concurrent clusters in `feduc-mnist`.
     Case("lr", 6, steps=1, batch_size=64, cohorts=10, clusters=6),
 )
-"""The cases that `atoll bench` measures."""
+"""The cases that `benchmarks/executors.py` measures."""
 
 ROUNDS, QUICK_ROUNDS = 5, 3
 """Timed rounds of each contender."""

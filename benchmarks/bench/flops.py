@@ -3,9 +3,9 @@
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from atoll.bench.work import Case
 from atoll.local.batches import cross_entropy
 from atoll.local.models import MODELS
+from bench.work import Case
 
 SQUARE, PRODUCTS = 2048, 3
 MATRIX_PRODUCT_FLOPS = 2 * SQUARE**3 * PRODUCTS

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from atoll.bench.racing import RaceResult
+from bench.racing import RaceResult
 
 COLUMNS = ("", "seconds", "times the plain loop's speed", "GFLOP/s", "of the matrix product", "peak memory")
 

@@ -1,4 +1,4 @@
-"""Atoll's executors and the plain loop, each a process that trains on request: ``python -m atoll.bench``."""
+"""Atoll's executors and the plain loop, each a process that trains on request: ``contend.py``."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -10,8 +10,6 @@ from torch import nn
 
 from atoll.aggregation.mean import average_models
 from atoll.aggregation.reductions import update_norm
-from atoll.bench.flops import PRODUCTS, SQUARE
-from atoll.bench.work import Case, WorkRate, make_pool, samples_of
 from atoll.data.dataset import Dataset
 from atoll.data.population import Population, make_population
 from atoll.engine.assignment import as_scheduled
@@ -28,6 +26,8 @@ from atoll.local.trainer import Trainer
 from atoll.local.weights import count_bytes, read_model
 from atoll.schedules.events import Event
 from atoll.support.process import keep_freed_memory
+from bench.flops import PRODUCTS, SQUARE
+from bench.work import Case, WorkRate, make_pool, samples_of
 
 
 def _make_cores(trainer: Trainer) -> Cores:

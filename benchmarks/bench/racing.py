@@ -10,17 +10,19 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 from typing import IO, Any, Self
 
-from atoll.bench.contenders import MATRIX_PRODUCT, PLAIN, ROUNDED, contenders_for
-from atoll.bench.flops import MATRIX_PRODUCT_FLOPS, count_flops
-from atoll.bench.forking import CAN_FORK, Fork
-from atoll.bench.peak_memory import can_measure, peak_bytes
-from atoll.bench.work import Case
 from atoll.support.errors import RunError
+from bench.contenders import MATRIX_PRODUCT, PLAIN, ROUNDED, contenders_for
+from bench.flops import MATRIX_PRODUCT_FLOPS, count_flops
+from bench.forking import CAN_FORK, Fork
+from bench.peak_memory import can_measure, peak_bytes
+from bench.work import Case
 
+_BENCHMARKS = Path(__file__).parents[1]
 PATIENCE_SECONDS = 900.0  # for one round, or for start and warm-up
 _PARTING_SECONDS = 15.0  # for a process to end when there is nothing more to do
 _TOLERANCE = 2.0  # ratio between how far contenders' models move, which start from different weights
@@ -66,9 +68,9 @@ def own_contenders(case: Case, bfloat16: bool = False) -> list[Contender]:
     return [Contender(name) if CAN_FORK else Contender(name, command_of(name)) for name in names]
 
 
-def command_of(name: str) -> tuple[str, ...]:
+def command_of(name: str, benchmarks: Path = _BENCHMARKS) -> tuple[str, ...]:
     """Return the command that starts one of Atoll's own contenders as a separate process."""
-    return sys.executable, "-m", __package__, name
+    return sys.executable, str(benchmarks / "contend.py"), name
 
 
 def race(case: Case, contenders: Sequence[Contender], rounds: int) -> list[RaceResult]:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from typing import IO
 
-from atoll.bench.work import Case
+from bench.work import Case
 
 CAN_FORK = "forkserver" in multiprocessing.get_all_start_methods()
 
@@ -25,7 +25,7 @@ class Fork:
     def __init__(self, name: str, case: Case, errors: IO[str]) -> None:
         """Start it; its errors are written to `errors`, an open file."""
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["atoll.bench.contenders", "torch._dynamo"])  # optimisers import the latter
+        context.set_forkserver_preload(["bench.contenders", "torch._dynamo"])  # optimisers import the latter
         with ExitStack() as stack:
             asked, asks = context.Pipe(duplex=False)
             answers, answered = context.Pipe(duplex=False)
@@ -56,13 +56,13 @@ class Fork:
 
 
 def _serve(name: str, case: Case, asked: Connection, answered: Connection, errors: Connection) -> None:
-    """Train rounds like ``python -m atoll.bench``, with these as standard input, output and error."""
+    """Train rounds like ``contend.py``, with these as standard input, output and error."""
     os.setsid()
     for number, end in enumerate((asked, answered, errors)):
         os.dup2(end.fileno(), number)
         end.close()
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - multiprocessing has put another there
-    from atoll.bench.contenders import serve
+    from bench.contenders import serve
 
     serve(name, case)
     os._exit(0)

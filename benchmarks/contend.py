@@ -1,11 +1,11 @@
-"""``python -m atoll.bench CONTENDER CASE``: a contender's process, paced by a race; CASE is JSON."""
+"""``python benchmarks/contend.py CONTENDER CASE``: a contender's process, paced by a race; CASE is JSON."""
 
 import json
 import os
 import sys
 
-from atoll.bench.contenders import serve
-from atoll.bench.work import Case
+from bench.contenders import serve
+from bench.work import Case
 
 if __name__ == "__main__":
     serve(sys.argv[1], Case(**json.loads(sys.argv[2])))
