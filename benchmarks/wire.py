@@ -26,7 +26,7 @@ from atoll import Dataset, LocalRule, Trainer, make_population
 from atoll.aggregation.mean import Combine, average_models
 from atoll.engine.cohorts import Cohort
 from atoll.executors.cores.cores_executor import Cores
-from atoll.executors.distributed import Distributed, cut_into_sums
+from atoll.executors.distributed import cut_into_sums
 from atoll.executors.ray.ray_executor import Ray
 from atoll.local.models import MODELS, Model
 from atoll.local.rule import sgd
@@ -76,7 +76,7 @@ def cohort_of(clients: int, start: Model) -> Cohort:
     return Cohort(0, 0, 0, 0, np.arange(clients), weights, float(weights.sum()), start)
 
 
-def count_event(executor: Distributed, workers: int, combine: Combine, cohort: Cohort) -> tuple[Count, Model]:
+def count_event(executor: Cores | Ray, workers: int, combine: Combine, cohort: Cohort) -> tuple[Count, Model]:
     """Train an event; count what arrives, as the workers' answers pass."""
     inner: Any = vars(executor)["workers" if isinstance(executor, Cores) else "_workers"]
     plain, arrivals, total = inner.map, 0, 0

@@ -73,7 +73,7 @@ def test_subtrees_summed_elsewhere_give_the_same_bits(count: int, data: st.DataO
     tree, place = SumTree(), 0
     while place < count:
         most = data.draw(st.integers(1, 8 * LEAF))
-        if span := subtree_at(place, count, lambda span, most=most: span <= most):
+        if span := subtree_at(place, count, most.__ge__):
             tree.join(span, summed(pairs[place : place + span]))
         else:
             tree.add(*pairs[place])
@@ -127,7 +127,7 @@ def test_rules_that_need_only_the_mean_take_a_sum_as_they_take_models() -> None:
 def test_a_subtree_begins_where_one_does_and_reaches_no_further_than_needed(
     clients: int, place: int, most: int
 ) -> None:
-    sizes = [subtree_at(place, clients, lambda span, leaves=leaves: span <= leaves * LEAF) for leaves in range(most)]
+    sizes = [subtree_at(place, clients, (leaves * LEAF).__ge__) for leaves in range(most)]
     assert all(one <= other for one, other in pairwise(sizes))
     for span in filter(None, sizes):
         assert place % span == 0
