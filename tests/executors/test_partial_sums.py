@@ -22,7 +22,7 @@ from atoll.aggregation.screening import Screening
 from atoll.aggregation.sum_tree import LEAF
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.executors.cores.cores_executor import Cores
-from atoll.executors.distributed import Unit, why_single
+from atoll.executors.distributed import TrainingUnit, why_single
 from atoll.faults.collusion import Colluding
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule, sgd
@@ -63,7 +63,7 @@ def assert_same(ours: Sequence[ClusterUpdate], theirs: Sequence[ClusterUpdate]) 
         assert all(torch.equal(tensor, other.model[name]) for name, tensor in one.model.items())
 
 
-def units_of(cohorts: Sequence[Cohort], workers: int, combine: Combine = average_models) -> list[Unit]:
+def units_of(cohorts: Sequence[Cohort], workers: int, combine: Combine = average_models) -> list[TrainingUnit]:
     with Cores(Faulty({}), workers, BYTES) as cores:
         return list(cores.units(cohorts, combine, None, workers))
 

@@ -18,7 +18,7 @@ from atoll.support.arrays import Ids
 
 
 @dataclass(frozen=True, eq=False)
-class Unit:
+class TrainingUnit:
     """What a worker trains at a time.
 
     Attributes:
@@ -40,18 +40,18 @@ class Unit:
         clients = "" if self.whole else f", {'client' if len(numbers) == 1 else 'clients'} {listed}"
         return f"event {self.cohort.event}, cluster {self.cohort.cluster}{clients}: training"
 
-    def without_models(self) -> "Unit":
+    def without_models(self) -> "TrainingUnit":
         """Return it without start model and client states, which are sent separately."""
         return replace(self, cohort=replace(self.cohort, start={}, states={}))
 
 
-Outcome = tuple[Model, float | PartialSum, dict[int, Packed]]
+Trained = tuple[Model, float | PartialSum, dict[int, Packed]]
 """A model or sum of models, its loss or what else was added up, and client states."""
 
 
 def train_unit(
-    unit: Unit, start: Model, states: Mapping[int, Packed], serial: Serial, by_cohort: Executor | None
-) -> list[Outcome]:
+    unit: TrainingUnit, start: Model, states: Mapping[int, Packed], serial: Serial, by_cohort: Executor | None
+) -> list[Trained]:
     """Train a unit, in a worker: return what to send for its cohort, its subtree or each of its clients."""
     cohort = replace(unit.cohort, start=start, states=unpack_all(states))
     if unit.span:
@@ -114,13 +114,13 @@ class Distributed(ABC):
 
     def units(
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None, workers: int, together: int = 1
-    ) -> Iterator[Unit]:
+    ) -> Iterator[TrainingUnit]:
         """Yield what workers train at a time, in order; of clients whose models are sent, at most `together`."""
         if self.takes_whole(combine, screening):
-            yield from (Unit(cohort, whole=True) for cohort in cohorts)
+            yield from (TrainingUnit(cohort, whole=True) for cohort in cohorts)
             return
         if why_single(combine, screening, self.trainer.keeps_state):
-            yield from (Unit(part) for cohort in cohorts for part in cut(cohort, together))
+            yield from (TrainingUnit(part) for cohort in cohorts for part in cut(cohort, together))
             return
         for unit in cut_into_sums(cohorts, self.trainer, workers, self.finest, together):
             yield replace(unit, screening=screening)
@@ -152,7 +152,7 @@ def part_of(cohort: Cohort, place: int, size: int) -> Cohort:
 
 def cut_into_sums(
     cohorts: Sequence[Cohort], trainer: ClientTrainer, workers: int, finest: int, together: int = 1
-) -> Iterator[Unit]:
+) -> Iterator[TrainingUnit]:
     """Yield subtrees of the cohorts, and between them clients whose models are sent, at most `together`, in order.
 
     Units shrink toward the end, so that workers of different speeds finish together: one has at most a quarter of a
@@ -165,7 +165,7 @@ def cut_into_sums(
         while place < len(cohort.clients):
             span = _span_at(place, cohort.clients, cost, left / workers / 4, every / workers / finest)
             part = part_of(cohort, place, span or min(together, LEAF - place % LEAF))
-            yield Unit(part, span=span)
+            yield TrainingUnit(part, span=span)
             place += len(part.clients)
             left -= cost(part.clients)
 

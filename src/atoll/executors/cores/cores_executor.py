@@ -13,7 +13,7 @@ from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor,
 from atoll.engine.combining import PartialSum
 from atoll.executors.cores.cores_workers import Workers
 from atoll.executors.cores.shared import Layout, SharedModels
-from atoll.executors.distributed import Distributed, Unit, train_unit, update_of
+from atoll.executors.distributed import Distributed, TrainingUnit, train_unit, update_of
 from atoll.executors.packing import Packed, pack_all
 from atoll.executors.serial import Serial
 from atoll.local.batches import cut_rows, mean_by_client
@@ -37,7 +37,7 @@ class _Training:
         states: client states; not in slots, since their size is unknown before a client has trained.
     """
 
-    unit: Unit
+    unit: TrainingUnit
     start: int
     layout: Layout
     result: int
@@ -117,7 +117,7 @@ class Cores(Distributed):
             columns = [self._measure(models[low : low + slots], rows) for low in range(0, len(models), slots)]
         return np.hstack(columns)
 
-    def _train(self, units: Sequence[Unit], kept: bool) -> Iterator[ClientUpdate | PartialSum]:
+    def _train(self, units: Sequence[TrainingUnit], kept: bool) -> Iterator[ClientUpdate | PartialSum]:
         """Yield the units' updates in order; with `kept`, and of more than one client, each in its own memory.
 
         Otherwise a model is valid only until the next one is requested, since its slot may then be overwritten. Early
@@ -147,7 +147,7 @@ class Cores(Distributed):
         last = range(max(0, len(units) - self._ahead), len(units))
         return [*range(last.start), *sorted(last, key=lambda i: -_cost(units[i], self.trainer))]
 
-    def _place(self, units: Iterable[Unit]) -> Iterator[_Training]:
+    def _place(self, units: Iterable[TrainingUnit]) -> Iterator[_Training]:
         """Put the units' start models into slots; consecutive units with the same start share one.
 
         At most `_ahead` units are under way at a time, and so at most as many start models.

@@ -10,7 +10,7 @@ from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor
 from atoll.engine.combining import PartialSum
-from atoll.executors.distributed import Distributed, Unit, update_of
+from atoll.executors.distributed import Distributed, TrainingUnit, update_of
 from atoll.executors.packing import pack, pack_all, unpack
 from atoll.executors.ray.cluster import Cluster, connect
 from atoll.executors.ray.ray_worker import RemoteMeasuring, Training
@@ -107,13 +107,13 @@ class Ray(Distributed):
         most = _MOST_BYTES // max(count_bytes(cohorts[0].start), 1) if cohorts else 1
         return max(min(clients // (_REQUESTS_A_WORKER * workers), _MOST_CLIENTS, most), 1)
 
-    def _train(self, workers: RayWorkers, units: Iterable[Unit]) -> Iterator[ClientUpdate | PartialSum]:
+    def _train(self, workers: RayWorkers, units: Iterable[TrainingUnit]) -> Iterator[ClientUpdate | PartialSum]:
         """Yield the units' updates, in order."""
         for answer in workers.map(self._send(workers.cluster, units), ahead=4 * workers.cluster.workers + 2):
             for model, outcome, states in answer:
                 yield update_of(outcome, unpack(model), states)
 
-    def _send(self, cluster: Cluster, units: Iterable[Unit]) -> Iterator[tuple[Training, Any]]:
+    def _send(self, cluster: Cluster, units: Iterable[TrainingUnit]) -> Iterator[tuple[Training, Any]]:
         """Put the units' start models into the object store; consecutive units with the same start share one copy."""
         start, sent = None, None
         for unit in units:

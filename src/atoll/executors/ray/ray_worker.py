@@ -11,7 +11,7 @@ import torch
 
 from atoll.engine.cohorts import ClientTrainer, Rows
 from atoll.executors.cores.cores_workers import Answer, try_to_answer
-from atoll.executors.distributed import Unit, train_unit
+from atoll.executors.distributed import TrainingUnit, train_unit
 from atoll.executors.packing import Packed, pack, unpack
 from atoll.executors.serial import Serial
 from atoll.executors.weighted import Weighted
@@ -25,7 +25,7 @@ from atoll.support.process import keep_freed_memory
 class Training:
     """A unit to train from these client states, without its models."""
 
-    unit: Unit
+    unit: TrainingUnit
     states: dict[int, Packed] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Worker:
     def answer(self, request: Training | RemoteMeasuring, models: Sequence[Packed]) -> Answer:
         """Return the answer to a request about these models.
 
-        For training: the `Outcome` of each client, subtree or cohort. For evaluation: the losses [samples, models].
+        For training: the `Trained` of each client, subtree or cohort. For evaluation: the losses [samples, models].
         """
         return try_to_answer(lambda it: self._answer(it, [unpack(model) for model in models]), request, str)
 
