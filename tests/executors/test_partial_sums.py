@@ -168,7 +168,7 @@ def test_what_needs_single_models_is_sent_them_and_says_why() -> None:
     assert why_single(average_models, None, keeps_state=False) == ""
     assert why_single(average_gradients, Screening(max_update_norm=1.0), keeps_state=False) == ""
     assert why_single(average_models, None, keeps_state=True) == "clients keep state"
-    assert why_single(own, None, False, "my rule") == "my rule takes more than their mean"
+    assert why_single(own, None, False, "my rule") == "my rule needs more than their mean"
     for screening in (Screening(usual_norms="note"), Screening(usual_norms="refuse"), Colluding()):
         assert why_single(average_models, screening, keeps_state=False) == "results are compared with each other"
     assert all(len(unit.cohort.clients) == 1 and not unit.span for unit in units_of([cohort_of(range(90))], 2, own))

@@ -77,7 +77,7 @@ def why_single(combine: Combine, screening: Screening | None, keeps_state: bool,
         return "clients keep state"
     if screening is not None and not screening.judges_alone:
         return "results are compared with each other"
-    return "" if needs_only_mean(combine) else f"{rule} takes more than their mean"
+    return "" if needs_only_mean(combine) else f"{rule} needs more than their mean"
 
 
 class Distributed(ABC):
