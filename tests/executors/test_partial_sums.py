@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from atoll.aggregation.sum_tree import LEAF
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.executors.cores.cores_executor import Cores
 from atoll.executors.distributed import TrainingUnit, why_single
+from atoll.executors.ray.ray_executor import Ray
+from atoll.experiment import executor_choice
 from atoll.faults.collusion import Colluding
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule, sgd
@@ -273,8 +275,14 @@ def serial(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], bytes]:
 @pytest.mark.parametrize(("executor", "workers"), ON)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_on_workers_ends_as_by_serial(
-    serial: Callable[[str], bytes], tmp_path: Path, method: str, executor: str, workers: int
+    serial: Callable[[str], bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    executor: str,
+    workers: int,
 ) -> None:
+    monkeypatch.setattr(executor_choice, "Ray", partial(Ray, patience=300.0))  # eight workers start slowly
     assert end_of(tmp_path / "run", method, executor, workers) == serial(method)
 
 
