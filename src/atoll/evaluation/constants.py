@@ -18,6 +18,7 @@ from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.process import one_thread
 
+LEAST_MU = 1e-3
 _HELD_BYTES = 2**30  # of gradients kept at a time while inner products are computed
 
 
@@ -26,13 +27,8 @@ def label_deviations(class_counts: npt.NDArray[np.integer], gram: Floats | None 
 
     A client's gradient is assumed to be the mean of the classes' gradients, weighted by its class shares.
 
-    Args:
-        class_counts: samples of each class that each client holds, [clients, classes].
-        gram: inner products of the classes' mean gradients, [classes, classes], as from `class_gradient_gram`;
-            None: the unit matrix, so that xi_j is the squared distance of class shares.
-
-    Raises:
-        InputError: if a client has no samples, or `gram` has another shape.
+    `class_counts` are [clients, classes], and `gram` the inner products of the classes' mean gradients, as from
+    `class_gradient_gram`; None: the unit matrix, so that xi_j is the squared distance of class shares.
 
     >>> label_deviations(np.array([[4, 0], [0, 4]]))
     array([[ 0.5, -0.5],
@@ -44,9 +40,6 @@ def label_deviations(class_counts: npt.NDArray[np.integer], gram: Floats | None 
     differences = class_counts / sizes[:, None] - class_counts.sum(axis=0) / sizes.sum()
     if gram is None:
         return np.asarray(differences)
-    classes = class_counts.shape[1]
-    if gram.shape != (classes, classes):
-        raise InputError(f"gram of shape {list(gram.shape)}: must be {[classes, classes]}, classes by classes")
     return np.asarray(differences @ _factor(gram, float(np.abs(gram).max())))
 
 
@@ -57,20 +50,8 @@ def class_gradient_gram(
     """Return the inner products of the classes' mean gradients at a model, [classes, classes].
 
     For regression the planted groups take the place of classes, as in `Population.class_counts`. A class without
-    samples has gradient 0.
-
-    Args:
-        population: gives the samples, each as often as clients hold it.
-        module: computes the model.
-        model: usually the initial one, w0.
-        samples: the most drawn of each class, without replacement.
-        rng: draws them.
-
-    Raises:
-        InputError: if `samples` is not positive.
+    samples has gradient 0; of others at most so many `samples` are drawn, without replacement.
     """
-    if samples < 1:
-        raise InputError(f"samples = {samples}: must be a positive number of samples per class")
     data, held = population.data, population.indices
     labels = data.labels_of(held) if data.classes else data.groups_of(held)
     rows = []
@@ -90,12 +71,7 @@ def gradient_deviations(population: Population, module: nn.Module, models: Seque
 
     Computes one full gradient per client and model if all of them fit into 1 GiB; otherwise each is computed again
     for every further GiB. Other memory is that of a few clients-by-clients matrices.
-
-    Raises:
-        InputError: if there are no models.
     """
-    if not models:
-        raise InputError("models = []: must hold at least one model at which gradients are computed")
     rows = [population.samples(client) for client in range(len(population))]
     shares = population.shares
     largest, chosen, scale = -1.0, np.empty((0, 0)), 0.0
@@ -126,11 +102,7 @@ class GradientChange:
 
 @one_thread()
 def gradient_change(population: Population, module: nn.Module, first: Model, second: Model) -> GradientChange:
-    """Measure how the clients' full gradients change from one model to another; computes two gradients per client.
-
-    Raises:
-        InputError: if the models have the same parameters.
-    """
+    """Measure how the clients' full gradients change from one model to another; computes two gradients per client."""
     start, stop = _parameters(module, first), _parameters(module, second)
     step = stop - start
     squared = float(step @ step)
@@ -158,38 +130,24 @@ def estimate_smoothness(change: GradientChange) -> float:
     return float(change.shares @ change.ratios)
 
 
-def estimate_mu(change: GradientChange, least: float = 1e-3) -> float:
-    """Return mu as the least positive curvature of any client, but at least `least`.
+def estimate_mu(change: GradientChange) -> float:
+    """Return mu as the least positive curvature of any client, but at least `LEAST_MU`.
 
-    A loss that is not convex has no mu, and its curvature may be negative; `least`, also returned if no curvature is
-    positive, keeps the bound defined.
-
-    Raises:
-        InputError: if `least` is not positive.
+    A loss that is not convex has no mu, and its curvature may be negative for all clients; the bound is then defined
+    by `LEAST_MU`.
     """
-    if not least > 0:
-        raise InputError(f"least = {least}: must be a positive number")
     positive = change.curvatures[change.curvatures > 0]
-    return max(float(positive.min()), least) if len(positive) else least
+    return max(float(positive.min()), LEAST_MU) if len(positive) else LEAST_MU
 
 
 def initial_gap(
-    population: Population,
-    module: nn.Module,
-    model: Model,
-    optimum: float = 0.0,
-    samples: int | None = None,
-    seed: int = 0,
+    population: Population, module: nn.Module, model: Model, samples: int | None = None, seed: int = 0
 ) -> float:
-    """Return F(w0) - F*; F is the mean loss over all samples, or over a seeded draw of `samples`, and F* is `optimum`.
-
-    Raises:
-        InputError: if the model's loss is below `optimum`, or NaN.
-    """
+    """Return F(w0) - F* with F* = 0; F is the mean loss over all samples, or over a seeded draw of `samples`."""
     loss = Evaluator(population, module, samples, seed).train_loss(model)
-    if not optimum <= loss < np.inf:
-        raise InputError(f"F* = {optimum}: must be at most the loss of the initial model, {loss:g}")
-    return loss - optimum
+    if not 0 <= loss < np.inf:
+        raise InputError(f"F* = 0: must be at most the loss of the initial model, {loss:g}")
+    return loss
 
 
 def _parameters(module: nn.Module, model: Model) -> Floats:

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from atoll.data.population import Population
-from atoll.local.batches import Batches, measure_models
+from atoll.local.batches import Batches, measure_models, measure_samples
 from atoll.local.models import Model
 from atoll.local.threads import side_by_side
-from atoll.local.weights import load_model
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive
@@ -66,36 +65,25 @@ class Evaluator:
         """Return the model's losses and accuracy."""
         return Score(self.train_loss(model), *self.test(model))
 
-    @one_thread()
-    @torch.no_grad()
     def train_loss(self, model: Model) -> float:
         """Return the model's mean loss on the union of all clients' data."""
-        load_model(self.module, model)
-        self.module.eval()
-        losses, _ = self._measure(self.pool, self.rows)
+        losses, _ = self._measure(model, self.pool, self.rows)
         return float(losses @ self.weights)
 
-    @one_thread()
-    @torch.no_grad()
     def test(self, model: Model) -> tuple[float, float | None]:
         """Return the model's test loss and accuracy."""
-        load_model(self.module, model)
-        self.module.eval()
-        losses, hits = self._measure(self.tests, np.arange(len(self.tests)))
-        return float(losses.mean()), float(hits.mean()) if len(hits) else None
+        losses, hits = self._measure(model, self.tests, np.arange(len(self.tests)))
+        return float(losses.mean()), float(hits.mean()) if self.tests.classifies else None
 
-    def _measure(self, batches: Batches, rows: Ids) -> tuple[Floats, Floats]:
-        """Return each sample's loss, and the share of it that is classified correctly; none for regression."""
-
-        def measure(module: nn.Module, part: Ids) -> tuple[Tensor, Tensor]:
-            inputs, targets = batches.gather(part)
-            outputs = module(inputs)
-            hits = torch.empty(0) if batches.hits is None else batches.hits(outputs, targets)
-            return batches.losses(outputs, targets).double(), hits
-
+    @one_thread()
+    def _measure(self, model: Model, batches: Batches, rows: Ids) -> tuple[Floats, Floats]:
+        """Return each sample's loss, and the share of it that is classified correctly."""
         parts = list(blocks(rows, _batch_of(batches)))
-        losses, hits = zip(*side_by_side(measure, self.module, parts, self.threads), strict=True)
-        return torch.cat(losses).cpu().numpy(), torch.cat(hits).cpu().numpy()
+        measured = side_by_side(
+            lambda module, part: measure_samples(module, batches, [model], part), self.module, parts, self.threads
+        )
+        losses, hits = (torch.cat(each)[:, 0].cpu().numpy() for each in zip(*measured, strict=True))
+        return losses, hits
 
 
 def _batch_of(batches: Batches) -> int:
@@ -128,7 +116,7 @@ class ClusterEvaluator:
     least loss on its data. So does every test client, among the clusters that have clients.
 
     With `samples` the training loss and the clusters are those of a fixed, seeded draw of clients with about this many
-    samples in total.
+    samples in total. With `paired` there is a test client for each client, which uses its client's model instead.
     """
 
     def __init__(
@@ -139,6 +127,7 @@ class ClusterEvaluator:
         samples: int | None = None,
         seed: int = 0,
         threads: int = 1,
+        paired: bool = False,
     ) -> None:
         """Choose the clients to evaluate; the number of threads does not change results."""
         self.threads = threads
@@ -147,6 +136,7 @@ class ClusterEvaluator:
             clients = min(clients, max(1, round(samples / population.sizes.mean())))
         drawn = generator(seed, "evaluate").choice(len(population), clients, replace=False)
         self.module = module
+        self.paired = paired and clients == len(population)
         self.population = population
         self.clients = np.sort(drawn)
         self.samples = int(population.sizes[self.clients].sum())
@@ -163,7 +153,7 @@ class ClusterEvaluator:
         everyone = range(len(self.test_clients))
         tests = [self.test_clients.samples(k) for k in everyone]
         tested = measure_models(self.module, self.tests, models, tests, self.threads)
-        chosen = _least_of(tested.losses, labels)
+        chosen = clusters if self.paired else _least_of(tested.losses, labels)
         hits, sizes = tested.accuracies[everyone, chosen], self.test_clients.sizes
 
         def accuracy(its: Mask) -> float | None:
@@ -205,14 +195,9 @@ def adjusted_rand_index(groups: npt.NDArray[np.integer], clusters: npt.NDArray[n
 
 
 def parameter_error(models: Sequence[Model], planted: Floats) -> float:
-    """Return the largest distance between a planted parameter vector and its model; the matching minimises the sum.
+    """Return the largest distance between a planted vector, [groups, parameters], and its model.
 
-    Args:
-        models: at least as many as there are planted vectors, each with as many parameters.
-        planted: [groups, parameters].
-
-    Raises:
-        InputError: if the models are too few, or have another number of parameters.
+    The matching minimises the sum; there may be more models than vectors.
     """
     from scipy.optimize import linear_sum_assignment  # SciPy's solvers load slowly
 

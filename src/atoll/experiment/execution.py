@@ -28,11 +28,7 @@ class Execution:
 
     @cached_property
     def choice(self) -> ExecutorChoice:
-        """The run's executor, and why it was chosen.
-
-        Raises:
-            InputError: its result would differ from training client by client.
-        """
+        """The run's executor, and why it was chosen."""
         require_single_results(self.settings)
         if self.planned.schedule is None:
             require_measuring(self.settings)
@@ -41,11 +37,7 @@ class Execution:
         return choose_executor(self.settings.run, method, trainer, start, self.traffic.sent_bytes, self.initial.device)
 
     def make_executor(self) -> Executor:
-        """Return the executor that the settings name; close it when the run is over.
-
-        Raises:
-            InputError: its result would differ from training client by client.
-        """
+        """Return the executor that the settings name; close it when the run is over."""
         trainer = self.training.trainer().for_executors()
         return make_executor(self.choice, self.settings.run, trainer, self.traffic.sent_bytes)
 
@@ -56,8 +48,10 @@ class Execution:
 
     def make_cluster_evaluator(self) -> ClusterEvaluator:
         """Return the evaluator of several models, where each client uses the one with the least loss."""
-        samples, seed, clients = self.settings.run.evaluate_samples, self.settings.seed, self.clients
-        return ClusterEvaluator(clients.population, clients.test, self.initial.copy(), samples, seed, self._threads)
+        settings, clients, module = self.settings, self.clients, self.initial.copy()
+        samples, paired = settings.run.evaluate_samples, settings.drift.kind != "none"
+        population, tests = clients.population, clients.test
+        return ClusterEvaluator(population, tests, module, samples, settings.seed, self._threads, paired)
 
     @property
     def _threads(self) -> int:
