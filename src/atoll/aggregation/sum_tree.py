@@ -5,8 +5,7 @@ from collections.abc import Callable
 from atoll.aggregation.mean import Sum
 from atoll.local.models import Model
 
-LEAF = 16
-"""Clients whose models are summed one after the other; a cohort of no more has no other order."""
+LEAF = 16  # clients whose models are summed one after the other; a cohort of no more has no other order
 
 
 class SumTree:

@@ -45,8 +45,7 @@ class TrainingUnit:
         return replace(self, cohort=replace(self.cohort, start={}, states={}))
 
 
-Trained = tuple[Model, float | PartialSum, dict[int, Packed]]
-"""A model or sum of models, its loss or what else was added up, and client states."""
+Trained = tuple[Model, float | PartialSum, dict[int, Packed]]  # a model with its loss, or a sum; client states
 
 
 def train_unit(
@@ -122,8 +121,8 @@ class Distributed(ABC):
         if why_single(combine, screening, self.trainer.keeps_state):
             yield from (TrainingUnit(part) for cohort in cohorts for part in cut(cohort, together))
             return
-        for unit in cut_into_sums(cohorts, self.trainer, workers, self.finest, together):
-            yield replace(unit, screening=screening)
+        sums = cut_into_sums(cohorts, self.trainer, workers, self.finest, together)
+        yield from (replace(unit, screening=screening) for unit in sums)
 
     def merge(
         self,
