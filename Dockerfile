@@ -20,7 +20,7 @@ RUN grep '^torch==' /src/requirements-dev.lock > /tmp/torch.txt \
     && pip install -c /src/requirements-dev.lock -r /tmp/torch.txt --extra-index-url https://download.pytorch.org/whl/cpu
 COPY pyproject.toml README.md LICENSE /src/
 COPY src /src/src
-RUN pip install -c /src/requirements-dev.lock "/src[fleet]"
+RUN pip install -c /src/requirements-dev.lock "/src[fleet,prometheus]"
 
 FROM python:3.11-slim AS base
 RUN useradd --create-home --uid 10001 atoll && mkdir /work && chown atoll /work

@@ -229,7 +229,43 @@ method.name=fedamp method.alpha=1e6
 method.name=moon method.temperature=0
 method.name=moon method.mu=-1
 method.name=cfl method.eps1=-1
+method.name=feddrift method.delta=-1
+method.name=feddrift method.variant=keen
+method.name=feddrift method.clusters=7
 method.name=flhc method.linkage=ward2
+drift.kind=rotations
+drift.kind=groups
+drift.kind=groups drift.rounds=[1]
+drift.kind=nothing:here drift.rounds=[1]
+drift.rounds=[1]
+drift.share=0.5
+drift.kind=partition drift.rounds=[]
+drift.kind=partition drift.rounds=[0]
+drift.kind=partition drift.rounds=[2]
+drift.kind=partition drift.rounds=[1,1]
+drift.kind=partition drift.rounds=[1] drift.gradual_rounds=1
+drift.kind=partition drift.rounds=[1] drift.share=0
+drift.kind=partition drift.rounds=[1] drift.concepts=0
+drift.kind=partition drift.rounds=[1] drift.concepts=[[0,0,0,0,0,0]]
+drift.kind=partition drift.rounds=[1] drift.concepts=[[0,0,0],[0,0,1]]
+drift.kind=partition drift.rounds=[1] drift.concepts=[[0,0,0,0,0,0],[0,0,0,0,0,-1]]
+drift.kind=groups drift.rounds=[1] data.rotations=2 drift.concepts=[[0,0,0,0,0,0],[0,0,0,0,0,2]]
+drift.kind=partition drift.rounds=[1] data.partition=natural
+drift.kind=partition drift.rounds=[1] data.skew=noise
+drift.kind=partition drift.rounds=[1] data.held_out_clients=1
+drift.kind=partition drift.rounds=[1] run.executor=fleet
+drift.kind=partition drift.rounds=[1] method.name=fedbcd
+drift.kind=partition drift.rounds=[1] method.name=pacfl
+drift.kind=partition drift.rounds=[1] method.name=ifca method.resample=true
+drift.kind=groups drift.rounds=[1] data.swaps=4 method.name=feddrift method.variant=oracle method.clusters=2
+data.swaps=0
+data.swaps=6
+data.swaps=2 data.rotations=2
+data.swaps=2 data.partition=rotated
+data.swaps=2 data.skew=noise
+data.swaps=2 data.dataset=sea
+data.dataset=sea data.flips=1
+data.dataset=sea data.pool=0
 method.name=fedbcd method.parties=0
 method.name=fedbcd method.parties=1000
 method.name=bcd method.gamma=-1

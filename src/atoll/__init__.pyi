@@ -82,6 +82,7 @@ from atoll.methods.papers.fedbcd import fedbcd as fedbcd
 from atoll.methods.papers.fedbuff import fedbuff as fedbuff
 from atoll.methods.papers.fedcluster import cycling as cycling
 from atoll.methods.papers.fedcluster import fedcluster as fedcluster
+from atoll.methods.papers.feddrift import feddrift as feddrift
 from atoll.methods.papers.feddyn import feddyn as feddyn
 from atoll.methods.papers.fedem import fedem as fedem
 from atoll.methods.papers.fedgroup import fedgroup as fedgroup

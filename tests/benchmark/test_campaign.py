@@ -15,7 +15,7 @@ from atoll.benchmark.contestants import find_contestants
 from atoll.benchmark.permuted import permuted_digits
 from atoll.benchmark.result_files import ResultFile, read_results
 from atoll.benchmark.standings import stand
-from atoll.benchmark.suites import BUDGETS, LONGEST, Suite, suite_names
+from atoll.benchmark.suites import LONGEST, Suite, suite_names
 from atoll.data.datasets import load
 from atoll.experiment.experiment import Experiment
 from atoll.settings.validation import Settings
@@ -45,7 +45,7 @@ def test_runs_use_up_all_budgets_or_twice_the_updates() -> None:
     spent = {}
     for one in find_contestants(["fedavg", "scaffold", "local"]):
         spent[one.name] = costs_of(suite.cut(suite.run(one, one.trials(1)[0], 0), is_trial=False))
-    budgets = {name: getattr(suite.budgets, name) for name in BUDGETS}
+    budgets = suite.budgets
     assert spent["fedavg"] == budgets
     assert spent["scaffold"] == {**budgets, "bytes": 2 * budgets["bytes"]}
     assert budgets["updates"] < spent["local"]["updates"] <= LONGEST * budgets["updates"]
@@ -164,7 +164,7 @@ def test_r2_of_a_client_is_against_all_tests(tmp_path: Path) -> None:
     found = atoll.run(**given, rounds=1, run={"probes": ["client_score", "new_client_score"]}, out=tmp_path / "run")
     experiment = atoll.Experiment(**given)
     tests = experiment.clients.dealt.data.test
-    weights, bias = (part.numpy() for part in found.model().values())
+    bias, weights = (found.model()[name].numpy() for name in sorted(found.model()))
     errors = (tests.inputs @ weights.ravel() + bias - tests.targets) ** 2
     scores = [1 - errors[tests.groups == group].mean() / tests.targets.var() for group in (0, 1)]
     own = experiment.clients.dealt.groups()

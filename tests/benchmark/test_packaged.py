@@ -106,7 +106,7 @@ def test_fedavg_and_pooled_sgd_on_chem97_equal_a_loop_by_hand(pupils: Any, metho
     assert found.history["test_loss"][-1] == pytest.approx(errors.mean() / 2, abs=1e-6)
     assert found.history["client_score"][-1] == pytest.approx(np.mean(scores), abs=1e-6)
     assert found.history["worst_client_score"][-1] == pytest.approx(min(scores), abs=1e-6)
-    weights = np.concatenate([np.ravel(part) for part in found.model().values()])
+    weights = np.concatenate([np.ravel(found.model()[name]) for name in experiment.module.state_dict()])
     np.testing.assert_allclose(weights, w, atol=1e-6)
 
 

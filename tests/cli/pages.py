@@ -20,9 +20,12 @@ class Block:
     text: str
 
 
-def blocks(page: Path, language: str = "") -> list[Block]:
-    """Return a page's fenced blocks in order, of one language or of all."""
-    found = [Block(*(part or "" for part in match.groups())) for match in _FENCE.finditer(page.read_text())]
+def blocks(page: Path, language: str = "", under: str = "") -> list[Block]:
+    """Return the fenced blocks of a page, or of one section, in order; of one language or of all."""
+    text = page.read_text()
+    if under:
+        (text,) = (part for part in re.split(r"^## ", text, flags=re.MULTILINE) if part.startswith(f"{under}\n"))
+    found = [Block(*(part or "" for part in match.groups())) for match in _FENCE.finditer(text)]
     return [block for block in found if language in ("", block.language)]
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,12 @@ def test_rows_count_what_was_lost_and_why(atoll: Command, folder: Path) -> None:
         assert all(before[name] <= after[name] for name in names)
 
 
-def test_updates_that_are_too_long_are_left_out(atoll: Command, folder: Path) -> None:
+def test_if_all_updates_are_too_long_the_run_ends_with_a_sentence(atoll: Command, folder: Path) -> None:
     words = changed("faults.max_update_norm=1e-6", "method.name=fedavg")
-    atoll("run", "tiny.toml", "--out", "out", *SERIAL, *words).succeeded()
-    first, *_, last = rows_of(folder / "out")
-    assert last["refused_too_large"] == last["client_updates"] == 12
-    assert last["local_loss"] is None
-    assert last["train_loss"] == first["train_loss"]
+    done = atoll("run", "tiny.toml", "--out", "out", *SERIAL, *words)
+    assert done.code == 1
+    assert re.search(r"all \d+ results are longer than faults.max_update_norm = 1e-06$", done.told[-1])
+    assert [row["event"] for row in rows_of(folder / "out")] == [0]
     atoll("report", "out").succeeded()
 
 

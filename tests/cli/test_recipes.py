@@ -6,6 +6,7 @@ Recipes on MNIST or CIFAR-10 need their files: set ATOLL_DATA to a folder that h
 import json
 import os
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import atoll
 from atoll.data.datasets import BUILT_IN, find
+from atoll.data.tabular.packaged import PACKAGED
 from atoll.experiment.clients import Clients
 from atoll.experiment.experiment import Experiment
 from atoll.runs.run_folders import name_folders
@@ -55,6 +57,8 @@ def test_schedules_are_made(name: str, scale: str) -> None:
         settings = validate(overlay(resolved(made), {"clustering": cheap}))
         if settings.data.dataset == "table":
             pytest.skip("needs its table; tests/cli/test_flights.py makes one")
+        if settings.data.dataset == "packaged" and find_spec(PACKAGED[settings.data.get("table")].package) is None:
+            pytest.skip("needs a package with its table")
         require_files(settings.data.dataset)
         schedule = experiment(settings).method.schedule
         assert schedule.rounds_done(len(schedule)) == schedule.rounds
@@ -66,7 +70,7 @@ def test_schedules_are_made(name: str, scale: str) -> None:
 
 
 def require_files(dataset: str) -> None:
-    if dataset in BUILT_IN:
+    if dataset in (*BUILT_IN, "packaged") or ":" in dataset:
         return
     if not ROOT or find(dataset, ROOT) is None:
         pytest.skip(f"needs {dataset} files: set ATOLL_DATA to a folder that holds them")

@@ -12,9 +12,10 @@ from atoll.clustering.clustering import Clustering
 from atoll.clustering.describe import describe
 from atoll.clustering.fedcluster_clusterings import availability, even_slots, major_class, random, timezone
 from atoll.data import datasets
+from atoll.data.client_columns import slot_table
 from atoll.data.dataset import Dataset
 from atoll.data.dealing.partition import major_class as major_class_partition
-from atoll.data.population import Population, slot_table
+from atoll.data.population import Population
 from tests.tiers import part_of
 
 DIGITS = datasets.load("digits")
@@ -131,7 +132,7 @@ def test_rho_cluster_outside_its_range_is_refused() -> None:
 
 
 def test_a_clustering_refuses_labels_outside_its_range() -> None:
-    with pytest.raises(InputError, match="labels must be from -1 to 1"):
+    with pytest.raises(InputError, match=r"labels must be from -1 \(left out\) to 1; they are from"):
         Clustering(np.array([0, 2]), 2)
 
 

@@ -1,6 +1,5 @@
-"""The optimum against a plain enumeration, and how far from it the greedy pass and the local search end."""
+"""How far from the optimum, by plain enumeration, the greedy pass and the local search end."""
 
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 
 from atoll import InputError
 from atoll.clustering.feduc.bound import evaluate
-from atoll.clustering.feduc.exact import exact
 from atoll.clustering.feduc.greedy import feduc_labels
 from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
 from atoll.clustering.feduc.refine import refine
@@ -28,29 +26,6 @@ def least_bound(problem: Problem) -> float:
     return float(least)
 
 
-@patterns
-def test_the_optimum_is_the_least_of_all(pattern: Pattern) -> None:
-    for seed, tightness in ((0, 1.2), (1, 1.4), (2, 2.0)):
-        problem = small_problem(seed, pattern, clients=5, tightness=tightness)
-        if seed == 2:
-            problem = replace(problem, seconds=100.0)
-        labels = exact(problem)
-        assert (completion_of(problem.network, labels) <= problem.limits).all()
-        assert evaluate(problem, labels).bound == least_bound(problem)
-
-
-def test_the_first_of_equal_optima_is_chosen() -> None:
-    problem = replace(small_problem(0, clients=4, tightness=9.0), deviations=np.zeros((4, 1)))
-    assert exact(problem).tolist() == [0, 0, 0, 0]
-
-
-def test_no_assignment_and_too_large_problems_are_refused() -> None:
-    with pytest.raises(InputError, match=r"^clustering.time_limit = 0.2: no assignment of all clients keeps it$"):
-        exact(replace(small_problem(0), limits=np.array([0.1, 0.1, 0.2])))
-    with pytest.raises(InputError, match=r"^clustering: 9 clients and 3 aggregators"):
-        exact(small_problem(0, clients=9))
-
-
 def gaps(pattern: Pattern, instances: int, clients: int) -> Floats:
     """Bounds of the greedy pass and of the local search after it, as ratios to the optimum, [instances, 2]."""
     found = []
@@ -60,7 +35,7 @@ def gaps(pattern: Pattern, instances: int, clients: int) -> Floats:
             labels = feduc_labels(problem)
         except InputError:
             continue
-        optimum = evaluate(problem, exact(problem)).bound
+        optimum = least_bound(problem)
         refined = refine(problem, labels)
         assert optimum <= evaluate(problem, refined).bound <= evaluate(problem, labels).bound
         found.append([evaluate(problem, labels).bound / optimum, evaluate(problem, refined).bound / optimum])

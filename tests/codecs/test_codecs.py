@@ -370,7 +370,7 @@ def test_ones_own_codec_has_settings_of_its_own() -> None:
         (["travel.codec=int8", "method.name=fedbcd", "method.fraction="], r"fedbcd', whose parties share all samples"),
         (["travel.codec=int8", "method.name=centralized", "method.fraction="], r"whose one client holds all data"),
         (["travel.codec=int8", "method.name=local"], r"'local': clients send nothing"),
-        (["travel.codec=int8", "method.name=fesem"], r"'fesem': clusters are found from updates"),
+        (["travel.codec=int8", "method.name=fesem"], r"'fesem': clusters are found from what clients train"),
         (
             ["travel.codec=int8", "run.executor=stacked"],
             r"run\.executor = 'stacked': travel\.codec = 'int8' changes each",

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from atoll.data.client_columns import read_clients
 from atoll.data.files.folders import read_folder
 from atoll.data.files.readers import read_cifar, read_idx
-from atoll.data.population import read_clients
 from atoll.network.network_files import read_matrix, read_network_clients
 from atoll.support.errors import InputError
 from tests.tiers import thinned

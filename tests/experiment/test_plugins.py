@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll.experiment.checks import read_labels
+from atoll.experiment.checks import read_clustering
 from atoll.settings.plugins import bind, call, resolve
 from atoll.settings.validation import validate
 from atoll.support.errors import InputError
@@ -95,7 +95,5 @@ def test_what_a_rule_raises_is_told_with_its_line() -> None:
 
 
 def test_labels_that_are_not_a_number_are_refused_without_numpys_warning() -> None:
-    with pytest.raises(
-        InputError, match=r"clustering\.method = 'own:labels': must return .* one whole number per client"
-    ):
-        read_labels(np.array([0, np.nan]), 2, "own:labels")
+    with pytest.raises(InputError, match=r"clustering\.method = 'own:labels': clustering: labels: must hold finite"):
+        read_clustering(np.array([0, np.nan]), 2, "own:labels", 2, may_empty=True)

@@ -13,6 +13,7 @@ from atoll import ClientTask, RunError, Trainer, cycling, init, read_model, trai
 from atoll.aggregation.screening import Screening
 from atoll.aggregation.usual_norms import ENOUGH, KEPT, lengths, limit_of, limits_of, remember, require_usual
 from atoll.engine.engine import State, advance
+from atoll.runs.run import run_events
 from atoll.runs.state_layout import lay_out, restore
 from tests.faults.test_dropouts import POPULATION, RULE, TWO, bits, schedule_of, without
 from tests.faults.test_dropouts import run_events as run
@@ -137,6 +138,14 @@ def test_if_most_of_an_event_is_unusual_the_run_stops_and_names_the_clients() ->
     require_usual(0, 3, {1: 5.0, 2: 5.0, 3: 5.0}, 1.0)
     with pytest.raises(RunError, match="and 2 more; the model before the event is kept"):
         require_usual(0, 3, dict.fromkeys(range(12), 5.0), 1.0)
+
+
+def test_a_largest_norm_that_refuses_everybody_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
+    made = experiment("fedavg", "method.fraction=1.0", "faults.max_update_norm=1e-9", "run.evaluate_every=1")
+    with pytest.raises(
+        RunError, match=r"^after event 0, .*: all 8 results are longer than faults.max_update_norm = 1e-09$"
+    ):
+        list(run_events(made, tmp_path / "run"))
 
 
 @pytest.mark.parametrize("times", [30.0, 9e11])

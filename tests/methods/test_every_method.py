@@ -169,7 +169,9 @@ UNCODED = {
     "centralized": "whose one client holds all data",
     "fedbcd": "whose parties share all samples",
     "local": "clients send nothing",
-    **dict.fromkeys(("cfl", "flhc", "fedgroup", "fesem", "fedamp"), "clusters are found from updates"),
+    **dict.fromkeys(
+        ("cfl", "feddrift", "flhc", "fedgroup", "fesem", "fedamp"), "clusters are found from what clients train"
+    ),
 }
 
 

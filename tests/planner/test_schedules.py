@@ -245,8 +245,6 @@ def test_a_budget_shorter_than_one_event(budget: dict[str, float], told: str, tm
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"seconds": 0.0}, "--seconds 0: must be a positive number"),
-        ({"size": float("nan")}, "--bytes nan: must be a positive number"),
         ({"target": 80.0}, "--target 80: must be greater than 0 and at most 1"),
         ({"target": -1.0, "is_regression": True}, "--target -1: must be greater than 0"),
     ],

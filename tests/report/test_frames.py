@@ -66,7 +66,7 @@ def test_rows_in_files(folder: Path) -> None:
 
 def test_what_is_no_run_is_told(folder: Path) -> None:
     pytest.importorskip("pandas")
-    with pytest.raises(InputError, match=r"of = 'rows': must be one of probes, clients, events"):
+    with pytest.raises(InputError, match=r"of = 'rows': must be .probes. or .clients. or .events."):
         atoll.read_runs(folder, of="rows")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="is not a run, and no folder in it is one"):
         atoll.read_runs(Path(__file__).parent)

@@ -1,16 +1,12 @@
 """What clients hold, drawn."""
 
-from typing import Any
-
 import numpy as np
-import pytest
 
 import atoll
 from atoll import Experiment, make_population
 from atoll.data.feature_means import MOST, feature_means
 from atoll.report.figures.holdings import plot_holdings
 from atoll.settings.validation import validate
-from atoll.support.errors import InputError
 
 
 def test_features_tell_turned_images_apart() -> None:
@@ -53,9 +49,3 @@ def test_samples_classes_and_features_stand_below_each_other() -> None:
         ["no", "yes"],
         ["a", "b", "c"],
     ]
-
-
-@pytest.mark.parametrize("features", [[[1.0]], [], [[1.0, 2.0], [1.0, 2.0]]])
-def test_features_of_other_clients_are_refused(features: Any) -> None:
-    with pytest.raises(InputError, match=r"features: must be \[2 clients, 1 names\]"):
-        plot_holdings([[3, 1], [0, 5]], features, ["a"])

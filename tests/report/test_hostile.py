@@ -18,7 +18,7 @@ from atoll.cli import main
 from atoll.report.page import make_content
 from atoll.report.page.render import render
 from atoll.report.reading.runs import find_readable, read_begun
-from atoll.support.files import line_as_bytes
+from atoll.support.files import line_as_bytes, make_folder
 from tests.made_runs import make_rows, write_run
 from tests.tiers import thinned
 
@@ -160,6 +160,57 @@ def test_whatever_a_run_says_reports_are_made(spoil: Spoil, tmp_path: Path, caps
     new = set(tmp_path.rglob("*")) - before - {tmp_path / "out", tmp_path / "a.html"}
     assert {path.parent for path in new} == {tmp_path / "out"}
     render(make_content(*read_begun([tmp_path / "runs"])[:1], live=True))
+
+
+MANY: dict[str, Callable[[Path], object]] = {
+    "runs": lambda place: [write_run(place / f"r{i}", make_rows(20)) for i in range(300)],
+    "seeds": lambda place: [
+        write_run(place / f"r{i}", make_rows(100), label=f"m{i % 20}", seed=i // 20) for i in range(200)
+    ],
+    "panels": lambda place: [write_run(place / f"r{i}", make_rows(50), panel=f"p{i}") for i in range(100)],
+    "rows": lambda place: write_run(place / "r", make_rows(50_000)),
+    "columns together": lambda place: [
+        write_run(place / f"r{i}", make_rows(20, **{f"c{i}_{j}": 1.0 for j in range(40)})) for i in range(100)
+    ],
+    "numbers of clusters": lambda place: write_run(place / "r", make_rows(100, cluster_accuracy=[0.5] * 5000)),
+    "numbers of clients": lambda place: (write_run(place / "r", make_rows(20)) / "clients.json").write_text(
+        json.dumps({"event": 1, "round": 1, "mine": {"clients": [*range(300_000)], "values": [0.5] * 300_000}})
+    ),
+    "events": lambda place: (write_run(place / "r", make_rows(20)) / "schedule.npz").write_bytes(
+        npz(
+            active_offsets=np.arange(10**6 + 1),
+            active=np.zeros(10**6, int),
+            began=np.zeros(10**6),
+            seconds=np.ones(10**6),
+        )
+    ),
+    "settings": lambda place: [
+        write_run(place / f"r{i}", make_rows(20), label="same", local={f"k{j}": i for j in range(200)})
+        for i in range(30)
+    ],
+    "folders": lambda place: [
+        *map(make_folder, (place / f"d{i}" for i in range(5000))),
+        write_run(place / "r", make_rows(5)),
+    ],
+}
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("make", MANY.values(), ids=MANY)
+def test_however_much_there_is_pages_and_tables_answer_in_five_seconds(
+    make: Callable[[Path], object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the processor's time, since others share the machine; the table in the terminal is cut, and says so."""
+    (tmp_path / "runs").mkdir()
+    make(tmp_path / "runs")
+    began = time.process_time()
+    assert main(["report", str(tmp_path / "runs"), "--html", str(tmp_path / "a.html")]) == 0
+    reported = time.process_time()
+    render(make_content(*read_begun([tmp_path / "runs"])[:1], live=True))
+    assert max(reported - began, time.process_time() - reported) < 5
+    assert ("There is more: --out and --json have all of it." in capsys.readouterr().out) == (
+        make is MANY["columns together"]
+    )
 
 
 ELSEWHERE: list[dict[str, dict[str, object]]] = [

@@ -1,5 +1,7 @@
 """Digits whose labels contradict each other between groups."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from atoll.data.dataset import Dataset
@@ -18,20 +20,14 @@ def permuted_digits(permutations: Positive = 4) -> Dataset:
     names = [generator(0, "permuted", group).permutation(digits.classes) for group in range(permutations)]
     names[0] = np.arange(digits.classes)
 
-    def repeat(inputs: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        groups = np.repeat(np.arange(permutations), len(inputs))
-        return np.concatenate([inputs] * permutations), np.concatenate([own[targets] for own in names]), groups
-
-    inputs, targets, groups = repeat(digits.inputs, digits.targets)
-    test_inputs, test_targets, test_groups = repeat(digits.test_inputs, digits.test_targets)
-    return Dataset(
-        "permuted digits",
-        inputs,
-        targets,
-        test_inputs,
-        test_targets,
-        classes=digits.classes,
-        scale=digits.scale,
-        groups=groups,
-        test_groups=test_groups,
+    each, group = range(permutations), np.arange(permutations)
+    return replace(
+        digits,
+        name="permuted digits",
+        inputs=np.concatenate([digits.inputs for _ in each]),
+        targets=np.concatenate([own[digits.targets] for own in names]),
+        test_inputs=np.concatenate([digits.test_inputs for _ in each]),
+        test_targets=np.concatenate([own[digits.test_targets] for own in names]),
+        groups=np.repeat(group, len(digits.inputs)),
+        test_groups=np.repeat(group, len(digits.test_inputs)),
     )

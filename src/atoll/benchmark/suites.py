@@ -1,6 +1,6 @@
 """A suite's runs: what each trains, and how long it goes on so that it uses up all three budgets."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from warnings import catch_warnings, simplefilter
@@ -21,15 +21,6 @@ BUDGETS = ("updates", "seconds", "bytes")
 LONGEST = 2  # times the budget of client updates, after which a run ends whatever it has used of the others
 _ROWS = 4
 _MOST_ROUNDS = 2**20
-
-
-@dataclass(frozen=True)
-class SuiteBudgets:
-    """What a run may use: client updates, and the virtual seconds and bytes that FedAvg needs for as many."""
-
-    updates: int
-    seconds: float
-    bytes: float
 
 
 def suite_names() -> list[str]:
@@ -83,9 +74,10 @@ class Suite:
         Raises:
             InputError: the method cannot take this suite, or not start within the budget.
         """
-        budgets = None if is_trial else self.budgets
-        most = (made.run.client_updates or 1) * (1 if is_trial else LONGEST)
-        return _lasting(made, _costs(made, most), budgets, 1 if is_trial else _ROWS)
+        updates = float(made.run.client_updates or 1)
+        if is_trial:
+            return _lasting(made, {"updates": updates}, updates, rows=1)
+        return _lasting(made, self.budgets, LONGEST * updates, _ROWS)
 
     @staticmethod
     def check(settings: Settings) -> None:
@@ -99,8 +91,8 @@ class Suite:
         check_probes(experiment)
 
     @cached_property
-    def budgets(self) -> SuiteBudgets:
-        """What a run may use.
+    def budgets(self) -> dict[str, float]:
+        """What a run may use: client updates, and the virtual seconds and bytes that FedAvg needs for as many.
 
         Raises:
             InputError: not even FedAvg can start with so few updates.
@@ -113,7 +105,7 @@ class Suite:
         if not events:
             told = f"--updates {updates}: is too few for suite {self.name}, where a round of FedAvg has"
             raise InputError(f"{told} {costs['updates'][0]:g}")
-        return SuiteBudgets(updates, *(float(costs[name][events - 1]) for name in BUDGETS[1:]))
+        return {"updates": float(updates)} | {name: float(costs[name][events - 1]) for name in BUDGETS[1:]}
 
     def _make(
         self, contestant: Contestant, changes: Sequence[str], label: str, scales: Sequence[str | None]
@@ -131,7 +123,7 @@ class Suite:
             return make_runs({**base, "runs": [run]}, None, ["run.workers=1"])[0]
 
 
-def _costs(settings: Settings, updates: int) -> dict[str, Floats]:
+def _costs(settings: Settings, updates: float) -> dict[str, Floats]:
     """Return a schedule's costs so far, and its rounds, [events] each, up to so many client updates or some more."""
     free, rounds = settings.run.model_copy(update={"client_updates": None}), settings.rounds
     while True:
@@ -150,16 +142,14 @@ def _costs(settings: Settings, updates: int) -> dict[str, Floats]:
         }
 
 
-def _lasting(settings: Settings, costs: dict[str, Floats], budgets: SuiteBudgets | None, rows: int) -> Settings:
-    """Return settings that end when all budgets are used up, or that of updates alone, with about so many rows."""
-    most = settings.run.client_updates or 1
-    limits = {"updates": float(most)} if budgets is None else {name: getattr(budgets, name) for name in BUDGETS}
-    spent = [np.searchsorted(costs[name], most, side="right") for name, most in limits.items() if costs[name][-1] > 0]
-    longest = np.searchsorted(costs["updates"], most if budgets is None else LONGEST * most, side="right")
-    events = min(int(max(spent)), int(longest))
+def _lasting(settings: Settings, budgets: Mapping[str, float], longest: float, rows: int) -> Settings:
+    """Return settings that end when all budgets are used up, or so many client updates, with about so many rows."""
+    costs = _costs(settings, longest)
+    ends = [np.searchsorted(costs[name], most, side="right") for name, most in budgets.items() if costs[name][-1] > 0]
+    events = int(min(max(ends), np.searchsorted(costs["updates"], longest, side="right")))
     if not events:
-        raise InputError(f"its first event has {costs['updates'][0]:g} client updates, and the budget is {most}")
+        first = f"its first event has {costs['updates'][0]:g} client updates"
+        raise InputError(f"{first}, and the budget is {budgets['updates']:g}")
     rounds = int(costs["rounds"][events - 1])
     run = {"client_updates": int(costs["updates"][events - 1]), "evaluate_every": max(1, rounds // rows)}
-    changed = {"rounds": rounds, "run": settings.run.model_copy(update=run)}
-    return settings.model_copy(update=changed)
+    return settings.model_copy(update={"rounds": rounds, "run": settings.run.model_copy(update=run)})

@@ -7,7 +7,7 @@ once.
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from atoll.cli.consoles import err as err
 from atoll.cli.consoles import out as out
-from atoll.support.errors import AtollError, InputError, RunError, full_disk, is_full, naming, refusing
+from atoll.support.errors import AtollError, InputError, RunError, full_disk, is_full, reading, refusing
 
 if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
@@ -120,7 +120,8 @@ def check_runs(runs: "Sequence[Experiment]", schedules: bool = True) -> None:
     from atoll.trackers import require_trackers
 
     for each in runs:
-        with naming(title_of(each.settings) if len(runs) > 1 else ""):
+        title = title_of(each.settings) if len(runs) > 1 else ""
+        with reading(f"run {title!r}") if title else nullcontext():
             each.check() if schedules else each.check_parts()
             check_probes(each)
             require_trackers(each.settings)

@@ -129,10 +129,13 @@ def status(
         raise InputError("--watch and --json: give one of them, not both")
     if as_json:
         print_json(status_rows(configuration, folder))
-        return
-    if not watch:
+    elif not watch:
         _show_status(configuration, folder)
-        return
+    else:
+        _watch(configuration, folder)
+
+
+def _watch(configuration: "FleetConfiguration", folder: Path | None) -> None:
     with Interrupts() as interrupts, suppress(KeyboardInterrupt):
         while True:
             if out.is_terminal:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,8 @@ if TYPE_CHECKING:
 
     from atoll.fleet.folder.configuration import FleetConfiguration
 
-OF_A_ROW = (
-    *("event", "round", "virtual_time", "train_loss", "test_loss", "test_accuracy", "client_updates"),
-    *("bytes_up", "bytes_down", "epsilon"),
-)
-"""Columns of the last row of ``metrics.jsonl`` that are shown."""
+# Columns of the last row of metrics that are shown.
+_OF_A_ROW = ("event", "round", "virtual_time", "train_loss", "test_accuracy", "bytes_up", "bytes_down", "epsilon")
 
 
 @contextmanager
@@ -52,30 +50,26 @@ def serving_metrics(address: str | None, fleet: "FleetConfiguration", folder: Pa
         thread.join()
 
 
+@dataclass(frozen=True)
 class FleetCollector:
-    """Reads a fleet's state whenever it is asked, as `atoll fleet status` does."""
+    """Reads the state of a fleet, and of the run in a folder, whenever it is asked, as `atoll fleet status` does."""
 
-    def __init__(self, fleet: "FleetConfiguration", folder: Path) -> None:
-        """Show this fleet, and the run in this folder."""
-        self._fleet, self._folder = fleet, folder
-
-    def describe(self) -> list["Metric"]:
-        """Return nothing, so that registering does not ask a superlink that has not started."""
-        return []
+    fleet: "FleetConfiguration"
+    folder: Path
 
     def collect(self) -> Iterator["Metric"]:
         """Yield the metrics as they are now."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         try:
-            rows, is_up = status_rows(self._fleet, self._folder), True
+            rows, is_up = status_rows(self.fleet, self.folder), True
         except InputError:  # it is starting, or away
             rows, is_up = [], False
         yield GaugeMetricFamily("atoll_fleet_superlink_up", "Whether the superlink answers.", is_up)
         expiry = GaugeMetricFamily("atoll_fleet_certificate_expiry_seconds", "Unix time of the end.", labels=["role"])
         for role, file in CERTIFICATES.items():
             with suppress(InputError):  # it has expired: the superlink is not up either
-                expiry.add_metric([role], validity(self._fleet.folder / file)[1].timestamp())
+                expiry.add_metric([role], validity(self.fleet.folder / file)[1].timestamp())
         online = GaugeMetricFamily("atoll_fleet_node_online", "Whether a node is present.", labels=["node"])
         late = GaugeMetricFamily("atoll_fleet_node_late", "Late answers in a row.", labels=["node"])
         refused = CounterMetricFamily(
@@ -87,7 +81,7 @@ class FleetCollector:
             for reason, count in row["refused"].items():
                 refused.add_metric([row["node"], reason], count)
         yield from (expiry, online, late, refused)
-        last = last_row(self._folder)
-        for name in OF_A_ROW:
+        last = last_row(self.folder)
+        for name in _OF_A_ROW:
             if isinstance(value := last.get(name), int | float):
                 yield GaugeMetricFamily(f"atoll_run_{name}", f"{name} of the run's last row of metrics.", value)

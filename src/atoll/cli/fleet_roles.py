@@ -14,8 +14,7 @@ from atoll.support.untrusted import parse_json
 if TYPE_CHECKING:
     from atoll.fleet.folder.configuration import FleetConfiguration
 
-CERTIFICATES = {"authority": "ca.pem", "server": "server.pem"}
-"""The file of each party's certificate, in the fleet's folder."""
+CERTIFICATES = {"authority": "ca.pem", "server": "server.pem"}  # in the fleet's folder
 _ONE_EACH = 20  # the most nodes that a new fleet's table lists
 
 
@@ -114,19 +113,14 @@ def last_row(folder: Path) -> dict[str, Any]:
     """
     path = folder / "metrics.jsonl"
     try:
-        lines = whole_lines(path, folder)
-        row = parse_json(lines[-1]) if lines else {}
-        if not isinstance(row, dict):
-            raise ValueError("its last row is no table")
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
+        lines = whole_lines(path, folder) if path.exists() else []
+        return dict(parse_json(lines[-1])) if lines else {}
+    except (OSError, ValueError, TypeError) as error:
         raise InputError(f"{path} cannot be read, or is damaged ({error})") from error
-    return row
 
 
 def so_far(row: Mapping[str, Any]) -> str:
     """Return a row of metrics as a sentence for whoever watches."""
     shown = {"train_loss": "loss", "test_accuracy": "accuracy", "epsilon": "epsilon spent"}
     values = [f"{title} {row[name]:.4g}" for name, title in shown.items() if isinstance(row.get(name), int | float)]
-    return f"event {row['event']}, round {row['round']}: {', '.join(values)}" if row else "no event yet"
+    return f"event {row.get('event')}, round {row.get('round')}: {', '.join(values)}" if row else "no event yet"

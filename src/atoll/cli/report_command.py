@@ -67,14 +67,15 @@ def report_command(
     inches = read_width(width)
     _check_page(page)
     from atoll.report.figures.style import figure_width
-    from atoll.report.reading.mean_curves import require_band
+    from atoll.report.reading.mean_curves import Band
     from atoll.report.report_files import write_report
     from atoll.report.tables.run_tables import rounds_to_target
     from atoll.report.tables.spread import spread_over_seeds
     from atoll.report.tables.spread_tables import narrow_tables
     from atoll.report.tables.writing import as_dicts
+    from atoll.support.requiring import require
 
-    bands = require_band(band)
+    bands: Band = require("--band", band, Band)
     runs, notices = _read(folders, overlay)
     for option, file in (("--html", page), ("--csv", as_csv), ("--parquet", as_parquet)):
         claim_file(option, file)

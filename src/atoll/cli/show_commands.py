@@ -97,16 +97,21 @@ def schedule(
 
 def _gantt(experiment: "Experiment") -> "Figure":
     from atoll.experiment.cluster_waits import work_ends
+    from atoll.experiment.drifting import changes_in
     from atoll.report.figures.before_training import plot_gantt
 
     events = experiment.method.schedule.events
     bars = [(c, began, e.seconds, e.round) for e in events for c, began in zip(e.active, e.began, strict=True)]
-    return plot_gantt(bars, heading_of(experiment), work_ends(experiment))
+    changes = [change["seconds"] for change in changes_in(experiment.clients.dealt, experiment.method.schedule)]
+    return plot_gantt(bars, heading_of(experiment), work_ends(experiment), changes)
 
 
 def _as_dict(experiment: "Experiment") -> dict[str, Any]:
     """Return a schedule's totals and events, for JSON."""
+    from atoll.experiment.drifting import changes_in
+
     table = experiment.method.schedule
+    changes = changes_in(experiment.clients.dealt, table)
     return {
         "label": experiment.settings.label,
         "panel": experiment.settings.panel,
@@ -117,6 +122,7 @@ def _as_dict(experiment: "Experiment") -> dict[str, Any]:
         **_bytes_of(experiment, table.events),
         "max_updates_per_client_round": table.max_updates_per_client_round(),
         "frequencies": table.frequencies.tolist(),
+        **({"data_changes": changes} if changes else {}),
         "rows": [_event_row(event, experiment) for event in table.events],
     }
 
@@ -127,7 +133,8 @@ def _totals_table(runs: "list[Experiment]", shown: list[dict[str, Any]]) -> Tabl
     largest = max(max(totals["bytes_up"], totals["bytes_down"]) for totals in shown)
     unit, size = ("MB", 1e6) if largest >= 1e6 else ("kB", 1e3)
     names = ("run", "rounds", "events", "virtual time", "client updates", f"{unit} up", f"{unit} down")
-    table = Table(*names, box=None)
+    changing = any("data_changes" in totals for totals in shown)
+    table = Table(*names, *(["data change at round"] if changing else []), box=None)
     for experiment, totals in zip(runs, shown, strict=True):
         table.add_row(
             heading_of(experiment),
@@ -137,6 +144,7 @@ def _totals_table(runs: "list[Experiment]", shown: list[dict[str, Any]]) -> Tabl
             f"{totals['client_updates']:,}",
             f"{totals['bytes_up'] / size:,.1f}",
             f"{totals['bytes_down'] / size:,.1f}",
+            *([", ".join(str(change["round"]) for change in totals.get("data_changes", []))] if changing else []),
         )
     return table
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from atoll.cli.common import err
 from atoll.cli.interrupts import Interrupts
 from atoll.cli.run_progress import Runs
-from atoll.runs.run_folder import Row
 from atoll.sweep.jobs import run_jobs
 from atoll.sweep.sweep_worker import Answer, Job, News
 
@@ -36,18 +35,10 @@ def watch(
     judge: Callable[[Job, News], Answer] | None = None,
     settle: Callable[[Job, News], str] | None = None,
 ) -> Watched:
-    """Carry out runs until they end or are interrupted; if one fails, the others continue.
+    """Carry out runs, `at_once` at a time, until they end or are interrupted; if one fails, the others continue.
 
-    Args:
-        jobs: the remaining runs.
-        at_once: runs at a time.
-        total: runs in all.
-        done: runs finished before.
-        metric: the column of metrics to show.
-        quiet: whether to show only warnings.
-        verbose: whether to say which executor trains each run, and why.
-        judge: decides from each row whether its run continues.
-        settle: takes a run's last report; returns its error, or an empty text.
+    Of `total` runs some were `done` before. `judge` decides from each row whether its run continues; `settle` takes a
+    run's last report and returns its error, or an empty text.
     """
     watched, view = Watched(), _View(metric, quiet, verbose, total, done)
     with Interrupts() as interrupts:
@@ -86,7 +77,8 @@ class _View:
             self.begun += 1
             self.numbers[job.name] = self.begun
         if news.row is not None:
-            self.latest[job.name] = _latest(news.row, self.metric)
+            value = news.row.get(self.metric)
+            self.latest[job.name] = "" if value is None else f"{self.metric} {value:.4g}"
         self.going[job.name] = news
         if news.state != "running":
             del self.going[job.name]
@@ -114,8 +106,3 @@ class _View:
         if (news := self.going.get(self.shown)) is not None:
             self.runs.show(news.done, news.events, self.latest.get(self.shown, ""))
         self.runs.show_all(self.over + sum(each.done / (each.events or 1) for each in self.going.values()))
-
-
-def _latest(row: Row, metric: str) -> str:
-    value = row.get(metric)
-    return "" if value is None else f"{metric} {value:.4g}"

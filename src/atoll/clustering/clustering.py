@@ -28,10 +28,12 @@ class Clustering:
 
     def __post_init__(self) -> None:
         """Accept labels of any whole-number type, and refuse those out of range."""
-        object.__setattr__(self, "labels", as_whole("clustering: labels", self.labels))
+        labels = as_whole("clustering: labels", self.labels)
+        object.__setattr__(self, "labels", labels)
         object.__setattr__(self, "clusters", require("clustering.clusters", self.clusters, Positive))
-        if len(self.labels) and not -1 <= self.labels.min() <= self.labels.max() < self.clusters:
-            raise InputError(f"clustering: labels must be from -1 to {self.clusters - 1}")
+        if len(labels) and not -1 <= labels.min() <= labels.max() < self.clusters:
+            told = f"-1 (left out) to {self.clusters - 1}"
+            raise InputError(f"clustering: labels must be from {told}; they are from {labels.min()} to {labels.max()}")
         if self.hours is not None and len(self.hours) != self.clusters:
             raise InputError(f"clustering: {len(self.hours)} times of day for {self.clusters} clusters")
 

@@ -80,7 +80,7 @@ def code_updates(coding: Coding, feedback: bool, seed: int, is_own: bool = False
         needs={
             Need.NUMBERS: "updates are already encoded by then",
             Need.UPDATES: "clients send nothing",
-            Need.NO_REGROUPING: "clusters are found from updates as clients trained them",
+            Need.NO_REGROUPING: "clusters are found from what clients train",
         },
         lacks=lacks,
     )

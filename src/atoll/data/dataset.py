@@ -52,6 +52,7 @@ class Dataset:
         name: its name.
         inputs: [samples, *shape]; uint8 stay bytes until a batch is gathered.
         targets: [samples]; int64 class indices; or, for regression, real numbers, maybe several: [samples, numbers].
+            With `turns`, they may be those of all copies, [samples * copies].
         test_inputs: [test samples, *shape].
         test_targets: [test samples].
         classes: number of classes; 0 for regression.
@@ -116,7 +117,7 @@ class Dataset:
     def labels(self) -> npt.NDArray[Any]:
         """Targets of all training samples, turned copies included, [len(self)]; the first if several."""
         first = self.targets if self.targets.ndim == 1 else self.targets.reshape(len(self.targets), -1)[:, 0]
-        return np.tile(first, len(self.turns))
+        return np.tile(first, len(self) // len(first))
 
     def inputs_of(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the inputs of these training samples as stored, turned copies turned, [len(rows), *shape]."""
@@ -129,7 +130,7 @@ class Dataset:
 
     def labels_of(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the targets of these training samples."""
-        return np.asarray(self.targets[rows % len(self.inputs)])
+        return np.asarray(self.targets[rows % len(self.targets)])
 
     def groups_of(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the planted group of these training samples; 0 for all if nothing is planted."""

@@ -33,7 +33,7 @@ def checked_parts(data: Any) -> Mapping[str, Any]:
     for pool in POOLS:
         parts |= {f"{pool}inputs": as_array(f"{pool}inputs", getattr(data, f"{pool}inputs"))}
         parts |= {f"{pool}targets": read(f"{pool}targets", targets[pool])}
-        _require_pairs(pool, parts[f"{pool}inputs"], parts[f"{pool}targets"])
+        _require_pairs(pool, parts[f"{pool}inputs"], parts[f"{pool}targets"], len(parts["turns"]))
     shape, test_shape = parts["inputs"].shape[1:], parts["test_inputs"].shape[1:]
     if shape != test_shape:
         raise InputError(f"test_inputs: samples must have the shape of inputs, {list(shape)}, not {list(test_shape)}")
@@ -83,12 +83,12 @@ def _require_loss(loss: Any, classes: int) -> None:
         )
 
 
-def _require_pairs(pool: str, inputs: Array, targets: Array) -> None:
-    """Refuse a pool without samples, or without one target for each."""
+def _require_pairs(pool: str, inputs: Array, targets: Array, copies: int) -> None:
+    """Refuse a pool without samples, or without one target for each, or for each of their copies."""
     for name, array in (("inputs", inputs), ("targets", targets)):
         if not array.ndim or not len(array):
             raise InputError(f"{pool}{name} must be an array of numbers with at least one sample, not {kind_of(array)}")
-    if len(inputs) != len(targets):
+    if len(targets) not in (len(inputs), len(inputs) * copies):
         raise InputError(f"{pool}inputs has {len(inputs)} samples, but {pool}targets has {len(targets)}")
 
 

@@ -14,19 +14,19 @@ from atoll.data.files.official import LOADERS
 from atoll.data.files.sources import SOURCES
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
-from atoll.support.limits import NotNegative, Positive, PositiveFloat
+from atoll.support.limits import BelowOne, NotNegative, Positive, PositiveFloat
 from atoll.support.requiring import require, require_path
 from atoll.support.seeds import generator
 from atoll.support.wording import nearest
 
-BUILT_IN = ("digits", "regression")  # need no files
+BUILT_IN = ("digits", "regression", "sea")  # need no files
 
 
 def available() -> tuple[str, ...]:
     """Return the names that `load` knows.
 
     >>> available()
-    ('digits', 'regression', 'mnist', 'cifar10', 'fashion-mnist', 'emnist', 'cifar100')
+    ('digits', 'regression', 'sea', 'mnist', 'cifar10', 'fashion-mnist', 'emnist', 'cifar100')
     """
     return (*BUILT_IN, *SOURCES)
 
@@ -52,7 +52,8 @@ def load(name: str, root: str | Path | None = None, fetch: bool = True) -> Datas
         require_path("data.root", root)
     _check_name(name)
     if name in BUILT_IN:
-        return _load_digits() if name == "digits" else make_regression(generator(0, "regression"))
+        rng = generator(0, "regression")
+        return _load_digits() if name == "digits" else (make_sea if name == "sea" else make_regression)(rng)
     folder = find(name, root)
     if folder is None:
         base = _resolve_root(root)
@@ -118,6 +119,29 @@ def make_regression(
     return Dataset(
         "regression", *pools, classes=0, loss="squared", groups=owner, test_groups=test_owner, planted=planted
     )
+
+
+SEA = (8.0, 9.0, 7.0, 9.5)
+
+
+def make_sea(rng: np.random.Generator, pool: Positive = 15_000, flips: BelowOne = 0.1) -> Dataset:
+    """Draw the SEA concepts: three uniform numbers from 0 to 10, and class 1 if the first two sum to more than theta_p.
+
+    Street and Kim 2001, "A streaming ensemble algorithm (SEA) for large-scale classification". The planted group p is
+    the concept, with theta = 8, 9, 7, 9.5. The test set has a fifth as many samples, without noise.
+
+    Args:
+        pool: samples of each concept.
+        flips: share of the training labels that are flipped.
+    """
+    pools: list[npt.NDArray[Any]] = []
+    for each in (pool, max(1, pool // 5)):
+        groups = np.repeat(np.arange(len(SEA)), each)
+        inputs = rng.uniform(0, 10, (len(groups), 3))
+        flipped = rng.uniform(size=len(groups)) < flips * (not pools)
+        pools += inputs.astype(np.float32), (inputs[:, :2].sum(axis=1) > np.take(SEA, groups)) ^ flipped, groups
+    inputs, targets, groups, test_inputs, test_targets, test_groups = pools
+    return Dataset("sea", inputs, targets, test_inputs, test_targets, 2, groups=groups, test_groups=test_groups)
 
 
 def _not_found(name: str, base: Path) -> InputError:

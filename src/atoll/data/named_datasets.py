@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from atoll.data.dataset import Dataset
-from atoll.data.datasets import load, make_regression
+from atoll.data.datasets import load, make_regression, make_sea
 from atoll.data.files.folders import folder_files, read_folder
 from atoll.data.files.images import image_files, read_images
 from atoll.data.files.leaf import leaf_files, read_leaf
@@ -51,6 +51,7 @@ def cifar100(root: str | None = None, fetch: bool = True) -> Dataset:
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "digits": digits,
     "regression": make_regression,
+    "sea": make_sea,
     "mnist": mnist,
     "cifar10": cifar10,
     "fashion-mnist": fashion_mnist,

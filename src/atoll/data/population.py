@@ -1,11 +1,10 @@
 """The population: one sample pool, and clients as ranges of indices into it."""
 
-import csv
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,11 @@ from atoll.data.array_inputs import as_array, kind_of
 from atoll.data.dataset import Dataset
 from atoll.data.dealing.draws import Parts
 from atoll.data.dealing.partition_file import digest_of
-from atoll.support.arrays import Floats, Ids, Mask
-from atoll.support.errors import InputError, refusing
+from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
 from atoll.support.requiring import require
-from atoll.support.untrusted import read_bytes
 
 _FORM = "must be an array [clients, samples] of indices, or a list with one array of indices per client"
-MOST_SLOTS = 10_080  # the minutes of a week
-_COLUMNS = ("client", "utc_offset", "longitude", "slots")
 _CHUNK = 100_000  # clients handled at a time when counting classes
 
 
@@ -52,6 +48,8 @@ class Population:
         attributes: further facts, one row per client: ``utc_offset`` (hours), ``longitude`` (degrees), ``slots``
             (bool [clients, slots of the day]).
         stated: reported sizes and class counts; the samples here are then mere placeholders.
+        later: (first round, indices) of each later phase, ascending, if clients' data change during the run; a client
+            holds equally many samples in all of them.
     """
 
     data: Dataset
@@ -59,6 +57,7 @@ class Population:
     offsets: Ids
     attributes: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     stated: Stated | None = None
+    later: tuple[tuple[int, npt.NDArray[np.int32]], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse indices outside the pool, clients without samples, and attributes with a wrong number of rows."""
@@ -68,6 +67,10 @@ class Population:
         empty = np.flatnonzero(self.sizes == 0)
         if len(empty):
             raise InputError(f"client {empty[0]} has no samples ({len(empty)} such clients); every client needs one")
+        later = tuple((int(first), _within(indices, len(self.data))) for first, indices in self.later)
+        if any(len(indices) != len(self.indices) for _, indices in later):
+            raise InputError("later: must have as many indices in each phase; clients' numbers of samples are fixed")
+        object.__setattr__(self, "later", later)
         for name, rows in self.attributes.items():
             if len(rows) != len(self):
                 raise InputError(f"attribute {name!r} has {len(rows)} rows, but data.clients = {len(self)}")
@@ -121,7 +124,25 @@ class Population:
 
     def pooled(self) -> "Population":
         """Return the population with a single client that holds the union of all clients' data."""
-        return Population(self.data, self.indices, self.offsets[[0, -1]])
+        return Population(self.data, self.indices, self.offsets[[0, -1]], later=self.later)
+
+    def at(self, round_: int) -> "Population":
+        """Return the clients with the data that they hold in a round: themselves, unless their data change."""
+        return self._phases[self.phase_of(round_)] if self.later else self
+
+    def phase_of(self, round_: int) -> int:
+        """Return the number of the phase that a round belongs to, from 0."""
+        return bisect_right(self.phase_rounds, round_) - 1
+
+    @cached_property
+    def phase_rounds(self) -> tuple[int, ...]:
+        """The first round of each phase."""
+        return 0, *(first for first, _ in self.later)
+
+    @cached_property
+    def _phases(self) -> "list[Population]":
+        """The clients with the data of each phase."""
+        return [replace(self, indices=held, later=()) for held in (self.indices, *(rows for _, rows in self.later))]
 
 
 def make_population(
@@ -137,7 +158,7 @@ def make_population(
         sizes = np.full(len(parts), parts.shape[1])
         indices: npt.NDArray[Any] = parts.reshape(-1)
     else:
-        rows = _rows_of(parts)
+        rows = rows_of_clients(parts)
         sizes = np.array([len(row) for row in rows])
         indices = np.concatenate(rows) if rows else np.empty(0, int)
     if not len(sizes) or not len(indices):
@@ -162,20 +183,22 @@ def partition_as_bytes(population: Population, tests: Population) -> bytes:
     return stream.getvalue()
 
 
-def _rows_of(parts: Any) -> list[Ids]:
-    """Return one flat index array per client."""
-    try:
-        rows = list(parts)
-    except TypeError as error:
-        raise InputError(f"data.partition: {_FORM}, not {kind_of(parts)}") from error
+def rows_of_clients(parts: Any, told: str = "data.partition") -> list[Ids]:
+    """Return one flat index array per client.
+
+    Raises:
+        InputError: if the parts have another form; begins with what is `told`.
+    """
+    if not isinstance(parts, Iterable) or (isinstance(parts, np.ndarray) and parts.ndim != 2):
+        raise InputError(f"{told}: {_FORM}, not {kind_of(parts)}")
     found = []
-    for client, row in enumerate(rows):
+    for client, row in enumerate(parts):
         if isinstance(row, np.ndarray) and row.dtype.kind in "iu" and row.ndim == 1 and len(row):
             found.append(row)  # the usual case, maybe a million times
             continue
-        array = as_array(f"data.partition: client {client}", row)
+        array = as_array(f"{told}: client {client}", row)
         if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
-            raise InputError(f"data.partition: {_FORM}; client {client} has {kind_of(array)}")
+            raise InputError(f"{told}: {_FORM}; client {client} has {kind_of(array)}")
         found.append(array if len(array) else array.astype(np.int64))
     return found
 
@@ -196,53 +219,3 @@ def _ascending(offsets: Any, indices: int) -> Ids:
     if array[0] != 0 or array[-1] != indices:
         raise InputError(f"offsets: must begin with 0 and end with the number of indices, {indices}")
     return array.astype(np.int64, copy=False)
-
-
-def read_clients(path: str | Path, clients: int) -> dict[str, npt.NDArray[Any]]:
-    """Read the clients' attributes from a CSV file with one row per client.
-
-    Columns, all optional: ``utc_offset`` (hours), ``longitude`` (degrees), ``slots`` (numbers counted from 0, separated
-    by spaces or semicolons; may be empty) and ``client`` (a number), which gives the order.
-
-    Raises:
-        InputError: if the file cannot be read, a column is unknown, the number of rows is wrong, or a value is not a
-            number.
-    """
-    setting = f"data.clients_file = {str(path)!r}"
-    with refusing(f"{setting}: cannot be read", UnicodeDecodeError, csv.Error):
-        text = read_bytes(Path(path)).decode("utf-8-sig")
-        rows = list(csv.DictReader(io.StringIO(text, newline="")))
-    if len(rows) != clients:
-        raise InputError(f"{setting}: has {len(rows)} rows, but data.clients = {clients}")
-    if unknown := sorted(str(name) for name in rows[0] if name not in _COLUMNS):
-        raise InputError(f"{setting}: unknown column {unknown[0]!r}; allowed are {', '.join(_COLUMNS)}")
-    try:
-        rows.sort(key=lambda row: int(row.get("client") or 0))
-        columns: dict[str, npt.NDArray[Any]] = {
-            name: np.array([float(row[name]) for row in rows])
-            for name in ("utc_offset", "longitude")
-            if name in rows[0]
-        }
-        if "slots" in rows[0]:
-            columns["slots"] = slot_table([[int(s) for s in row["slots"].replace(";", " ").split()] for row in rows])
-    except (ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{setting}: {error}") from error
-    return columns
-
-
-def slot_table(slots: Sequence[Sequence[int]]) -> Mask:
-    """Return in which slots each client can train, bool [clients, slots].
-
-    >>> slot_table([[0, 2], []])
-    array([[ True, False,  True],
-           [False, False, False]])
-    """
-    last = max((max(row, default=-1) for row in slots), default=-1)
-    if last >= MOST_SLOTS:
-        raise ValueError(f"it names the slot {last}; a day may have at most {MOST_SLOTS}")
-    table = np.zeros((len(slots), last + 1), bool)
-    for client, row in enumerate(slots):
-        if row and min(row) < 0:
-            raise ValueError(f"client {client} has the slot {min(row)}; slots count from 0")
-        table[client, list(row)] = True
-    return table

@@ -65,6 +65,9 @@ class State:
     usual: tuple[Norms, ...] = ()
 
 
+Prepare = Callable[[Event, State, Executor], tuple[Event, State]]
+"""Returns an event and the state as they are to be trained: who trains in which clusters, from which models."""
+
 Regroup = Callable[[Event, State], Grouping | Ids]
 """Returns each client's cluster, and models for new clusters, from the completed event and the state."""
 
@@ -108,6 +111,7 @@ class Method:
         stays: names of the model's tensors that are not communicated, and so are no part of the run's models.
         arrivals: makes an event of whichever cluster finishes next, in asynchronous patterns; None in others.
         labels: each client's first cluster, [clients], if clusters are learned; -1: none yet. None: they are not.
+        prepare: changes each event and the state before it; None: they stay as they are.
         regroup: finds new clusters after each event that `regroups`; None: clients stay in their clusters.
         own_seconds: whether events' virtual seconds are a custom method's own instead of the clients' clock's.
         announce: called with every event before its clients are asked; an exception that it raises ends the run.
@@ -129,6 +133,7 @@ class Method:
     stays: tuple[str, ...] = ()
     arrivals: Arrivals | None = None
     labels: Ids | None = None
+    prepare: Prepare | None = None
     regroup: Regroup | None = None
     own_seconds: bool = False
     announce: Callable[[Event], None] | None = None
@@ -149,7 +154,7 @@ class Method:
                 f"local.rates: has {len(self.rule.rates)} rates, but the schedule has {self.schedule.rounds} rounds; "
                 "give one per round"
             )
-        if self.keeps_state:
+        if self.keeps_state and self.prepare is None:
             _require_each_once(self.schedule)
         if self.labels is not None or self.regroup is not None:
             _require_learnable(self)
@@ -236,7 +241,7 @@ _LACKS: Mapping[Need, Callable[[Method], bool]] = {
     Need.NO_MOMENTS: lambda method: method.rule.carry_moments,
     Need.NO_LOSSES: lambda method: method.assign is not as_scheduled,
     Need.NO_DRAWING: lambda method: method.assign not in (as_scheduled, least_loss),
-    Need.NO_REGROUPING: lambda method: method.regroup is not None,
+    Need.NO_REGROUPING: lambda method: method.regroup is not None or method.prepare is not None,
     Need.FIXED_CLUSTERS: lambda method: method.labels is not None or method.regroup is not None,
     Need.NO_SCREENING: lambda method: method.screening is not None,
     Need.OWN_LAYERS: lambda method: bool(method.shared),
@@ -281,6 +286,7 @@ def train(method: Method, executor: Executor, state: State) -> Generator[Step]:
     require_has("executor", executor, "carries_through", "an executor, such as atoll.Serial")
     keeps_state = method.keeps_state
     while events := method.schedule.ready(state.events_done, apart=keeps_state):
+        events, state = _prepared(method, executor, state, events)
         for trained in train_together(method, executor, state, events):
             step = merge(method, state, trained)
             state = step.state
@@ -289,8 +295,19 @@ def train(method: Method, executor: Executor, state: State) -> Generator[Step]:
 
 def advance(method: Method, executor: Executor, state: State, event: Event) -> Step:
     """Train the active clusters, publish, merge into the server's model, hand out new starts."""
-    (trained,) = train_together(method, executor, state, [event])
+    events, state = _prepared(method, executor, state, [event])
+    (trained,) = train_together(method, executor, state, events)
     return merge(method, state, trained)
+
+
+def _prepared(
+    method: Method, executor: Executor, state: State, events: Sequence[Event]
+) -> tuple[tuple[Event, ...], State]:
+    """Return the events to train together, and the state to train them from; one at a time if the method prepares."""
+    if method.prepare is None:
+        return tuple(events), state
+    event, state = method.prepare(events[0], state, executor)
+    return (event,), state
 
 
 def train_together(method: Method, executor: Executor, state: State, events: Sequence[Event]) -> list[EventResult]:

@@ -18,6 +18,7 @@ from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.process import one_thread
 
+LEAST_MU = 1e-3
 _HELD_BYTES = 2**30  # of gradients kept at a time while inner products are computed
 
 
@@ -32,7 +33,7 @@ def label_deviations(class_counts: npt.NDArray[np.integer], gram: Floats | None 
             None: the unit matrix, so that xi_j is the squared distance of class shares.
 
     Raises:
-        InputError: if a client has no samples, or `gram` has another shape.
+        InputError: if a client has no samples.
 
     >>> label_deviations(np.array([[4, 0], [0, 4]]))
     array([[ 0.5, -0.5],
@@ -44,9 +45,6 @@ def label_deviations(class_counts: npt.NDArray[np.integer], gram: Floats | None 
     differences = class_counts / sizes[:, None] - class_counts.sum(axis=0) / sizes.sum()
     if gram is None:
         return np.asarray(differences)
-    classes = class_counts.shape[1]
-    if gram.shape != (classes, classes):
-        raise InputError(f"gram of shape {list(gram.shape)}: must be {[classes, classes]}, classes by classes")
     return np.asarray(differences @ _factor(gram, float(np.abs(gram).max())))
 
 
@@ -65,12 +63,7 @@ def class_gradient_gram(
         model: usually the initial one, w0.
         samples: the most drawn of each class, without replacement.
         rng: draws them.
-
-    Raises:
-        InputError: if `samples` is not positive.
     """
-    if samples < 1:
-        raise InputError(f"samples = {samples}: must be a positive number of samples per class")
     data, held = population.data, population.indices
     labels = data.labels_of(held) if data.classes else data.groups_of(held)
     rows = []
@@ -90,12 +83,7 @@ def gradient_deviations(population: Population, module: nn.Module, models: Seque
 
     Computes one full gradient per client and model if all of them fit into 1 GiB; otherwise each is computed again
     for every further GiB. Other memory is that of a few clients-by-clients matrices.
-
-    Raises:
-        InputError: if there are no models.
     """
-    if not models:
-        raise InputError("models = []: must hold at least one model at which gradients are computed")
     rows = [population.samples(client) for client in range(len(population))]
     shares = population.shares
     largest, chosen, scale = -1.0, np.empty((0, 0)), 0.0
@@ -158,38 +146,28 @@ def estimate_smoothness(change: GradientChange) -> float:
     return float(change.shares @ change.ratios)
 
 
-def estimate_mu(change: GradientChange, least: float = 1e-3) -> float:
-    """Return mu as the least positive curvature of any client, but at least `least`.
+def estimate_mu(change: GradientChange) -> float:
+    """Return mu as the least positive curvature of any client, but at least `LEAST_MU`.
 
-    A loss that is not convex has no mu, and its curvature may be negative; `least`, also returned if no curvature is
-    positive, keeps the bound defined.
-
-    Raises:
-        InputError: if `least` is not positive.
+    A loss that is not convex has no mu, and its curvature may be negative; `LEAST_MU`, also returned if no curvature
+    is positive, keeps the bound defined.
     """
-    if not least > 0:
-        raise InputError(f"least = {least}: must be a positive number")
     positive = change.curvatures[change.curvatures > 0]
-    return max(float(positive.min()), least) if len(positive) else least
+    return max(float(positive.min()), LEAST_MU) if len(positive) else LEAST_MU
 
 
 def initial_gap(
-    population: Population,
-    module: nn.Module,
-    model: Model,
-    optimum: float = 0.0,
-    samples: int | None = None,
-    seed: int = 0,
+    population: Population, module: nn.Module, model: Model, samples: int | None = None, seed: int = 0
 ) -> float:
-    """Return F(w0) - F*; F is the mean loss over all samples, or over a seeded draw of `samples`, and F* is `optimum`.
+    """Return F(w0) - F* with F* = 0; F is the mean loss over all samples, or over a seeded draw of `samples`.
 
     Raises:
-        InputError: if the model's loss is below `optimum`, or NaN.
+        InputError: if the model's loss is below 0, or not finite.
     """
     loss = Evaluator(population, module, samples, seed).train_loss(model)
-    if not optimum <= loss < np.inf:
-        raise InputError(f"F* = {optimum}: must be at most the loss of the initial model, {loss:g}")
-    return loss - optimum
+    if not 0 <= loss < np.inf:
+        raise InputError(f"F* = 0: must be at most the loss of the initial model, {loss:g}")
+    return loss
 
 
 def _parameters(module: nn.Module, model: Model) -> Floats:

@@ -128,7 +128,7 @@ class ClusterEvaluator:
     least loss on its data. So does every test client, among the clusters that have clients.
 
     With `samples` the training loss and the clusters are those of a fixed, seeded draw of clients with about this many
-    samples in total.
+    samples in total. With `paired` there is a test client for each client, which uses its client's model instead.
     """
 
     def __init__(
@@ -139,6 +139,7 @@ class ClusterEvaluator:
         samples: int | None = None,
         seed: int = 0,
         threads: int = 1,
+        paired: bool = False,
     ) -> None:
         """Choose the clients to evaluate; the number of threads does not change results."""
         self.threads = threads
@@ -147,6 +148,7 @@ class ClusterEvaluator:
             clients = min(clients, max(1, round(samples / population.sizes.mean())))
         drawn = generator(seed, "evaluate").choice(len(population), clients, replace=False)
         self.module = module
+        self.paired = paired and clients == len(population)
         self.population = population
         self.clients = np.sort(drawn)
         self.samples = int(population.sizes[self.clients].sum())
@@ -163,7 +165,7 @@ class ClusterEvaluator:
         everyone = range(len(self.test_clients))
         tests = [self.test_clients.samples(k) for k in everyone]
         tested = measure_models(self.module, self.tests, models, tests, self.threads)
-        chosen = _least_of(tested.losses, labels)
+        chosen = clusters if self.paired else _least_of(tested.losses, labels)
         hits, sizes = tested.accuracies[everyone, chosen], self.test_clients.sizes
 
         def accuracy(its: Mask) -> float | None:

@@ -9,14 +9,17 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from atoll.data.array_inputs import kind_of
+from atoll.data.client_columns import read_clients
 from atoll.data.dataset import Dataset
 from atoll.data.dealing.draws import Parts
 from atoll.data.dealing.partition import PARTITIONS, rows_by_owner
 from atoll.data.named_datasets import DATASETS, stamp
-from atoll.data.population import Population, make_population, read_clients
+from atoll.data.population import Population, make_population
 from atoll.data.standardise import standardise
-from atoll.experiment.checks import read_dataset, read_parts
+from atoll.experiment.checks import read_parts
 from atoll.experiment.skewing import levels_of, require_skew, skew_clients
 from atoll.settings.plugins import call, resolve
 from atoll.settings.signatures import asks_for, takes_any
@@ -41,9 +44,9 @@ def make_all_clients(settings: Settings) -> tuple[Population, Population | None]
         InputError: as in `make_clients`.
     """
     wanted = settings.data
-    data = _turn(settings, load_dataset(settings))
+    data = turned(settings, load_dataset(settings))
     clients = _count_all(settings)
-    parts = _deal_out(settings, data, clients, "partition")
+    parts = deal_out(settings, data, clients, "partition")
     if len(parts) != clients:
         more = f" + data.held_out_clients = {wanted.held_out_clients}" if wanted.held_out_clients else ""
         raise InputError(
@@ -56,8 +59,7 @@ def make_all_clients(settings: Settings) -> tuple[Population, Population | None]
             f"({len(empty)} of {len(parts)} have none); every client needs at least one"
         )
     data = _skewed(settings, data, parts)
-    with reading("data.clients_file"):
-        attributes = read_clients(wanted.clients_file, wanted.clients) if wanted.clients_file else {}
+    attributes = attributes_of(settings)
     if not wanted.held_out_clients:
         return make_population(data, parts, attributes), None
     order = generator(settings.seed, "held out").permutation(clients)
@@ -68,12 +70,19 @@ def make_all_clients(settings: Settings) -> tuple[Population, Population | None]
     )
 
 
+def attributes_of(settings: Settings) -> dict[str, npt.NDArray[Any]]:
+    """Return the attributes of the clients' file; none without a file."""
+    wanted = settings.data
+    with reading("data.clients_file"):
+        return read_clients(wanted.clients_file, wanted.clients) if wanted.clients_file else {}
+
+
 def _skewed(settings: Settings, data: Dataset, parts: Parts) -> Dataset:
     """Return the pool with the clients' skew; a partition in a file also assigns the test samples."""
     if settings.data.skew == "none":
         return data
     by_file = settings.data.partition == "file"
-    return skew_clients(settings, data, parts, _deal_out(settings, data.test, 1, "test partition") if by_file else None)
+    return skew_clients(settings, data, parts, deal_out(settings, data.test, 1, "test partition") if by_file else None)
 
 
 def _count_all(settings: Settings) -> int:
@@ -91,7 +100,7 @@ def make_test_clients(settings: Settings, population: Population) -> Population:
         return make_population(test, _deal_by_level(settings, test, len(population.data)))
     groups = int(test.groups_of(np.arange(len(test))).max()) + 1
     clients = max(min(groups, wanted), wanted * len(test) // len(population.data))
-    return make_population(test, _deal_out(settings, test, clients, "test partition"))
+    return make_population(test, deal_out(settings, test, clients, "test partition"))
 
 
 def _deal_by_level(settings: Settings, test: Dataset, pool: int) -> Parts:
@@ -106,7 +115,7 @@ def _deal_by_level(settings: Settings, test: Dataset, pool: int) -> Parts:
             )
         own = replace(test, inputs=test.inputs[rows], targets=test.targets[rows], groups=None)
         clients = max(1, settings.data.clients * len(test) // (pool * levels))
-        parts += [rows[part] for part in _deal_out(settings, own, clients, "test partition")]
+        parts += [rows[part] for part in deal_out(settings, own, clients, "test partition")]
     return parts
 
 
@@ -136,7 +145,9 @@ def _read_once(name: str, told: str, _stamp: tuple[Any, ...], _environment: str 
 def _make_dataset(make: Callable[..., Any], name: str, given: Mapping[str, Any]) -> Dataset:
     with nullcontext() if name in DATASETS else reading(f"data.dataset = {name!r}"):
         made = call("data.dataset", make, given, given)
-    return read_dataset(made, name)
+    if not isinstance(made, Dataset):
+        raise InputError(f"data.dataset = {name!r}: must return an atoll.Dataset, it returned {kind_of(made)}")
+    return made
 
 
 def _own_tests(settings: Settings, test: Dataset, population: Population) -> Parts:
@@ -158,10 +169,12 @@ def _own_tests(settings: Settings, test: Dataset, population: Population) -> Par
     return [wanted[part] for part in parts if len(part)]
 
 
-def _turn(settings: Settings, data: Dataset) -> Dataset:
-    """Return the data set, with rotated copies if the settings ask for them."""
+def turned(settings: Settings, data: Dataset) -> Dataset:
+    """Return the data set, with rotated copies or copies with swapped labels if the settings ask for them."""
     wanted = settings.data
     rotations = wanted.rotations or (4 if wanted.partition == "rotated" else 1)
+    if wanted.swaps:
+        return _swapped(settings, data, wanted.swaps, rotations)
     if rotations == 1:
         return data
     if wanted.partition == "natural":
@@ -171,8 +184,22 @@ def _turn(settings: Settings, data: Dataset) -> Dataset:
     return replace(data, turns=tuple(range(0, 4, 4 // rotations)))
 
 
-def _deal_out(settings: Settings, data: Dataset, clients: int, purpose: str) -> Parts:
-    """Partition a pool among this many clients."""
+def _swapped(settings: Settings, data: Dataset, copies: int, rotations: int) -> Dataset:
+    """Return the data set with copies of which each has two labels swapped, as in MNIST-4 of FedDrift's authors."""
+    told, most = f"data.swaps = {copies}", (data.classes + 1) // 2
+    if copies > most:
+        raise InputError(f"{told}: {data.name} has {data.classes} classes, so the most is {most}")
+    if rotations > 1 or settings.data.partition == "natural" or data.groups is not None:
+        raise InputError(f"{told}: its copies are planted groups, and {data.name} as partitioned here has others")
+    names = np.tile(np.arange(data.classes), (copies, 1))
+    for copy in range(1, copies):
+        names[copy, [2 * copy - 1, 2 * copy]] = 2 * copy, 2 * copy - 1
+    targets, tests = (np.concatenate(names[:, each]) for each in (data.targets, data.test_targets))
+    return replace(data, turns=(0,) * copies, targets=targets, test_targets=tests)
+
+
+def deal_out(settings: Settings, data: Dataset, clients: int, purpose: str, *key: int) -> Parts:
+    """Partition a pool among this many clients, as drawn for a purpose and key."""
     wanted = settings.data
     rule: Callable[..., Any] = resolve("data.partition", wanted.partition, PARTITIONS)
     given = {
@@ -183,6 +210,6 @@ def _deal_out(settings: Settings, data: Dataset, clients: int, purpose: str) -> 
         "classes": data.classes,
         "owners": data.owners,
         "dataset": data,
-        "rng": generator(settings.seed, purpose),
+        "rng": generator(settings.seed, purpose, *key),
     }
     return read_parts(call("data.partition", rule, given, wanted.model_extra), wanted.partition)

@@ -56,8 +56,10 @@ class Execution:
 
     def make_cluster_evaluator(self) -> ClusterEvaluator:
         """Return the evaluator of several models, where each client uses the one with the least loss."""
-        samples, seed, clients = self.settings.run.evaluate_samples, self.settings.seed, self.clients
-        return ClusterEvaluator(clients.population, clients.test, self.initial.copy(), samples, seed, self._threads)
+        settings, clients, module = self.settings, self.clients, self.initial.copy()
+        samples, paired = settings.run.evaluate_samples, settings.drift.kind != "none"
+        population, tests = clients.population, clients.test
+        return ClusterEvaluator(population, tests, module, samples, settings.seed, self._threads, paired)
 
     @property
     def _threads(self) -> int:

@@ -1,5 +1,6 @@
 """From settings to objects: the parts of one run."""
 
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -67,14 +68,7 @@ class Experiment:
     ) -> None:
         """Apply changes by name, such as ``rounds=5`` or ``clustering=function``, to the settings or the defaults.
 
-        Args:
-            settings: all settings.
-            schedule: a schedule to replay instead of the method's.
-            clients: another experiment's clients, to share; None: make them from the settings.
-            initial: another experiment's initial model, to share.
-            conditions: another experiment's conditions, to share.
-            fixed_clustering: replaces the settings' clustering.
-            changes: settings by name.
+        `clients`, `initial` and `conditions` are another experiment's, to share; None: they are made from the settings.
 
         Raises:
             InputError: a setting is unknown, of a wrong type or out of range.
@@ -154,6 +148,15 @@ class Experiment:
             return Experiment(settings, None, self.clients)
         conditions = self.conditions if self.conditions.serve(settings) else None
         return Experiment(settings, None, self.clients, self.initial, conditions)
+
+    def at(self, round_: int) -> "Experiment":
+        """Return the experiment with the data that clients hold in a round; all else is shared."""
+        if not self.clients.dealt.later:
+            return self
+        clients, now = self.clients.at(round_), copy(self)
+        training, execution = (replace(each, clients=clients) for each in (self.training, self.execution))
+        vars(now).update(clients=clients, training=training, execution=execution)
+        return now
 
     def check(self) -> None:
         """Make everything that can be made before training, so that bad input is found before anything is written."""

@@ -1,6 +1,6 @@
 """From settings to networks: positions, speeds and links."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
@@ -53,7 +53,8 @@ def make_networks(
         return {0: _paced(settings, _from_links(settings, file, compute_seconds, model_bytes, upload_share))}
     graph = _topology(settings)
     aggregators_xy, server_xy = _aggregators(settings)
-    watts, radio = _powers(settings, table, clients), _radio(wanted)
+    watts = _powers(settings, table, clients)
+    radio = Radio(**{each.name: wanted.get(each.name) for each in fields(Radio)})
 
     def at(clients_xy: Floats) -> Network:
         return wireless_network(
@@ -188,16 +189,6 @@ def _powers(settings: Settings, table: ClientTable | None, clients: int) -> Floa
         return table.watts
     low, high = _ascending("network.client_milliwatts", settings.network.client_milliwatts)
     return draw_watts(clients, generator(settings.seed, "powers"), low, high)
-
-
-def _radio(wanted: NetworkSettings) -> Radio:
-    return Radio(
-        bandwidth_hz=wanted.bandwidth_hz,
-        noise_dbm=wanted.noise_dbm,
-        path_loss_db=wanted.path_loss_db,
-        path_loss_exponent=wanted.path_loss_exponent,
-        aggregator_dbm=wanted.aggregator_dbm,
-    )
 
 
 def _positions(settings: Settings, table: ClientTable | None, clients: int) -> dict[int, Floats]:

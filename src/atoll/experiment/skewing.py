@@ -28,7 +28,8 @@ def require_skew(settings: Settings, data: Dataset) -> Dataset:
         if wanted.skew_levels is not None:
             raise InputError(f"data.skew_levels = {wanted.skew_levels}: needs a data.skew, which is 'none'")
         return data
-    if data.groups is not None or len(data.turns) > 1 or wanted.rotations or wanted.partition in _GROUPED:
+    copied = len(data.turns) > 1 or wanted.rotations or wanted.swaps
+    if data.groups is not None or copied or wanted.partition in _GROUPED:
         raise InputError(
             f"data.skew = {wanted.skew!r}: its levels are planted groups, but {data.name} as partitioned here already "
             "has groups; leave out data.skew, or data.rotations, data.group or the partition by groups"

@@ -41,7 +41,7 @@ class Batches:
 
     def __len__(self) -> int:
         """Return the number of samples, turned copies included."""
-        return len(self.targets) * len(self.turns)
+        return len(self.inputs) * len(self.turns)
 
     def gather(self, rows: npt.NDArray[np.integer]) -> tuple[Tensor, Tensor]:
         """Return inputs [len(rows), ...] and targets of these samples."""
@@ -52,21 +52,27 @@ class Batches:
 
         The samples of several batches are fetched at once, so that a GPU waits once for all of them.
         """
-        index = torch.from_numpy(rows % len(self.targets)).to(self.inputs.device)
+        device = self.inputs.device
+        index = own = torch.from_numpy(rows % len(self.inputs)).to(device)
+        if len(self.targets) > len(self.inputs):  # copies have targets of their own
+            own = torch.from_numpy(rows % len(self.targets)).to(device)
         several = max(1, _FETCHED // max(1, rows.shape[1]))
         for low in range(0, len(rows), several):
-            fetched = index[low : low + several]
+            high = low + several
             inputs, targets = (
                 pool.index_select(0, fetched.flatten()).reshape(*fetched.shape, *pool.shape[1:])
-                for pool in (self.inputs, self.targets)
+                for pool, fetched in (
+                    (self.inputs, index[low:high]),
+                    (self.targets, own[low:high]),
+                )
             )
-            for own, images, labels in zip(rows[low : low + several], inputs, targets, strict=True):
-                yield self._as_inputs(images, own), labels
+            for these, images, labels in zip(rows[low:high], inputs, targets, strict=True):
+                yield self._as_inputs(images, these), labels
 
     def _as_inputs(self, images: Tensor, rows: npt.NDArray[np.integer]) -> Tensor:
         """Return the images as the module takes them."""
-        if len(self.turns) > 1:
-            images = self._turn(images, rows // len(self.targets))
+        if any(self.turns):
+            images = self._turn(images, rows // len(self.inputs))
         return self.prepare(images)
 
     def _turn(self, inputs: Tensor, copies: npt.NDArray[np.integer]) -> Tensor:

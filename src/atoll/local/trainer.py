@@ -149,7 +149,7 @@ class Trainer:
 
     def _own(self, client: int, round_: int, part: int) -> npt.NDArray[np.int32]:
         """Return the client's samples; with resampling, those of this round's part for identity or for training."""
-        samples = self.population.samples(client)
+        samples = self.population.at(round_).samples(client)
         if not self.rule.resample_parts:
             return samples
         order = generator(self.seed, "resample", client).permutation(len(samples))
@@ -170,11 +170,15 @@ class Trainer:
 
     def draw_rows(self, task: ClientTask) -> npt.NDArray[np.int32]:
         """Return the positions in the pool of each local step's batch, [steps, samples]."""
-        samples, steps = self._own(task.client, task.round, TRAINING_PART), self.steps_of(task.client)
+        samples, steps = self.samples_of(task), self.steps_of(task.client)
         if self.rule.batch_size == "full":
             return np.broadcast_to(samples, (steps, len(samples)))
         rng = generator(self.seed, "batches", *task.key)
         return samples[rng.integers(len(samples), size=(steps, self.rule.batch_size))]
+
+    def samples_of(self, task: ClientTask) -> npt.NDArray[np.int32]:
+        """Return the positions in the pool of the samples that a task's batches are drawn from."""
+        return self._own(task.client, task.round, TRAINING_PART)
 
     def steps_of(self, client: int) -> int:
         """Return the local steps that this client takes."""

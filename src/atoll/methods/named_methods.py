@@ -20,6 +20,7 @@ from atoll.methods.papers.fedavg import centralized, fedavg, pooled
 from atoll.methods.papers.fedbcd import fedbcd
 from atoll.methods.papers.fedbuff import fedbuff
 from atoll.methods.papers.fedcluster import fedcluster
+from atoll.methods.papers.feddrift import feddrift
 from atoll.methods.papers.feddyn import feddyn
 from atoll.methods.papers.fedem import fedem
 from atoll.methods.papers.fedgroup import fedgroup
@@ -66,8 +67,9 @@ METHODS: dict[str, Callable[..., Method] | MethodKind] = {
     "cfl": MethodKind(cfl, why_one_place=SENDING),
     "flhc": MethodKind(flhc, why_one_place=SENDING),
     "fedgroup": MethodKind(fedgroup, why_one_place=SENDING),
+    "feddrift": MethodKind(feddrift, why_one_place=SENDING),
     "fesem": MethodKind(fesem, why_one_place=SENDING),
-    "pacfl": pacfl,
+    "pacfl": MethodKind(pacfl, fixed_data="whose clusters are found from clients' data before training"),
     "fedem": MethodKind(fedem, together=mixture, untested="clients' shares of the models"),
     "fedrc": MethodKind(fedrc, together=mixture_by_class, untested="clients' shares of the models"),
     "fedsoft": MethodKind(fedsoft, together=own_and_centres, untested="all that clients learn"),
@@ -83,7 +85,11 @@ METHODS: dict[str, Callable[..., Method] | MethodKind] = {
     "fedper": MethodKind(fedper, untested="clients' heads"),
     "fedrep": MethodKind(fedrep, untested="clients' heads"),
     "fedbcd": MethodKind(
-        fedbcd, population=share_samples, module=split_model, why_one_place="whose parties share all samples"
+        fedbcd,
+        population=share_samples,
+        module=split_model,
+        why_one_place="whose parties share all samples",
+        fixed_data="whose parties share all samples",
     ),
 }
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from atoll.network.network import Network
 from atoll.network.sharing import Sharing, side_by_side
-from atoll.network.transfers import check_pattern, merged_seconds, paced_seconds
+from atoll.network.transfers import merged_seconds, paced_seconds
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 
@@ -136,11 +136,8 @@ def event_seconds(
     replaces the completion. With given frequencies clusters wait (`paced_seconds`).
 
     Raises:
-        InputError: if the pattern is unknown or `intra_rounds` below 1, or labels are as in `completion_of`.
+        InputError: if labels are as in `completion_of`.
     """
-    check_pattern(pattern)
-    if intra_rounds < 1:
-        raise InputError(f"method.intra_rounds = {intra_rounds}: must be at least 1")
     completion = completion_of(network, labels)
     if completion.max(initial=0) > deadline_seconds:  # else no client is late
         completion[labels[late_clients(network, labels, deadline_seconds)]] = deadline_seconds

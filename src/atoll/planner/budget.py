@@ -26,10 +26,7 @@ class PlanBudget:
     is_regression: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse an empty budget, and an invalid target."""
-        for option, value in (("--seconds", self.seconds), ("--bytes", self.size)):
-            if value is not None and not 0 < value < math.inf:
-                raise InputError(f"{option} {value:g}: must be a positive number")
+        """Refuse an invalid target."""
         share = self.metric.endswith("accuracy") if self.metric else not self.is_regression
         if self.target is not None and not (0 < self.target <= 1 if share else 0 < self.target < math.inf):
             raise InputError(f"--target {self.target:g}: must be greater than 0" + " and at most 1" * share)

@@ -71,8 +71,8 @@ def estimate_of(entrant: Entrant, budget: PlanBudget) -> Estimate | None:
     """Return a finalist's mean over seeds, and its interval; None if it has none, or a seed misses the target."""
     if not entrant.costs or not np.isfinite(entrant.costs).all():
         return None
-    share = budget.target is None and not budget.falls and all(0 <= cost <= 1 for cost in entrant.costs)
-    return estimate_share(entrant.costs) if share else estimate(entrant.costs)
+    is_share = budget.target is None and not budget.falls
+    return estimate_share(entrant.costs) if is_share else estimate(entrant.costs)
 
 
 def met_by(run: Run | None, until: float, budget: PlanBudget) -> float | None:

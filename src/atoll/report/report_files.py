@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
 from typing import Any, get_args
@@ -15,15 +16,15 @@ from atoll.report.figures.client_curves import plot_clients
 from atoll.report.figures.curve_axes import XColumn
 from atoll.report.figures.curves import differ_in_bytes, has_column, plot_curves, plot_probe, probed
 from atoll.report.reading.groups import group_runs
-from atoll.report.reading.mean_curves import Band, require_band
+from atoll.report.reading.mean_curves import Band
 from atoll.report.reading.runs import Run
 from atoll.report.tables.run_tables import rounds_to_target
 from atoll.report.tables.spread import spread_over_seeds
-from atoll.report.tables.spread_tables import as_plain, final_table, spread_as_csv, target_table
+from atoll.report.tables.spread_tables import final_table, spread_as_csv, target_table
 from atoll.report.tables.writing import as_csv, as_dicts, table_of
 from atoll.runs.run_folder import slug
 from atoll.support.files import write_atomically
-from atoll.support.requiring import require_has, require_path
+from atoll.support.requiring import require, require_has, require_path
 
 DPI = 150
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -53,7 +54,7 @@ def write_report(
         InputError: there are no runs, or no setting is labelled `baseline` and comparable with another.
     """
     out = Path(out)
-    require_band(band)
+    require("band", band, Band)
     tables = dict(_tables(runs, targets, stable, baseline, band))
     figures = dict(_figures(runs, band))
     if against is not None:
@@ -108,7 +109,7 @@ def _tables(
         yield "spread.md", final_table(spreads, band).as_markdown()
         yield "spread.tex", final_table(spreads, band).as_latex()
         yield "spread.csv", spread_as_csv(spreads)
-        yield "spread.json", _as_json(as_plain(spreads))
+        yield "spread.json", _as_json(list(map(asdict, spreads)))
     if any(spread.targets for spread in spreads):
         yield "targets.md", target_table(spreads, band).as_markdown()
         yield "targets.tex", target_table(spreads, band).as_latex()

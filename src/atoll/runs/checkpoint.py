@@ -71,10 +71,7 @@ def save_checkpoint(folder: Path, state: State, origin: Fingerprint) -> None:
 def load_checkpoint(folder: Path, first: State, origin: Fingerprint) -> tuple[State, list[str]] | None:
     """Return the latest intact checkpoint, and a sentence for each damaged one skipped; None if there is none.
 
-    Args:
-        folder: where the checkpoints are.
-        first: the state before the first event, whose models have the expected names, shapes and types.
-        origin: the run to resume.
+    The models of `first`, the state before the first event, have the expected names, shapes and types.
 
     Raises:
         InputError: all checkpoints are damaged, or the latest intact one is of another run, model or format.
@@ -98,11 +95,6 @@ def load_checkpoint(folder: Path, first: State, origin: Fingerprint) -> tuple[St
 
 def read_state(path: Path, note: Note, device: torch.device) -> State:
     """Return the state that a checkpoint's tensors hold.
-
-    Args:
-        path: the checkpoint's JSON file.
-        note: its content.
-        device: where to put the tensors.
 
     Raises:
         ValueError: the tensors do not match their checksum; other damage raises other errors of `DAMAGED`.

@@ -75,7 +75,8 @@ def export_model(
     """
     if file_format not in ENDINGS:
         raise InputError(f"format {file_format!r}: {unknown(file_format, ENDINGS)}")
-    _require_extra(file_format)
+    if file_format == "onnx" and not all(map(importlib.util.find_spec, ("onnx", "onnxscript"))):
+        raise InputError(f"format onnx needs onnx and onnxscript; run {pip_install('onnx')}")
     saved = read_saved(run)
     model = saved.model(cluster)
     stem = "model" if cluster is None else f"model-cluster-{cluster}"
@@ -130,11 +131,6 @@ def predict(settings: Settings, model: Model, inputs: Any, probabilities: bool =
     if data.loss == "cross-entropy":
         return (outputs.softmax(dim=1) if probabilities else outputs.argmax(dim=1)).numpy()
     return (outputs.sigmoid() if probabilities else (outputs > 0).long()).numpy()
-
-
-def _require_extra(file_format: str) -> None:
-    if file_format == "onnx" and not all(map(importlib.util.find_spec, ("onnx", "onnxscript"))):
-        raise InputError(f"format onnx needs onnx and onnxscript; run {pip_install('onnx')}")
 
 
 def _inputs_in_words(settings: Settings) -> str:

@@ -53,6 +53,7 @@ class Probes:
             self._require_offered(name, function)
         self.watches = any(asks_for(function, "cycle_accuracies") for function in self.functions.values())
         self.by_client: dict[str, Floats] = {}  # the last metrics of single clients, by column, [clients]
+        self._scores: dict[int, Evaluator] = {}  # by phase
         self._watched: tuple[int, list[float]] = (-1, [])  # a round, and the accuracies after its events so far
 
     def watch(self, state: State, round_: int) -> None:
@@ -90,14 +91,14 @@ class Probes:
 
     def offered(self, state: State) -> dict[str, Callable[[], Any]]:
         """Return a factory for each object that a probe may ask for; `docs/extending.md` explains them."""
-        experiment = self.experiment
+        experiment = self._now(state)
         return {
             "experiment": lambda: experiment,
             "population": lambda: experiment.population,
             "test_clients": lambda: experiment.clients.test,
             "clustering": lambda: self._clustering(state),
             "method": lambda: experiment.method,
-            "evaluator": lambda: self.evaluator,
+            "evaluator": lambda: self._evaluator(max(0, self._round_of(state))),
             "module": lambda: self._copy() if experiment.method.stays else self.module,
             "state": lambda: state,
             "round": lambda: experiment.method.schedule.rounds_done(state.events_done),
@@ -107,10 +108,12 @@ class Probes:
             "labels": lambda: self.labels(state),
         }
 
-    @cached_property
-    def evaluator(self) -> Evaluator:
-        """Scores a model on all clients' data and the test set."""
-        return self.experiment.execution.make_evaluator()
+    def _evaluator(self, round_: int) -> Evaluator:
+        """Return what scores a model on all clients' data and the test set, as they are in a round."""
+        phase = self.experiment.clients.dealt.phase_of(round_)
+        if phase not in self._scores:
+            self._scores[phase] = self.experiment.at(round_).execution.make_evaluator()
+        return self._scores[phase]
 
     @cached_property
     def module(self) -> nn.Module:
@@ -122,13 +125,16 @@ class Probes:
 
     def _round_of(self, state: State) -> int:
         """Return the round of the last event; -1 before the first."""
-        done = state.events_done
-        return self.experiment.method.schedule.events[done - 1].round if done else -1
+        return self.experiment.method.schedule.last_round(state.events_done) if state.events_done else -1
+
+    def _now(self, state: State) -> Experiment:
+        """Return the experiment with the data of the last event's round."""
+        return self.experiment.at(self.experiment.method.schedule.last_round(state.events_done))
 
     def _accuracies(self, state: State, round_: int) -> list[float]:
         """Return the accuracies after a round's events so far, the last being that of this state."""
         before = self._watched[1] if self._watched[0] == round_ else []
-        accuracy = None if state.server is None or round_ < 0 else self.evaluator.test(state.server)[1]
+        accuracy = None if state.server is None or round_ < 0 else self._evaluator(round_).test(state.server)[1]
         return before if accuracy is None else [*before, accuracy]
 
     def _clustering(self, state: State) -> Clustering:
@@ -144,7 +150,7 @@ class Probes:
             return state.labels
         if not self.experiment.method.finds_clusters:
             return self._clustering(state).labels
-        population = self.experiment.population
+        population = self._now(state).population
         rows = [population.samples(client) for client in range(len(population))]
         losses = measure_models(self.module, Batches(population.data, self.module), state.starts, rows).losses
         return np.asarray(losses.argmin(axis=1))

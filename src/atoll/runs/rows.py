@@ -115,9 +115,14 @@ class Recorder:
         """Return the metrics row of a state.
 
         Raises:
-            RunError: the loss, or another number of the row, is not finite; or a probe fails.
+            RunError: the loss, or another number of the row, is not finite; a probe fails; or all results are too long.
         """
         done = state.events_done
+        most, trained = self.experiment.settings.faults.max_update_norm, self.sums["client_updates"][done]
+        if most is not None and 0 < trained <= state.refused.get("too_large", 0):
+            raise RunError(
+                f"{self._where(done)}: all {trained} results are longer than faults.max_update_norm = {most:g}"
+            )
         row: Row = {
             "event": done,
             "round": self.schedule.rounds_done(done),

@@ -141,13 +141,8 @@ class RunFolder:
     ) -> None:
         """Write everything known before training, or nothing; the folder exists and is claimed.
 
-        Args:
-            settings: settings of the run.
-            schedule: its events, as planned in a live run.
-            overwrite: replace a run in the folder.
-            is_live: record the actual events.
-            replayed: checksum of the schedule, if it replaces the method's.
-            account: of the privacy ledger; None without one.
+        A live run's schedule is as planned; its actual events are recorded later. `replayed` is the checksum of a
+        schedule that replaces the method's; `account` is the privacy ledger's, if there is one.
 
         Raises:
             InputError: as `require_room` does.

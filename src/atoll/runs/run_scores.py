@@ -14,7 +14,24 @@ Scorer = Callable[[State], Columns]
 
 
 def make_scorer(experiment: Experiment) -> tuple[Scorer, int]:
-    """Return a function that scores the method's models, and the number of samples of its training loss."""
+    """Return a function that scores the method's models, and the number of samples of its training loss.
+
+    Where clients' data change, models are scored on those of the last event's round.
+    """
+    clients = experiment.clients.dealt
+    first, samples = _score_phase(experiment)
+    scorers = {0: first}
+
+    def score(state: State) -> Columns:
+        round_ = experiment.method.schedule.last_round(state.events_done)
+        if (phase := clients.phase_of(round_)) not in scorers:
+            scorers[phase] = _score_phase(experiment.at(round_))[0]
+        return scorers[phase](state)
+
+    return score if clients.later else first, samples
+
+
+def _score_phase(experiment: Experiment) -> tuple[Scorer, int]:
     if experiment.method.schedule.has_server:
         return _score_server(experiment)
     if not experiment.method.finds_clusters and method_needs(experiment.settings, "phases"):

@@ -49,11 +49,7 @@ class StopRule:
 
 
 def stop_rules(experiment: Experiment, probed: Sequence[str]) -> list[StopRule]:
-    """Return the conditions of `run.stop_at`, of which the first that holds ends the run.
-
-    Args:
-        experiment: the run.
-        probed: the columns of its probes.
+    """Return the conditions of `run.stop_at`, of which the first that holds ends the run; `probed` are probes' columns.
 
     Raises:
         InputError: a condition is malformed, of a metric that the run does not have, or looked at too rarely.

@@ -60,12 +60,7 @@ def with_fleet(experiment: Experiment) -> Experiment:
 
 
 def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> tuple[FleetExecutor, Joined]:
-    """Wait for enough nodes; return the executor that trains clients on them, and the nodes.
-
-    Args:
-        experiment: the experiment.
-        fleet: the clients' machines.
-        tell: called with a sentence whenever something changes while waiting for nodes.
+    """Wait for enough nodes, and tell what changes meanwhile; return the executor that trains on them, and the nodes.
 
     Raises:
         InputError: nodes that contradict each other.

@@ -108,7 +108,7 @@ def verify_run(run: Path | str, place: Path) -> Check:
         for first, second in zip(_models(saved), _models(again), strict=True)
     ]
     in_models = f"after event {done}, a model's numbers: {max(apart):.1e} apart, relative to the largest"
-    first = in_rows or (in_models if max(apart) else "")
+    first = in_rows or in_models * (max(apart) > 0)
     return Check(f"{run}: {done} events and {len(pairs)} rows once more", "bits", max(apart), not in_rows, first)
 
 
@@ -122,8 +122,7 @@ def _difference_of_rows(first: Row, second: Row) -> str:
 
 def _models(saved: SavedRun) -> list[Model]:
     """Return the models that any side can have: not clients' states, which stay at nodes."""
-    state = saved.state
-    return [*state.starts, *state.published, *([] if state.server is None else [state.server])]
+    return [*saved.state.starts, *saved.state.published, *filter(None, [saved.state.server])]
 
 
 def _run(table: dict[str, Any], folder: Path, schedule: Path | None = None) -> RunFolder:

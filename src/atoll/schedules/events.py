@@ -237,6 +237,10 @@ class Schedule:
         """Return how many rounds are complete after this many events."""
         return self.events[events_done].round if events_done < len(self) else self.rounds
 
+    def last_round(self, events_done: int) -> int:
+        """Return the round of the last event that is over; 0 before the first."""
+        return self.events[events_done - 1].round if events_done else 0
+
     def max_updates_per_client_round(self) -> int:
         """Return the most local trainings that any client does in any round (FedCluster's Assumption 1 allows 1)."""
         by_round: dict[int, list[Ids]] = {}

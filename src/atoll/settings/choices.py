@@ -87,6 +87,8 @@ CHOICES = (
     NamedChoice("data", "partition", "iid", "atoll.data.dealing.partition:PARTITIONS", frozenset(_OF_CLIENTS)),
     NamedChoice("data", "skew", "none", "atoll.data.dealing.feature_skew:SKEWS",
            frozenset({"inputs", "level", "levels", "scale", "rng"})),
+    NamedChoice("drift", "kind", "none", "atoll.data.dealing.drift:DRIFTS",
+           frozenset({*_OF_CLIENTS, "concepts", "deal"})),
     NamedChoice("data", "augment", "none", "atoll.local.augment:AUGMENTS", frozenset({"inputs"})),
     NamedChoice("model", "name", "mlp", "atoll.local.models:MODELS", frozenset({"shape", "classes", "dataset"})),
     NamedChoice("travel", "stages", None, "atoll.codecs.named_stages:STAGES", frozenset({"seed"})),

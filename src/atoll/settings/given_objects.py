@@ -6,7 +6,7 @@ it again in this process.
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -80,13 +80,9 @@ def _name(choice: NamedChoice, given: Any) -> str:
         )
     if isinstance(given, Dataset):
         stem = re.sub(r"\W", "_", given.name)
-        return remember(_returning(given), f"{stem}_{_digest(given)}")
+        return remember(lambda: given, f"{stem}_{_digest(given)}")
     known = choice.functions.items()
     return next((name for name, each in known if kind_of(each).make is given), None) or remember(given)
-
-
-def _returning(data: Dataset) -> Callable[[], Dataset]:
-    return lambda: data
 
 
 def _digest(data: Dataset) -> str:

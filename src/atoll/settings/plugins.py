@@ -45,7 +45,7 @@ def resolve(setting: str, name: str, known: Mapping[str, Any]) -> Any:
         own = (key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
         raise InputError(f"{setting} = {name!r}: {attribute!r} in {module_name!r} is {unknown(attribute, own)}")
     if not (callable(found) or isinstance(found, MethodKind)):
-        raise InputError(f"{setting} = {name!r}: must be a function, not {_a(type(found).__name__)}")
+        raise InputError(f"{setting} = {name!r}: must be a function, not {type(found).__name__!r}")
     return found
 
 
@@ -167,7 +167,3 @@ def _name(rule: Callable[..., Any]) -> str:
     """Return a rule's name as experiment files write it."""
     name = str(getattr(rule, "__qualname__", rule))
     return name.replace("_", "-") if _is_ours(rule) else f"{getattr(rule, '__module__', '')}:{name}"
-
-
-def _a(noun: str) -> str:
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

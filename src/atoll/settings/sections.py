@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from atoll.support.errors import InputError
-from atoll.support.limits import BelowOne, Count, NotNegative, Number, Positive, PositiveFloat, Range
+from atoll.support.limits import BelowOne, Count, NotNegative, Number, Positive, PositiveFloat, Range, Share
 
 NAME = r"^\w[\w.,=() +-]*$"
 MAY_DIFFER = "a run may be resumed with another value"
@@ -61,6 +61,9 @@ class Data(Section):
     rotations: Literal[1, 2, 4] | None = Field(
         None, description="rotated copies of the pool, including the original; unset: 1, with partition rotated 4"
     )
+    swaps: Positive | None = Field(
+        None, description="copies of the pool, including the original: copy c swaps labels 2c - 1 and 2c; unset: 1"
+    )
     skew: str = Field("none", description="how clients' inputs differ; or module:function returning changed inputs")
     skew_levels: Positive | None = Field(
         None, description="number of different skews, which are the planted groups; unset: one per client"
@@ -74,6 +77,24 @@ class Data(Section):
     mean: Number | list[Number] | None = Field(None, description="standardise = given: one number, or one per channel")
     deviation: Number | list[Number] | None = Field(None, description="standardise = given: the same, positive")
     clients_file: str | None = Field(None, description="CSV with one row per client: utc_offset, longitude, slots")
+
+
+class DriftSettings(Section):
+    """How the clients' data change during the run."""
+
+    kind: str = Field("none", description="what changes; or module:function returning every phase's partition")
+    rounds: list[Positive] = Field(
+        [], description="rounds, counted from 0, at which a new phase begins, whose samples are new to all clients"
+    )
+    concepts: Positive | list[list[Count]] | None = Field(
+        None,
+        description="each client's concept (its group or deal) in each phase, one list per phase; or the number of "
+        "concepts between which clients move, drawn from the seed; unset: the number of groups, or else of phases",
+    )
+    share: Share = Field(1.0, description="share of clients that move to another concept in each new phase, if drawn")
+    gradual_rounds: Count = Field(
+        0, description="rounds over which clients' samples are replaced by those of a new phase; 0: at once"
+    )
 
 
 class ModelSettings(Section):
@@ -393,6 +414,7 @@ class Sections(Section):
     seed: Annotated[int, Field(ge=0)] = Field(0, description="all random numbers are derived from it")
     rounds: Positive = Field(20, description="number of rounds, as the glossary defines them for the method")
     data: Data = Data()
+    drift: DriftSettings = DriftSettings()
     model: ModelSettings = ModelSettings()
     travel: TravelSettings = TravelSettings()
     local: Local = Local()

@@ -100,9 +100,8 @@ def settings_model(functions: tuple[tuple[NamedChoice, Function], ...]) -> type[
         base: type[Section] = Settings.model_fields[section].annotation  # type: ignore[assignment]
         fields = {key: field_of(each) for key, each in parameters.items() if key not in base.model_fields}
         made = _create(_opened(base) if section in open_ones else base, fields)
-        default = (
-            FieldInfo(default_factory=made) if not _required(made) else FieldInfo(default={}, validate_default=True)
-        )
+        is_required = any(field.is_required() for field in made.model_fields.values())
+        default = FieldInfo(default={}, validate_default=True) if is_required else FieldInfo(default_factory=made)
         sections[section] = (made, default)
     return _create(Settings, sections)
 
@@ -223,10 +222,6 @@ def who_takes(section: str, key: str) -> str:
 def _some(names: list[str]) -> str:
     more = len(names) - _NAMED
     return " or ".join(names) if more <= 1 else f"{' or '.join(names[:_NAMED])} or {more} others"
-
-
-def _required(model: type[BaseModel]) -> bool:
-    return any(field.is_required() for field in model.model_fields.values())
 
 
 def _create(base: type[Any], fields: dict[str, Any]) -> type[Any]:

@@ -28,25 +28,8 @@ class SettingWarning(UserWarning):
 
 
 @contextmanager
-def naming(run: str) -> Iterator[None]:
-    """Prefix errors about one of several runs with its title, if it has one.
-
-    >>> with naming("FedAvg"):
-    ...     raise InputError("rounds = 0: must be at least 1")
-    Traceback (most recent call last):
-    atoll.support.errors.InputError: run 'FedAvg': rounds = 0: must be at least 1
-    """
-    try:
-        yield
-    except InputError as error:
-        if not run:
-            raise
-        raise InputError(f"run {run!r}: {error}") from error
-
-
-@contextmanager
-def reading(setting: str) -> Iterator[None]:
-    """Prefix errors about a file with the setting that names it.
+def reading(subject: str) -> Iterator[None]:
+    """Prefix errors with their subject, such as the setting that names a file, or one of several runs.
 
     >>> with reading("network.clients_file"):
     ...     raise InputError("a.csv: has no rows")
@@ -56,7 +39,7 @@ def reading(setting: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(f"{setting}: {error}") from error
+        raise InputError(f"{subject}: {error}") from error
 
 
 @contextmanager

@@ -81,26 +81,23 @@ def estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate:
     return Estimate(n, mean, std, mean - half, mean + half)
 
 
-def estimate_share(values: Sequence[float], confidence: float = 0.95) -> Estimate:
-    """Return the mean of at least one value from 0 to 1, such as an accuracy, with an interval inside 0 to 1.
+def estimate_share(values: Sequence[float]) -> Estimate:
+    """Return the mean of at least one value from 0 to 1, such as an accuracy, with a 95 % interval inside 0 to 1.
+
+    Values outside, such as those of a custom metric that is no share, have the interval of `estimate`.
 
     This is Wilson's score interval for the number of draws that would give the mean its standard error, with Student's
     t quantile in place of the normal one. Well inside 0 to 1 it is close to the interval of `estimate`.
 
     >>> estimate_share([0.99, 0.999, 0.95])
     Estimate(n=3, mean=0.979..., std=0.0261..., low=0.7..., high=0.999...)
-
-    Raises:
-        ValueError: if a value is outside 0 to 1.
     """
-    if not all(0 <= value <= 1 for value in values):
-        raise ValueError(f"shares must be 0 to 1, not {list(values)}")
-    found = estimate(values, confidence)
-    if not found.std:  # one value, or all equal
+    found = estimate(values)
+    if not found.std or min(values) < 0 or max(values) > 1:  # without a deviation: one value, or all equal
         return found
     error = found.std / math.sqrt(found.n)
     draws = found.mean * (1 - found.mean) / error**2
-    point = t_point(found.n, confidence)
+    point = t_point(found.n)
     shrink = 1 / (1 + point**2 / draws)
     middle = shrink * (found.mean + point**2 / (2 * draws))
     half = shrink * point * math.hypot(error, point / (2 * draws))

@@ -36,14 +36,10 @@ def run_jobs(
 ) -> Generator[tuple[Job, News] | None]:
     """Run jobs, `at_once` at a time, and yield their news as it comes, or None now and then while there is none.
 
-    A job is taken from `jobs` when there is room for it, after all earlier news has been yielded. Closing the generator
-    stops the remaining runs at their next checkpoint; a `KeyboardInterrupt` meanwhile stops them at once, also saved.
-    As with everything that starts processes, call this below ``if __name__ == "__main__":`` in a script.
-
-    Args:
-        jobs: the runs.
-        at_once: runs at a time, at least one.
-        judge: called with a job and news that holds a row; decides whether the run continues.
+    A job is taken from `jobs` when there is room for it, after all earlier news has been yielded. `judge` decides from
+    news that holds a row whether the run continues. Closing the generator stops the remaining runs at their next
+    checkpoint; a `KeyboardInterrupt` meanwhile stops them at once, also saved. As with everything that starts
+    processes, call this below ``if __name__ == "__main__":`` in a script.
     """
     context = _context()
     running: dict[Connection, _Running] = {}

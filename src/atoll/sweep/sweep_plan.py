@@ -12,7 +12,7 @@ from atoll.runs.run_folders import name_folders
 from atoll.runs.titles import title_of
 from atoll.settings.experiment_file import Table, make_runs
 from atoll.settings.validation import Settings
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, reading
 from atoll.sweep.axes import Axis, combinations, file_part, parse_value, short_names
 from atoll.trackers import require_trackers
 
@@ -44,14 +44,7 @@ class Member:
 def make_members(
     table: Table, axes: Sequence[Axis], scale: str | None = None, changes: Iterable[str] = (), only: Iterable[str] = ()
 ) -> list[Member]:
-    """Return each of the experiment's runs with every combination of values.
-
-    Args:
-        table: the experiment, as `atoll.read_experiment` returns it.
-        axes: the settings to sweep over.
-        scale: one of the experiment's scales.
-        changes: ``section.key=value`` texts.
-        only: titles (see `title_of`) of the experiment's runs to include; if empty, all.
+    """Return each of the experiment's runs, or of those with the titles of `only`, with every combination of values.
 
     Raises:
         InputError: if a setting is unknown or out of range, or two runs share a folder.
@@ -96,14 +89,12 @@ def check_settings(runs: Mapping[str, Settings]) -> None:
         InputError: names the run, and says what is wrong with it.
     """
     for name, settings in runs.items():
-        try:
+        with reading(name):
             require_no_fleet(settings.run)
             experiment = Experiment(settings)
             experiment.check()
             check_probes(experiment)
             require_trackers(settings)
-        except InputError as error:
-            raise InputError(f"{name}: {error}") from error
 
 
 def _require_names(members: Sequence[Member]) -> None:

@@ -126,8 +126,7 @@ def show(value: float, goal: Goal) -> str:
 
 
 def _estimate(values: Sequence[float], goal: Goal) -> Estimate:
-    is_share = _is_share(goal) and all(0 <= value <= 1 for value in values)  # a custom probe need not be one
-    return (estimate_share if is_share else estimate)(values)
+    return (estimate_share if _is_share(goal) else estimate)(values)
 
 
 def _is_share(goal: Goal) -> bool:

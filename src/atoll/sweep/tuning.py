@@ -78,14 +78,7 @@ class Search:
     def jobs(
         self, trials: int, modules: tuple[Path, ...] = (), at_once: int = 1, note: Callable[[], None] | None = None
     ) -> Iterator[Job]:
-        """Yield jobs, stopped trials first, until there are `trials` in all.
-
-        Args:
-            trials: how many trials there are to be.
-            modules: where the user's own modules are found.
-            at_once: how many jobs share the machine's cores.
-            note: called after each proposal, before its job is yielded.
-        """
+        """Yield jobs, stopped trials first, until there are `trials` in all; `note` each proposal before its job."""
         running = self._optuna.trial.TrialState.RUNNING
         for frozen in self.study.get_trials(deepcopy=False, states=(running,)):
             yield self._job(self._optuna.trial.Trial(self.study, frozen._trial_id), modules, at_once)

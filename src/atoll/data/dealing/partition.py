@@ -59,8 +59,6 @@ def dirichlet(
         alpha: concentration.
         samples: samples per client; unset: the whole pool is dealt out.
     """
-    if not alpha > 0:
-        raise InputError(f"data.alpha = {alpha}: must be greater than 0")
     if samples is not None:
         shares = rng.dirichlet(np.full(classes, alpha), size=clients)
         return draw_counts(labels, exact_counts(shares, samples, np.zeros(clients, int)), rng)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.data.tabular.column_types import is_text
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, reason_of
 from atoll.support.numpy_files import require_no_bomb
 from atoll.support.parquet import opened_parquet
 from atoll.support.untrusted import open_regular
@@ -34,8 +34,7 @@ def as_damage(name: Path | str, others: tuple[type[Exception], ...] = _OF_FILES)
     try:
         yield
     except (pyarrow.ArrowException, *others) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        told = " ".join(reason.split())[:200] or type(error).__name__
+        told = reason_of(error)[:200] or type(error).__name__
         raise InputError(f"{name}: cannot be read ({told})") from error
 
 

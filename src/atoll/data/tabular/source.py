@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from atoll.data.files.folders import listed, require_root
 from atoll.data.tabular.arrow import Reads, open_arrow, open_parquet
@@ -66,7 +66,7 @@ class TableSource:
         if not 0 < len(names) <= MOST_COLUMNS:
             raise InputError(f"{self.name}: has {len(names)} columns; there must be from 1 to {MOST_COLUMNS}")
         for each in self.schema:
-            if _is_pickled(each):
+            if (each.metadata or {}).get(b"ARROW:extension:name") == b"arrow.py_extension_type":
                 raise InputError(f"{self.name}: column {each.name!r} has a pickled type, which is never read")
 
     def batches(self, columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
@@ -165,7 +165,3 @@ def _told(stem: str) -> Split | None:
     """Return the split in a name such as ``cifar-train-00000-of-00002``."""
     words = stem.lower().replace("_", "-").replace(".", "-").split("-")
     return next((SPLITS[word] for word in words if word in SPLITS), None)
-
-
-def _is_pickled(column: Any) -> bool:
-    return (column.metadata or {}).get(b"ARROW:extension:name") == b"arrow.py_extension_type"

@@ -41,10 +41,7 @@ class Labels:
 def collect(source: TableSource, roles: Roles, drop: bool) -> "tuple[pa.Table, Uses]":
     """Return all columns but the inputs, and each row's use so far, by its file's name and missing values.
 
-    Args:
-        source: the table.
-        roles: its columns.
-        drop: whether rows that lack an input are left out.
+    To `drop` is to leave out rows that lack an input.
 
     Raises:
         InputError: if there are no rows.
@@ -67,13 +64,7 @@ def collect(source: TableSource, roles: Roles, drop: bool) -> "tuple[pa.Table, U
 
 
 def labels_of(table: "pa.Table", names: Sequence[str], setting: str, rows: Mask | None = None) -> Labels:
-    """Return columns of names as numbers; several columns are joined with " / ".
-
-    Args:
-        table: the columns.
-        names: those to read.
-        setting: which names them, for errors.
-        rows: those that must have a value; None: all.
+    """Return columns of names as numbers; several columns are joined with " / ". By default all rows need a value.
 
     Raises:
         InputError: if a value is missing or cannot be a name.

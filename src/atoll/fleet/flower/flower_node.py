@@ -76,9 +76,11 @@ def serve(configuration: NodeConfiguration, answer: Answer, tell: Callable[[str]
     with (
         _only_one(configuration, state),
         client_of(configuration, key, authority) as client,
-        linked(configuration, client, key, state / "node-id", tell) as link,
     ):
-        _answer_all(configuration, link, Answered(answer), tell)
+        answered = Answered(answer)
+        while True:  # a superlink that lost its database knows the key, but not the number
+            with linked(configuration, client, key, state / "node-id", tell) as link:
+                _answer_all(configuration, link, answered, tell)
 
 
 @contextlib.contextmanager
@@ -94,10 +96,10 @@ def _only_one(configuration: NodeConfiguration, state: Path) -> Iterator[None]:
 def _answer_all(
     configuration: NodeConfiguration, link: PresenceLink, answer: Answer, tell: Callable[[str], None]
 ) -> None:
-    """Fetch and answer messages one by one, forever."""
+    """Fetch and answer messages one by one, until the superlink does not know the node."""
     state = _State(configuration)
     with waiting(tell, state.say):
-        _answer_for_ever(configuration, link, answer, tell, state)
+        _answer_while_known(configuration, link, answer, tell, state)
 
 
 class _State:
@@ -119,7 +121,7 @@ class _State:
         return f"{name}{what} for {passed(self.since)}"
 
 
-def _answer_for_ever(
+def _answer_while_known(
     configuration: NodeConfiguration, link: PresenceLink, answer: Answer, tell: Callable[[str], None], state: _State
 ) -> None:
     while True:
@@ -132,8 +134,8 @@ def _answer_for_ever(
                 state.note(is_away=False, is_work=True)
                 continue
         except Exception as error:
-            if status_of(error) == UNKNOWN:
-                raise RunError(refusal(configuration, error)) from error
+            if status_of(error) == UNKNOWN:  # the number, or the key: signing on shows which
+                return
             # Otherwise the server is away, or has ended the message's run: ask again.
             if not is_noise(error) and status_of(error) is None:
                 if tls_fault(error) is not None:

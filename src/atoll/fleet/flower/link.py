@@ -43,21 +43,6 @@ def _app_of(folder: Path, host: str, port: int, database: Path) -> Any:
     return create_app(module._parse_superlink_lifespan_config(), module.SuperLinkLifespan)
 
 
-def _opened(folder: Path, host: str, port: int, database: Path) -> tuple[Any, FlowerLedger]:
-    """Return Flower's application and what it knows; end with the status `UNREADABLE` if that cannot be read."""
-    from alembic.util import CommandError
-    from sqlalchemy.exc import DatabaseError
-
-    try:
-        app = _app_of(folder, host, port, database)
-        return app, FlowerLedger(app)
-    except (CommandError, DatabaseError) as error:
-        if not isinstance(error, CommandError) and type(error) is not DatabaseError:  # such as a full disk
-            raise
-        traceback.print_exc()
-        os._exit(UNREADABLE)
-
-
 def _renewing(config: Any, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
     """Return the TLS context; new connections get a renewed certificate as soon as it and its key are in the folder."""
     context, files = make(), (config.ssl_certfile, config.ssl_keyfile)
@@ -87,6 +72,8 @@ def main() -> None:
     given = parser.parse_args()
     threading.Thread(target=_end_with_input, daemon=True).start()
     import uvicorn
+    from alembic.util import CommandError
+    from sqlalchemy.exc import DatabaseError, OperationalError
 
     from atoll.fleet.flower.patience import PatientServer
 
@@ -94,7 +81,14 @@ def main() -> None:
     database = given.folder / "state" / "flower.db"
     database.touch()
     database.chmod(0o600)
-    app, ledger = _opened(given.folder, given.host, given.port, database)
+    try:
+        app = _app_of(given.folder, given.host, given.port, database)
+        ledger = FlowerLedger(app)
+    except (CommandError, DatabaseError) as error:
+        if isinstance(error, OperationalError):  # such as a full disk
+            raise
+        traceback.print_exc()
+        os._exit(UNREADABLE)
     logging.getLogger("flwr").setLevel(logging.WARNING)  # it would write a line per message
     if not given.open:  # whoever expected pending replies is gone
         ledger.forget_all()

@@ -8,8 +8,8 @@ from atoll.fleet.folder.certificates import validity
 from atoll.fleet.folder.init import renew_certificate
 from atoll.support.errors import AtollError
 
-RENEWED_BEFORE = timedelta(days=30)
-"""How long before its end a certificate is renewed; at most a third of its life."""
+# Before its end; at most a third of its life.
+_RENEWED_BEFORE = timedelta(days=30)
 
 
 class Renewal:
@@ -28,7 +28,7 @@ class Renewal:
         """
         path, now = self._folder / "server.pem", datetime.now(UTC)
         begin, end = validity(path)
-        if end - now > min(RENEWED_BEFORE, (end - begin) / 3) or self._told == now.date():
+        if end - now > min(_RENEWED_BEFORE, (end - begin) / 3) or self._told == now.date():
             return
         if (self._folder / "ca.key").exists():
             try:

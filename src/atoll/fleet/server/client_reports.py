@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from atoll.data.client_columns import slot_table
 from atoll.data.dealing.class_counts import exact_counts
-from atoll.data.population import Population, Stated, slot_table
+from atoll.data.population import Population, Stated
 from atoll.fleet.agreed.messages import ClientReport
 from atoll.fleet.agreed.randomised_response import estimate
 from atoll.support.arrays import Floats, Ids

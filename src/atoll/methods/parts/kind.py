@@ -16,6 +16,7 @@ class MethodKind:
         together: makes the module that trains of several models, from a factory of one (`make`); None: one trains.
         why_one_place: why it supports neither faults nor a fleet, as the end of a sentence; empty if it does.
         rounds_are_local_steps: whether a round is one local step index (FedUC's t).
+        fixed_data: why clients' data must not change (`[drift]`), as the end of a sentence; empty if they may.
         untested: the part of clients' models that the server's lacks, as the subject of a sentence, to warn that test
             accuracy excludes it unless a metric measures the clients' own models.
     """
@@ -26,6 +27,7 @@ class MethodKind:
     together: Callable[..., Any] | None = None
     why_one_place: str = ""
     rounds_are_local_steps: bool = False
+    fixed_data: str = ""
     untested: str = ""
 
     @property

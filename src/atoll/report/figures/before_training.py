@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
@@ -22,6 +23,7 @@ Bar: TypeAlias = tuple[int, float, float, int]
 """A cluster's work in one event: cluster, start and end in seconds, round."""
 
 WAITING: Any = {"facecolor": "#f2f2f2", "edgecolor": "#9a9a9a", "hatch": "////", "linewidth": 0.4}
+CHANGE: Any = {"color": "black", "linestyle": ":", "linewidth": 1.2}
 MAX_CLIENTS = 60
 MANY_BARS = 2000  # beyond this an SVG holds the bars as an image, so that browsers still open it quickly
 
@@ -55,7 +57,7 @@ def plot_clusters(sizes: ArrayLike, class_shares: ArrayLike, title: str = "") ->
     bars = np.asarray(sizes)
     if bars.shape != shares.shape[:1]:
         raise InputError(f"sizes has shape {bars.shape}, but class_shares describes {len(shares)} clusters.")
-    height = _heatmap_inches(shares.shape[1])
+    height = float(np.clip(0.24 * shares.shape[1], 1.2, 5.0))
     with mpl.rc_context(STYLE):
         figure = new_figure(WIDTH_INCHES, height + 2.2)
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[1.3, height])
@@ -80,11 +82,14 @@ def draw_cluster_shares(ax: Axes, class_shares: ArrayLike, title: str = "") -> N
     _add_colorbar(image, "Share of samples")
 
 
-def plot_gantt(events: Sequence[Bar], title: str = "", done: ArrayLike | None = None) -> Figure:
+def plot_gantt(
+    events: Sequence[Bar], title: str = "", done: ArrayLike | None = None, changes: Sequence[float] = ()
+) -> Figure:
     """Draw who trains when: a line for each cluster, a bar for each event, in shades that alternate between rounds.
 
     An event is (cluster, start seconds, end seconds, round). `done`, [events], is when each event's own work ended:
-    from then to the event's end the cluster waits for the others, and the bar is hatched. Bars are at least 0.3 % of
+    from then to the event's end the cluster waits for the others, and the bar is hatched. A line marks each of the
+    seconds at which clients' data change. Bars are at least 0.3 % of
     the total time long, where the cluster's next event leaves room. 10,000 events and 100 clusters are no problem.
     Raises InputError without events, for a negative cluster, for an event that ends before it starts, and for work
     that ends outside its event.
@@ -93,7 +98,11 @@ def plot_gantt(events: Sequence[Bar], title: str = "", done: ArrayLike | None = 
     rows = int(table[:, 0].max()) + 1
     with mpl.rc_context(STYLE):
         figure = new_figure(WIDTH_INCHES, float(np.clip(0.25 * rows + 1.1, 2.0, 6.5)))
-        add_legend(figure, draw_gantt(figure.subplots(), events, title, done))
+        ax = figure.subplots()
+        legend: list[Artist] = [*draw_gantt(ax, events, title, done)]
+        unit = time_unit(float(table[:, 2].max()))
+        lines: list[Artist] = [ax.axvline(at / unit.seconds, label="Clients' data change", **CHANGE) for at in changes]
+        add_legend(figure, legend + lines[:1])
     return figure
 
 
@@ -186,10 +195,6 @@ def _rectangles(lefts: Floats, rights: Floats, centres: Floats, height: float) -
     x = np.stack([lefts, rights, rights, lefts], axis=1)
     y = np.stack([tops, tops, bottoms, bottoms], axis=1)
     return np.stack([x, y], axis=2)
-
-
-def _heatmap_inches(classes: int) -> float:
-    return float(np.clip(0.24 * classes, 1.2, 5.0))
 
 
 def _draw_heatmap(axes: Axes, shares: Floats) -> AxesImage:

@@ -34,11 +34,12 @@ from atoll.report.figures.style import (
     new_figure,
 )
 from atoll.report.reading.groups import Group, group_runs
-from atoll.report.reading.mean_curves import Band, mean_curve, require_band
+from atoll.report.reading.mean_curves import Band, mean_curve
 from atoll.report.reading.runs import Run
 from atoll.runs.columns import is_built_in
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
+from atoll.support.requiring import require
 
 Styles: TypeAlias = Mapping[str, dict[str, Any]]
 BAND_ALPHA = 0.2
@@ -56,7 +57,7 @@ def plot_curves(runs: Sequence[Run], x: XColumn = "round", *, title: str = "", b
     """
     if not runs:
         raise InputError("There is nothing to plot: no runs were given.")
-    require_band(band)
+    require("band", band, Band)
     return _plot(group_runs(runs), x_axis(runs, x), _y_axes(runs), title, band)
 
 

@@ -13,7 +13,6 @@ from atoll.report.figures.before_training import MAX_CLIENTS, draw_shares, evenl
 from atoll.report.figures.style import BLUE, STYLE, WIDTH_INCHES, new_figure, strip_frame
 from atoll.report.reading.units import format_count
 from atoll.support.arrays import Floats
-from atoll.support.errors import InputError
 
 
 def plot_holdings(
@@ -31,14 +30,9 @@ def plot_holdings(
         names: names of the features.
         title: title of the figure.
         classes: names of the classes; by default their numbers.
-
-    Raises:
-        InputError: the features have another shape.
     """
     counts, means = np.asarray(class_counts, np.float64), np.asarray(features, np.float64)
     drawn = evenly(len(counts), MAX_CLIENTS)
-    if means.shape != (len(drawn), len(names)) or not means.size:
-        raise InputError(f"features: must be [{len(drawn)} clients, {len(names)} names], not {list(means.shape)}")
     heights = [1.1, float(np.clip(0.2 * counts.shape[1], 1, 3.5)), float(np.clip(0.2 * len(names), 1, 4.5))]
     with mpl.rc_context(STYLE):
         figure = new_figure(WIDTH_INCHES, sum(heights) + 1.3)

@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from atoll.report.figures.curve_axes import XColumn
 from atoll.report.figures.curves import draw_curves, plot_curves, plot_probe
 from atoll.report.figures.style import STYLE, figure_width, width_inches
-from atoll.report.reading.mean_curves import Band, require_band
+from atoll.report.reading.mean_curves import Band
 from atoll.report.reading.records import COLUMNS
 from atoll.report.reading.runs import Run, find_runs
 from atoll.settings.experiment_file import resolved
 from atoll.support.errors import InputError
-from atoll.support.requiring import require_has
+from atoll.support.requiring import require, require_has
 from atoll.support.wording import show
 
 
@@ -47,7 +47,7 @@ def curves(
     Raises:
         InputError: there are no runs, none has the column, or an argument is not allowed.
     """
-    require_band(band)
+    require("band", band, Band)
     runs = runs_of(study)
     if ax is not None:
         require_has("ax", ax, "plot", "Matplotlib axes")

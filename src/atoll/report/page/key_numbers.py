@@ -1,17 +1,17 @@
 """The data of the curves: their quantities and axes, and every run's columns as compact bytes."""
 
 from base64 import b64encode
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atoll.report.reading.groups import Panel
+from atoll.report.reading.recovery import changes_of
 from atoll.report.reading.runs import Run
 from atoll.report.tables.run_tables import rounds_compare
-from atoll.runs.columns import is_share
+from atoll.runs.columns import column_title, is_share
 from atoll.support.arrays import Floats
 from atoll.support.estimates import t_point
 
@@ -37,22 +37,13 @@ _QUANTITIES = {
 _NO_QUANTITIES = {"event", "bytes_up", "bytes_down", *(column for column, _, _ in AXES)}
 
 
-@dataclass(frozen=True)
-class Quantity:
-    """A column that curves can show: its title, and whether it is a share, shown in per cent."""
-
-    column: str
-    title: str
-    is_share: bool
-
-
 def bytes_sent(run: Run) -> Floats:
     """Return the bytes sent up and down so far, [rows]."""
     return np.asarray(run.rows["bytes_up"] + run.rows["bytes_down"])
 
 
-def quantities(runs: Sequence[Run]) -> list[Quantity]:
-    """Return the columns that at least one run has recorded, the usual ones first, then any others by name."""
+def quantities(runs: Sequence[Run]) -> dict[str, str]:
+    """Return the titles of the columns that at least one run has recorded, the usual ones first, others by name."""
     known = {
         name
         for run in runs
@@ -60,9 +51,7 @@ def quantities(runs: Sequence[Run]) -> list[Quantity]:
         if name not in _NO_QUANTITIES and np.isfinite(values).any()
     }
     names = [name for name in _QUANTITIES if name in known] + sorted(known - _QUANTITIES.keys())
-    return [
-        Quantity(name, _QUANTITIES.get(name) or name.replace("_", " ").capitalize(), is_share(name)) for name in names
-    ]
+    return {name: _QUANTITIES.get(name) or column_title(name) for name in names}
 
 
 class RunPool:
@@ -97,12 +86,13 @@ def curves(panels: Sequence[Panel], pool: RunPool) -> dict[str, Any]:
     return {
         "lead": "round" if lead else "virtual_time",
         "axes": [{"column": column, "title": title, "kind": kind} for column, title, kind in AXES],
-        "quantities": [{"column": q.column, "title": q.title, "share": q.is_share} for q in shown],
+        "quantities": [{"column": name, "title": title, "share": is_share(name)} for name, title in shown.items()],
         "labels": labels,
         "t": {n: t_point(n) for n in {len(group.runs) for panel in panels for group in panel.groups} if n > 1},
         "panels": [
             {
                 "title": panel.title,
+                "changes": changes_of(panel.runs[0].config),
                 "groups": [
                     {
                         "style": labels.index(group.label),
@@ -117,7 +107,7 @@ def curves(panels: Sequence[Panel], pool: RunPool) -> dict[str, Any]:
     }
 
 
-def _columns(run: Run, shown: Sequence[Quantity], pool: RunPool) -> dict[str, int]:
+def _columns(run: Run, shown: Iterable[str], pool: RunPool) -> dict[str, int]:
     rows = {**run.rows, "bytes": bytes_sent(run)}
-    names = [column for column, _, _ in AXES] + [q.column for q in shown]
+    names = [*(column for column, _, _ in AXES), *shown]
     return {name: pool.put(rows[name]) for name in names if name in rows and np.isfinite(rows[name]).any()}

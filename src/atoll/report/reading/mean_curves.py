@@ -3,22 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from atoll.report.reading.runs import Run
 from atoll.support.arrays import Floats
-from atoll.support.errors import InputError
 from atoll.support.estimates import t_point
 
 Band: TypeAlias = Literal["interval", "spread"]
-
-BANDS = {
-    "interval": "the mean's 95 % t interval over seeds",
-    "spread": "one sample standard deviation over seeds to each side of the mean",
-}
-"""What each kind of band shows."""
+"""The mean's 95 % t interval over seeds, or one sample standard deviation over seeds to each side of the mean."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,17 +63,6 @@ def mean_curve(runs: Sequence[Run], x: str, y: str, band: Band = "interval") -> 
     if y.endswith("accuracy"):
         high = np.minimum(high, 1.0)
     return MeanCurve(across.mean(axis=0), mean, low, high)
-
-
-def require_band(band: str) -> Band:
-    """Return the kind of band of this name.
-
-    Raises:
-        InputError: there is none of this name.
-    """
-    if band not in BANDS:
-        raise InputError(f"band = {band!r}: must be {' or '.join(map(repr, BANDS))}")
-    return cast("Band", band)
 
 
 def _points(run: Run, x: str, y: str) -> tuple[Floats, Floats, Floats]:

@@ -15,6 +15,7 @@ from atoll.report.reading.records import (
     to_columns,
     to_tables,
 )
+from atoll.report.reading.recovery import with_recovery
 from atoll.support.errors import InputError
 from atoll.support.requiring import require_path
 from atoll.support.untrusted import read_json, read_toml
@@ -73,7 +74,7 @@ def read_run(folder: Path | str) -> Run:
         label=printable(config.get("label")) or name,
         panel=printable(config.get("panel")),
         config=config,
-        rows=to_columns(records),
+        rows=with_recovery(to_columns(records), config),
         finished=(folder / "summary.json").exists(),
         tables=to_tables(records),
         clients=read_clients(folder / "clients.json"),

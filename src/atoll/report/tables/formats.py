@@ -44,6 +44,10 @@ _LATEX = {
 }
 
 
+MOST_COLUMNS_SHOWN, MOST_CELLS_SHOWN = 60, 10_000
+"""On a terminal, where laying out more takes many seconds."""
+
+
 @dataclass(frozen=True)
 class TextTable:
     """A table of text.
@@ -91,9 +95,12 @@ class TextTable:
         return "\n".join([*lines, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
 
     def as_rich(self, title: str = "") -> Table:
-        """Return it for the terminal."""
-        header, *body = self.cells
-        table = Table(title=title or None, caption=self.note or None)
+        """Return it for the terminal: as many of its first columns and lines as anybody reads."""
+        header, *body = [line[:MOST_COLUMNS_SHOWN] for line in self.cells]
+        body = body[: MOST_CELLS_SHOWN // len(header)]
+        is_cut = len(self.cells[0]) > len(header) or len(self.cells) > len(body) + 1
+        note = "There is more: --out and --json have all of it." if is_cut else ""
+        table = Table(title=title or None, caption="\n".join(filter(None, (self.note, note))) or None)
         for index, name in enumerate(header):
             # In a narrow terminal long labels wrap, since they may differ at the end only.
             text = index < self.texts

@@ -12,8 +12,9 @@ from atoll.report.reading.runs import Run, find_runs, run_folders
 from atoll.report.tables.formats import csv_table
 from atoll.runs.fingerprint import flatten
 from atoll.schedules.schedule_files import read_schedule
-from atoll.support.errors import InputError, refusing
+from atoll.support.errors import refusing
 from atoll.support.extras import load_extra
+from atoll.support.requiring import require
 from atoll.support.untrusted import read_json
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 Level = Literal["probes", "clients", "events"]
 Columns = dict[str, list[Any]]
 
-LEVELS: tuple[Level, ...] = ("probes", "clients", "events")
 DEEPEST = 3  # folders between a given path and a run
 _OWN = ("run", "panel", "folder")
 _SAME = ("name", "label", "panel", "description")  # already in the column `run`
@@ -39,8 +39,7 @@ def read_runs(*paths: Path | str, of: Level = "probes") -> "DataFrame":
     Raises:
         InputError: there are no runs, one is damaged, or pandas is not installed.
     """
-    if of not in LEVELS:
-        raise InputError(f"of = {of!r}: must be one of {', '.join(LEVELS)}")
+    require("of", of, Level)
     pd = load_extra("pandas", "pandas", "read_runs:")
     return pd.DataFrame(columns_of_runs(find_runs([each for path in paths for each in _holding(Path(path))]), of))
 

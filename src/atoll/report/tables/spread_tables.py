@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from atoll.report.reading.mean_curves import Band
@@ -139,11 +138,6 @@ def _record(spread: Spread) -> dict[str, Any]:
     if spread.difference is not None:
         record |= _numbers("difference", spread.difference.estimate) | {"difference_p": spread.difference.p}
     return record
-
-
-def as_plain(spreads: Sequence[Spread]) -> list[dict[str, Any]]:
-    """Return the results over seeds as plain values for JSON; unknown ones are None."""
-    return [asdict(spread) for spread in spreads]
 
 
 def _numbers(name: str, found: Estimate) -> dict[str, float | None]:

@@ -102,9 +102,19 @@ function meanOf(runs, share) {
   return mean;
 }
 
+/** Vertical lines where the clients' data change, as high as the curves. */
+function changesOf(panel, y, factor) {
+  const run = panel.groups[0].runs[0], rounds = column(run.round) || [], xs = column(run[view.x]) || [];
+  const known = [...valuesOf(panel, y.column)].filter(Number.isFinite).map((value) => (y.share ? 100 * value : value));
+  const ends = known.length ? [known.reduce((a, b) => Math.min(a, b)), known.reduce((a, b) => Math.max(a, b))] : [];
+  const places = panel.changes.map((round) => xs[rounds.findLastIndex((each) => each <= round)]);
+  const style = { type: "line", quiet: true, color: color("--quiet"), width: 1, dash: "dot" };
+  return places.map((x) => ({ ...style, x: ends.map(() => x * factor), y: ends }));
+}
+
 /** Return the marks of a panel, and its description for screen readers. */
 function marksOf(panel, y, factor, unit) {
-  const marks = [], told = [];
+  const marks = changesOf(panel, y, factor), told = [];
   for (const group of panel.groups) {
     const label = data.curves.labels[group.style];
     if (view.hidden.has(label)) continue;

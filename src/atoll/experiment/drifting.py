@@ -1,0 +1,162 @@
+"""From settings to clients whose data change during the run (`[drift]`)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from atoll.data.dataset import Dataset
+from atoll.data.dealing.draws import Indices, Parts
+from atoll.data.dealing.drift import DRIFTS, draw_concepts
+from atoll.data.population import Population, make_population
+from atoll.experiment.checks import read_parts
+from atoll.experiment.client_data import attributes_of, deal_out, load_dataset, turned
+from atoll.schedules.events import Schedule
+from atoll.settings.choices import method_kind
+from atoll.settings.plugins import call, resolve
+from atoll.settings.sections import DriftSettings
+from atoll.settings.validation import Settings
+from atoll.support.arrays import Ids
+from atoll.support.errors import InputError
+from atoll.support.seeds import generator
+
+_NOT_WITH = {"data.skew": "none", "data.held_out_clients": 0, "method.resample": False}
+"""What assumes that clients' data stay as they are, with the values that do not."""
+_OWNED = ("natural", "file")
+
+
+def drifts(settings: Settings) -> bool:
+    """Return whether clients' data change during the run.
+
+    Raises:
+        InputError: the settings of ``[drift]`` contradict each other, the run, or what assumes fixed data.
+    """
+    wanted = settings.drift
+    if wanted.kind == "none":
+        for key, value in dict(wanted).items():
+            if value != DriftSettings.model_fields[key].default:
+                raise InputError(f"drift.{key} = {value}: needs a drift.kind, which is 'none'")
+        return False
+    _require_rounds(settings)
+    told = f"drift.kind = {wanted.kind!r}"
+    for path, fixed in _NOT_WITH.items():
+        section, key = path.split(".")
+        if (value := getattr(settings, section).get(key, fixed)) != fixed:
+            raise InputError(f"{told}: cannot be used with {path} = {value!r}, which assumes that data do not change")
+    if settings.data.partition in _OWNED:
+        raise InputError(f"{told}: needs a partition that is drawn, not data.partition = {settings.data.partition!r}")
+    if settings.run.executor == "fleet":
+        raise InputError(f"{told}: is for simulation; with run.executor = 'fleet' the nodes' own data may change")
+    if why := method_kind(settings).fixed_data:
+        raise InputError(f"{told}: cannot be used with method.name = {settings.method.name!r}, {why}")
+    return True
+
+
+def _require_rounds(settings: Settings) -> None:
+    wanted, rounds = settings.drift, settings.drift.rounds
+    if not rounds or sorted({*rounds}) != rounds:
+        raise InputError(f"drift.rounds = {rounds}: must be ascending rounds, at least one")
+    if rounds[-1] >= settings.rounds:
+        told = f"drift.rounds: names round {rounds[-1]}, but rounds = {settings.rounds}"
+        raise InputError(f"{told}, so the last is {settings.rounds - 1}")
+    least = int(np.diff([*rounds, settings.rounds]).min())
+    if wanted.gradual_rounds >= least:
+        told = f"drift.gradual_rounds = {wanted.gradual_rounds}: must be less than the rounds of a phase"
+        raise InputError(f"{told}, of which the shortest has {least}")
+
+
+def drifting_clients(settings: Settings) -> tuple[Population, Population]:
+    """Return the clients, and as many test clients, each with the data of the first phase and of all later ones.
+
+    A test client always has the concept of its client; the test samples of each concept are dealt out once. A client
+    holds equally many samples in all phases: the fewest that it was dealt.
+
+    Raises:
+        InputError: the settings do not fit the data, or leave a client without samples.
+    """
+    data = turned(settings, load_dataset(settings))
+    concepts = _concepts(settings, data)
+    every = np.repeat(np.arange(concepts.max() + 1)[:, None], concepts.shape[1], axis=1)
+    dealt = _phases(settings, data.test, every, "drift of tests")
+    tests = [[dealt[concept][client] for client, concept in enumerate(row)] for row in concepts.tolist()]
+    training = _population(settings, data, _phases(settings, data, concepts, "drift"))
+    return replace(training, attributes=attributes_of(settings)), _population(settings, data.test, tests)
+
+
+def _population(settings: Settings, data: Dataset, phases: Sequence[Parts]) -> Population:
+    """Return the clients with the samples of all phases, of which each may begin gradually."""
+    sizes = np.array([list(map(len, parts)) for parts in phases]).min(axis=0)
+    if not sizes.all():
+        told = f"drift.kind = {settings.drift.kind!r}: client {sizes.argmin()} has no samples in one of the phases"
+        raise InputError(f"{told}; lower data.clients, or drift.rounds to fewer")
+    rng = generator(settings.seed, "drift of samples")
+    rows = [[rng.permutation(part)[:size] for part, size in zip(parts, sizes, strict=True)] for parts in phases]
+    first, *later = map(np.concatenate, rows)
+    places = np.concatenate([np.arange(size) / size for size in sizes])  # of each sample among its client's, in [0, 1)
+    steps, found, before = settings.drift.gradual_rounds + 1, [], first
+    for begins, after in zip(settings.drift.rounds, later, strict=True):
+        found += [(begins + step, np.where(places < (step + 1) / steps, after, before)) for step in range(steps)]
+        before = after
+    return replace(make_population(data, rows[0]), later=tuple(found))
+
+
+def _concepts(settings: Settings, data: Dataset) -> Ids:
+    """Return each client's concept in each phase, [phases, clients]."""
+    wanted, clients = settings.drift, settings.data.clients
+    phases, planted = len(wanted.rounds) + 1, int(data.groups_of(np.arange(len(data))).max()) + 1
+    if not isinstance(wanted.concepts, list):
+        start = np.arange(clients) * min(planted, wanted.concepts or planted) // clients
+        among = wanted.concepts or (planted if planted > 1 else phases)
+        return draw_concepts(start, among, phases, wanted.share, generator(settings.seed, "drift of concepts"))
+    if len(wanted.concepts) != phases:
+        told = f"drift.concepts: has {len(wanted.concepts)} lists"
+        raise InputError(f"{told}, but needs {phases}: one for the start and one for each of drift.rounds")
+    if odd := [row for row in wanted.concepts if len(row) != clients]:
+        raise InputError(f"drift.concepts: has a list of {len(odd[0])}, but data.clients = {clients}; one each")
+    return np.array(wanted.concepts)
+
+
+def _phases(settings: Settings, data: Dataset, concepts: Ids, purpose: str) -> Sequence[Parts]:
+    """Return each phase's partition, as the kind of drift makes it."""
+    wanted, clients, everyone = settings.drift, settings.data.clients, np.arange(len(data))
+
+    def deal(rows: Indices | None, parts: int, key: int) -> Parts:
+        some = data if rows is None else _part(data, rows)
+        return deal_out(settings, some, parts, purpose, key)
+
+    given = {
+        **dict(wanted),
+        "clients": clients,
+        "labels": data.labels,
+        "groups": data.groups_of(everyone),
+        "classes": data.classes,
+        "owners": data.owners,
+        "dataset": data,
+        "concepts": concepts,
+        "deal": deal,
+        "seed": settings.seed,
+        "rng": generator(settings.seed, purpose),
+    }
+    rule = resolve("drift.kind", wanted.kind, DRIFTS)
+    made = list(call("drift.kind", rule, given, wanted.model_extra))
+    found = [read_parts(parts, wanted.kind, "drift.kind") for parts in made]
+    if len(found) != len(concepts) or any(len(parts) != clients for parts in found):
+        told = f"drift.kind = {wanted.kind!r}: must return a partition among {clients} clients for each of"
+        raise InputError(f"{told} {len(concepts)} rows of concepts")
+    return found
+
+
+def _part(data: Dataset, rows: Indices) -> Dataset:
+    """Return some samples as a pool without groups, for a partition."""
+    inputs, targets, tests = data.inputs_of(rows), data.labels_of(rows), data.test_targets[: len(data.test_inputs)]
+    return replace(data, inputs=inputs, targets=targets, test_targets=tests, turns=(0,), groups=None, owners=None)
+
+
+def changes_in(population: Population, schedule: Schedule) -> list[dict[str, float]]:
+    """Return when clients' data change: the round, its virtual seconds, and how many clients get into another group."""
+    began = {event.round: min(event.began, default=0.0) for event in reversed(schedule.events)}
+    groups = [population.at(first).groups() for first in population.phase_rounds]
+    moved = [int(np.count_nonzero(now != before)) for before, now in pairwise(groups)]
+    found = zip(population.phase_rounds[1:], moved, strict=True)
+    return [{"round": first, "seconds": began[first], "clients": count} for first, count in found if first in began]

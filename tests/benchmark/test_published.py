@@ -1,0 +1,32 @@
+"""The published results: the tables of docs/benchmark.md are those that the result files give."""
+
+from pathlib import Path
+
+from atoll.benchmark.benchmark_page import in_words, suite_table, winners
+from atoll.benchmark.result_files import read_results
+from atoll.benchmark.standings import average_ranks, stand
+
+ROOT = Path(__file__).parents[2]
+PLACE = ROOT / "evidence" / "benchmark"
+WHOLE = ("chem97", "star", "insteval")
+"""The suites on which all methods have run."""
+
+
+def test_published_tables_are_of_the_result_files() -> None:
+    page = (ROOT / "docs" / "benchmark.md").read_text(encoding="utf-8")
+    names = sorted(folder.name for folder in PLACE.iterdir())
+    found = {name: stand(read_results([PLACE], name).values(), "updates") for name in names}
+    assert winners(found).as_markdown() in page
+    ranks = average_ranks([found[name] for name in WHOLE])
+    assert in_words(ranks, len(WHOLE)) in " ".join(page.split())
+    for name, rank in list(ranks.items())[:3]:
+        assert f"{name} ({rank:.1f})" in page
+    for name in names:
+        assert suite_table(found[name]).as_markdown() in page
+
+
+def test_published_entries_ran_at_a_commit_and_trials_are_as_many_for_all() -> None:
+    for folder in PLACE.iterdir():
+        files = read_results([PLACE], folder.name).values()
+        assert all(each.commit for file in files for each in (*file.trials, *file.runs))
+        assert {len(file.trials) for file in files if not file.left_out} <= {2, 3}

@@ -1,0 +1,223 @@
+"""Clients whose data change during the run (`[drift]`): what they hold in each phase, train on and are tested on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll import Experiment, InputError, Population, generator, make_runs, run_events
+from atoll.data.dealing.drift import draw_concepts
+from atoll.data.named_datasets import DATASETS
+from atoll.local.batches import Batches, measure_models
+from atoll.local.task import ClientTask
+from atoll.report.reading.recovery import with_recovery
+from atoll.support.arrays import Ids
+from tests.killing import carry_to_end
+from tests.tiers import thinned
+
+CONCEPTS = [[0, 0, 0, 0, 1, 1], [0, 1, 0, 0, 1, 0], [1, 1, 1, 0, 0, 0]]
+BASE: dict[str, Any] = {
+    "rounds": 9,
+    "data": {"clients": 6, "samples": 12, "partition": "iid", "rotations": 2},
+    "drift": {"kind": "groups", "rounds": [3, 6], "concepts": CONCEPTS},
+    "model": {"name": "linear"},
+    "local": {"steps": 2, "batch_size": 4},
+    "method": {"name": "ifca", "clusters": 2, "fraction": 1.0},
+    "run": {"executor": "serial", "checkpoint_every": 1},
+}
+
+
+def experiment(*changes: str) -> Experiment:
+    return Experiment(make_runs(BASE, changes=list(changes))[0])
+
+
+def held(population: Population) -> list[set[int]]:
+    return [set(population.samples(client).tolist()) for client in range(len(population))]
+
+
+def test_clients_hold_new_samples_of_their_concept_in_each_phase() -> None:
+    made = experiment()
+    for population in (made.population, made.clients.test):
+        assert population.phase_rounds == (0, 3, 6)
+        for row, first in zip(CONCEPTS, population.phase_rounds, strict=True):
+            now = population.at(first)
+            assert now.groups().tolist() == row
+            assert population.at(first + 2) is now
+            assert now.sizes.tolist() == [12] * 6
+            groups = population.data.groups_of(now.indices)
+            assert groups.tolist() == np.repeat(row, 12).tolist()
+    every = [part for first in (0, 3, 6) for part in held(made.population.at(first))]
+    assert len(set.union(*every)) == sum(map(len, every)), "the pool suffices, so nobody's samples come twice"
+
+
+def test_the_test_samples_of_a_concept_are_shared_out_once() -> None:
+    tests = experiment().clients.test
+    same = [client for client in range(6) if CONCEPTS[0][client] == CONCEPTS[2][client]]
+    assert held(tests)[same[0]] == held(tests.at(6))[same[0]]
+    assert sum(map(len, held(tests.at(6)))) == len(set.union(*held(tests.at(6))))
+
+
+def test_a_change_may_be_gradual() -> None:
+    population = experiment("drift.gradual_rounds=2").population
+    assert population.phase_rounds == (0, 3, 4, 5, 6, 7, 8)
+    for client in range(6):
+        old, new = held(population)[client], held(population.at(5))[client]
+        shares = [len(held(population.at(round_))[client] & new) / 12 for round_ in (2, 3, 4, 5)]
+        assert shares == [0, 4 / 12, 8 / 12, 1]
+        assert held(population.at(3))[client] <= old | new
+
+
+def test_partitions_are_dealt_out_anew() -> None:
+    changes = "drift.kind=partition", "data.rotations=1", "drift.concepts=[[0,0,0,0,0,0],[1,0,0,0,0,1],[1,0,0,0,0,0]]"
+    population = experiment(*changes).population
+    first, second, third = (held(population.at(round_)) for round_ in (0, 3, 6))
+    assert [one == other for one, other in zip(first, second, strict=True)] == [False, *[True] * 4, False]
+    assert (third[0], third[5]) == (second[0], first[5])
+
+
+def test_labels_may_be_swapped() -> None:
+    made = experiment("data.rotations=1", "data.swaps=2")
+    data = made.population.data
+    plain, copy = data.labels[: len(data.inputs)], data.labels[len(data.inputs) :]
+    assert np.array_equal(copy, np.array([0, 2, 1, *range(3, 10)])[plain])
+    rows = np.array([5, 5 + len(data.inputs), 11])
+    inputs, targets = Batches(data, made.module).gather(rows)
+    assert inputs[0].equal(inputs[1])
+    assert targets.tolist() == data.labels[rows].tolist()
+    assert made.clients.test.at(6).groups().tolist() == CONCEPTS[2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_share_of_the_clients_moves(seed: int) -> None:
+    rows = draw_concepts(np.arange(20) % 4, 4, 5, 0.3, generator(seed, "test"))
+    assert (rows[1:] != rows[:-1]).sum(axis=1).tolist() == [6] * 4
+    assert 0 <= rows.min() <= rows.max() < 4
+
+
+def test_sea_has_four_thresholds() -> None:
+    data = DATASETS["sea"](rng=generator(0, "test"), pool=2000, flips=0.2)
+    for group, least in enumerate((8, 9, 7, 9.5)):
+        own, tests = data.groups == group, data.test_groups == group
+        wanted = data.inputs[own][:, :2].sum(axis=1) > least
+        assert np.mean(wanted != data.targets[own]) == pytest.approx(0.2, abs=0.03)
+        assert np.array_equal(data.test_inputs[tests][:, :2].sum(axis=1) > least, data.test_targets[tests])
+
+
+def test_clients_train_on_the_data_of_the_round() -> None:
+    made = experiment()
+    trainer: Any = made.training.trainer().for_executors()
+    for round_ in (2, 3, 8):
+        rows = trainer.draw_rows(ClientTask(round_, round_, 0, 0, 4, made.training.start()))
+        assert set(rows.ravel().tolist()) <= held(made.population.at(round_))[4]
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key not in ("wall_time", "crc32")} for row in rows]
+
+
+def test_rows_are_scored_on_the_data_of_the_last_round(tmp_path: Path) -> None:
+    made = experiment("run.probes=['client_accuracy']")
+    carry_to_end(made, tmp_path / "run")
+    states = {row["event"]: row for row in rows_of(tmp_path / "run")}
+    executor, state = made.execution.make_executor(), None
+    from atoll import init, train
+
+    for step in train(made.method, executor, init(made.method, *made.training.initial_models())):
+        state = step.state
+        now, tests = (each.at(step.event.round) for each in (made.population, made.clients.test))
+        parts = [now.samples(k) for k in range(6)]
+        losses = measure_models(made.module, Batches(now.data, made.module), state.starts, parts).losses
+        chosen = losses.argmin(axis=1)
+        parts = [tests.samples(k) for k in range(6)]
+        hits = measure_models(made.module, Batches(tests.data, made.module), state.starts, parts).accuracies
+        row = states[state.events_done]
+        assert row["train_loss"] == pytest.approx(losses.min(axis=1).mean())
+        assert row["test_accuracy"] == pytest.approx(hits[range(6), chosen].mean())
+        assert np.sum(row["confusion"], axis=1).tolist() == np.bincount(now.groups(), minlength=2).tolist()
+
+
+METHODS = {
+    "feddrift": ["method.name=feddrift", "method.delta=0.01", "method.clusters=3"],
+    "eager": ["method.name=feddrift", "method.delta=0.01", "method.clusters=3", "method.variant=eager"],
+    "ifca": [],
+    "cfl": ["method.name=cfl", "method.clusters=2", "method.eps1=9", "method.eps2=0"],
+    "fedcluster": ["method.name=fedcluster", "method.fraction=1.0"],
+}
+
+
+@pytest.mark.parametrize("name", thinned(METHODS, 1))
+def test_resumed_and_on_cores_it_has_the_same_rows_and_bits(tmp_path: Path, name: str) -> None:
+    changes = [change for change in METHODS[name] if name != "fedcluster" or "clusters" not in change]
+    table = {**BASE, "method": {} if name != "ifca" else BASE["method"], "clustering": {"clusters": 2}}
+
+    def make(*more: str) -> Experiment:
+        return Experiment(make_runs(table, changes=[*changes, *more])[0])
+
+    carry_to_end(make(), tmp_path / "whole")
+    for stop in (1, 3, 4, 6):
+        for progress in run_events(make(), tmp_path / "stopped", resume=True):
+            if progress.events_done > stop and progress.is_settled:
+                break
+    carry_to_end(make(), tmp_path / "stopped")
+    carry_to_end(make("run.executor=cores", "run.workers=2"), tmp_path / "cores")
+    for other in ("stopped", "cores"):
+        assert rows_of(tmp_path / other) == rows_of(tmp_path / "whole")
+        last, its = (max((tmp_path / each / "checkpoint").glob("*.safetensors")) for each in ("whole", other))
+        assert last.read_bytes() == its.read_bytes()
+
+
+def own(dataset: Any, concepts: Ids, offset: int = 0) -> list[Any]:
+    """Give client k ten samples from its concept's place on, in each phase."""
+    return [[np.arange(10) + 100 * concept + offset + k for k, concept in enumerate(row)] for row in concepts]
+
+
+def test_a_function_of_ones_own() -> None:
+    made = experiment(f"drift.kind={__name__}:own", "drift.offset=7")
+    assert sorted(made.population.at(6).samples(1)) == list(range(108, 118))
+
+
+def short(concepts: Ids) -> list[Any]:
+    return own(None, concepts)[:1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["drift.rounds=[3, 9]"], r"drift\.rounds: names round 9, but rounds = 9, so the last is 8"),
+        (["drift.rounds=[6, 3]"], r"drift\.rounds = \[6, 3\]: must be ascending rounds"),
+        (["drift.concepts=[[0,0,0,0,0,0],[0,0,0,0,0,5],[0,0,0,0,0,0]]"], r"names the group 5, but the data has 2"),
+        (["drift.kind=none"], r"drift\.rounds = \[3, 6\]: needs a drift\.kind"),
+        (["data.rotations=1"], r"drift\.kind = 'groups': the data has no groups"),
+        (["drift.gradual_rounds=3"], r"drift\.gradual_rounds = 3: must be less .* shortest has 3"),
+        (["method.name=pacfl"], r"'pacfl', whose clusters are found from clients' data before training"),
+        (["method.resample=true"], r"method\.resample = True, which assumes that data do not change"),
+        ([f"drift.kind={__name__}:short"], r"must return a partition among 6 clients for each of 2 rows"),
+    ],
+)
+def test_what_is_refused(changes: list[str], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        experiment(*changes).check()
+
+
+def test_a_population_must_keep_its_sizes() -> None:
+    population = experiment().population
+    with pytest.raises(InputError, match="as many indices in each phase"):
+        Population(population.data, population.indices, population.offsets, later=((3, population.indices[1:]),))
+
+
+def test_recovery_counts_rounds_until_the_accuracy_is_back() -> None:
+    rows = {
+        "round": np.arange(9.0),
+        "test_accuracy": np.array([0.1, 0.8, 0.9, 0.5, 0.7, 0.895, 0.9, 0.6, 0.7]),
+        "test_loss": np.full(9, np.nan),
+    }
+    config = {"drift": {"kind": "groups", "rounds": [2, 6]}}
+    found = with_recovery(rows, config)["recovery_rounds"]
+    assert found[:3].tolist() == pytest.approx([np.nan] * 3, nan_ok=True)
+    assert found[3:].tolist() == [1, 2, 3, 3, (3 + 1) / 2, (3 + 2) / 2], "the second is not over at the end"
+    assert "recovery_rounds" not in with_recovery(rows, {"drift": {"kind": "none", "rounds": []}})
+    losses = {**rows, "test_accuracy": np.full(9, np.nan), "test_loss": 1 - rows["test_accuracy"]}
+    assert with_recovery(losses, config)["recovery_rounds"][5] == 3
