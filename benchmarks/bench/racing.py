@@ -79,9 +79,6 @@ def race(case: Case, contenders: Sequence[Contender], rounds: int) -> list[RaceR
     All processes start at once and warm up with one untimed round. Then they train one round each, in turn, `rounds`
     times; the order shifts by one each time. If a contender fails, its result gives the reason, and the others
     continue.
-
-    Raises:
-        RunError: if the plain loop or the matrix product failed.
     """
     with ExitStack() as stack:
         racers = [stack.enter_context(Racer(each, case)) for each in contenders]

@@ -100,12 +100,7 @@ class WorkRate:
     """
 
     def __init__(self, parameters: int, moved: Callable[[], float]) -> None:
-        """Report these when ready, to check that all contenders do the same work.
-
-        Args:
-            parameters: numbers in the model.
-            moved: returns the norm of the model's total change so far.
-        """
+        """Report the model's size and the norm of its change so far, to check that all contenders do the same work."""
         self._ready = {"parameters": parameters, "moved": moved}
         self._rounds = 0
         self._began = 0.0

@@ -42,7 +42,7 @@ def test_pictures_lie_below_clients_and_classes(tmp_path: Path) -> None:
     assert (len(data), len(data.test_inputs)) == (24, 6)  # the fifth of each client and class
     np.testing.assert_array_equal(data.inputs[:, 0, 0, 0], 10 * np.array(data.owners))
     data_settings = {"dataset": "images", "root": str(tmp_path), "partition": "natural", "clients": 3}
-    assert make_clients(validate({"data": data_settings})).sizes.tolist() == [8, 8, 8]
+    assert make_clients(validate({"data": data_settings}))[0].sizes.tolist() == [8, 8, 8]
 
 
 def test_pictures_may_lie_below_classes_of_train_and_test(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_hugging_face_s_data_sets_are_tables(monkeypatch: pytest.MonkeyPatch) ->
     wanted = {"dataset": "hf:some/reviews", "target": "label", "text": ["text"], "clients": 2}
     (settings,) = make_runs({"data": wanted})  # as an experiment file is read
     assert (settings.data.dataset, settings.data.repository) == ("hf", "some/reviews")  # type: ignore[attr-defined]
-    data = make_clients(settings).data
+    data = make_clients(settings)[0].data
     assert (data.names["targets"], data.shape) == (("neg", "pos"), (1024,))
     with pytest.raises(InputError, match=r"'hf:other': cannot be loaded \(no other on the hub\)"):
         make_clients(validate({"data": {**wanted, "dataset": "hf:other"}}))

@@ -45,7 +45,7 @@ def write_npy(folder: Path, pair: Pair) -> None:
 
 def natural(root: Path, clients: int, **options: Any) -> Population:
     data = {"dataset": "folder", "root": str(root), "partition": "natural", "clients": clients, **options}
-    return make_clients(validate({"data": data}))
+    return make_clients(validate({"data": data}))[0]
 
 
 @pytest.mark.parametrize("write", [write_npz, write_parquet, write_npy])
@@ -76,7 +76,7 @@ def test_another_partition_deals_the_pool_out(tmp_path: Path) -> None:
     for k, pair in enumerate(make_pairs((10, 15))):
         write_npz(tmp_path / f"{k}", pair)
     data = {"dataset": "folder", "root": str(tmp_path), "partition": "iid", "clients": 4}
-    assert make_clients(validate({"data": data})).sizes.tolist() == [5, 5, 5, 5]
+    assert make_clients(validate({"data": data}))[0].sizes.tolist() == [5, 5, 5, 5]
 
 
 def test_every_fifth_sample_is_held_out(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_clients_own_tests_make_test_clients(tmp_path: Path) -> None:
         if k != 1:
             write_npz(tmp_path / f"{k}" / "test", test[k])
     settings = validate({"data": {"dataset": "folder", "root": str(tmp_path), "partition": "natural", "clients": 3}})
-    population = make_clients(settings)
+    population, _ = make_clients(settings)
     clients = make_test_clients(settings, population)
     assert clients.sizes.tolist() == [2, 1]
     np.testing.assert_array_equal(clients.data.inputs[clients.samples(1)], test[2][0])
@@ -110,7 +110,7 @@ def test_a_common_test_set_is_not_enough_where_clients_are_tested(tmp_path: Path
     write_npz(tmp_path / "test", make_pairs((4,))[0])
     settings = validate({"data": {"dataset": "folder", "root": str(tmp_path), "partition": "natural", "clients": 1}})
     with pytest.raises(atoll.InputError, match="tested client by client"):
-        make_test_clients(settings, make_clients(settings))
+        make_test_clients(settings, make_clients(settings)[0])
 
 
 def test_images_as_hugging_face_keeps_them(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_moments_are_those_of_numpy_over_several_chunks_and_types() -> None:
 
 def test_test_samples_and_turned_copies_take_the_training_pools_numbers() -> None:
     settings = validate({"data": {"partition": "rotated", "clients": 8, "standardise": "pool"}})
-    population = make_clients(settings)
+    population, _ = make_clients(settings)
     tests = make_test_clients(settings, population)
     mean, deviation = moments(DIGITS.inputs / 16)
     assert tests.data.standard == population.data.standard == Standard(tuple(mean), tuple(deviation))

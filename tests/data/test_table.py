@@ -208,7 +208,7 @@ def test_natural_clients_hold_their_rows(tmp_path: Path) -> None:
     path = write_parquet(pa.table({"c": owners, "g": owners % 3, "x": owners * 1.0, "y": owners % 2}), tmp_path / "t")
     data = {"dataset": "table", "root": str(path), "target": "y", "client": "c", "group": "g", "partition": "natural"}
     settings = validate({"data": {**data, "clients": 30}, "clustering": {"method": "planted", "clusters": 3}})
-    population = make_clients(settings)
+    population, _ = make_clients(settings)
     for k in range(30):
         assert len(set(population.data.inputs[population.samples(k), 0].tolist())) == 1
     assert population.groups().tolist() == [k % 3 for k in range(30)]

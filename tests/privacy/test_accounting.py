@@ -220,7 +220,7 @@ def test_twice_the_sensitivity_is_another_epsilon() -> None:
 
 
 def test_events_are_dp_accountings() -> None:
-    event = event_of(Cost((2.0, 5.0), "replace", (0.3, 4)), 7)
+    event = event_of(Cost((2.0, 5.0), "replace", (0.3, 4)), 7, replaced=True)
     assert event == dp.ComposedDpEvent(
         [
             dp.SelfComposedDpEvent(dp.GaussianDpEvent(2.0), 7),

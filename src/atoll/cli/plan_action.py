@@ -4,7 +4,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from atoll.planner.budget import PlanBudget
 from atoll.planner.entrants import Entrant
 from atoll.planner.measured_runs import apply, predicted_seconds, read_measurements
 from atoll.planner.plan_page import render
-from atoll.planner.planning import Field, facts_of, sort_out
+from atoll.planner.planning import Field, sort_out
 from atoll.planner.race import Race, carry_out, lay_out, seconds_an_update
 from atoll.report.reading.units import format_seconds
 from atoll.settings.choices import method_needs
@@ -194,7 +194,7 @@ def _bound_of(experiment: Experiment) -> str | None:
 
 def _show_scores(asked: PlanOptions, field: Field) -> None:
     if asked.as_json:
-        plans = [{"plan": p.name, "values": dict(p.candidate.values), "schedule": facts_of(p)} for p in field.plans]
+        plans = [{"plan": p.name, "values": dict(p.candidate.values), "schedule": asdict(p.score)} for p in field.plans]
         print_json({"plans": plans, "dropped": [vars(each) for each in field.dropped]})
         return
     out.print(table.score_table(field.plans).as_rich())

@@ -27,13 +27,8 @@ def label_deviations(class_counts: npt.NDArray[np.integer], gram: Floats | None 
 
     A client's gradient is assumed to be the mean of the classes' gradients, weighted by its class shares.
 
-    Args:
-        class_counts: samples of each class that each client holds, [clients, classes].
-        gram: inner products of the classes' mean gradients, [classes, classes], as from `class_gradient_gram`;
-            None: the unit matrix, so that xi_j is the squared distance of class shares.
-
-    Raises:
-        InputError: if a client has no samples.
+    `class_counts` are [clients, classes], and `gram` the inner products of the classes' mean gradients, as from
+    `class_gradient_gram`; None: the unit matrix, so that xi_j is the squared distance of class shares.
 
     >>> label_deviations(np.array([[4, 0], [0, 4]]))
     array([[ 0.5, -0.5],
@@ -55,14 +50,7 @@ def class_gradient_gram(
     """Return the inner products of the classes' mean gradients at a model, [classes, classes].
 
     For regression the planted groups take the place of classes, as in `Population.class_counts`. A class without
-    samples has gradient 0.
-
-    Args:
-        population: gives the samples, each as often as clients hold it.
-        module: computes the model.
-        model: usually the initial one, w0.
-        samples: the most drawn of each class, without replacement.
-        rng: draws them.
+    samples has gradient 0; of others at most so many `samples` are drawn, without replacement.
     """
     data, held = population.data, population.indices
     labels = data.labels_of(held) if data.classes else data.groups_of(held)
@@ -114,11 +102,7 @@ class GradientChange:
 
 @one_thread()
 def gradient_change(population: Population, module: nn.Module, first: Model, second: Model) -> GradientChange:
-    """Measure how the clients' full gradients change from one model to another; computes two gradients per client.
-
-    Raises:
-        InputError: if the models have the same parameters.
-    """
+    """Measure how the clients' full gradients change from one model to another; computes two gradients per client."""
     start, stop = _parameters(module, first), _parameters(module, second)
     step = stop - start
     squared = float(step @ step)
@@ -149,8 +133,8 @@ def estimate_smoothness(change: GradientChange) -> float:
 def estimate_mu(change: GradientChange) -> float:
     """Return mu as the least positive curvature of any client, but at least `LEAST_MU`.
 
-    A loss that is not convex has no mu, and its curvature may be negative; `LEAST_MU`, also returned if no curvature
-    is positive, keeps the bound defined.
+    A loss that is not convex has no mu, and its curvature may be negative for all clients; the bound is then defined
+    by `LEAST_MU`.
     """
     positive = change.curvatures[change.curvatures > 0]
     return max(float(positive.min()), LEAST_MU) if len(positive) else LEAST_MU
@@ -159,11 +143,7 @@ def estimate_mu(change: GradientChange) -> float:
 def initial_gap(
     population: Population, module: nn.Module, model: Model, samples: int | None = None, seed: int = 0
 ) -> float:
-    """Return F(w0) - F* with F* = 0; F is the mean loss over all samples, or over a seeded draw of `samples`.
-
-    Raises:
-        InputError: if the model's loss is below 0, or not finite.
-    """
+    """Return F(w0) - F* with F* = 0; F is the mean loss over all samples, or over a seeded draw of `samples`."""
     loss = Evaluator(population, module, samples, seed).train_loss(model)
     if not 0 <= loss < np.inf:
         raise InputError(f"F* = 0: must be at most the loss of the initial model, {loss:g}")

@@ -21,13 +21,7 @@ class OwnTests:
     """
 
     def __init__(self, population: Population, module: nn.Module, owned: bool = False) -> None:
-        """Divide up the test set.
-
-        Args:
-            population: the clients.
-            module: scratch space into which models are loaded.
-            owned: whether clients are the owners given by the data (partition `natural`).
-        """
+        """Divide up the test set; if `owned`, clients are the owners given by the data (partition `natural`)."""
         test = population.data.test
         self.population = population
         self.module = module

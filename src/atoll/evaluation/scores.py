@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from atoll.data.population import Population
-from atoll.local.batches import Batches, measure_models
+from atoll.local.batches import Batches, measure_models, measure_samples
 from atoll.local.models import Model
 from atoll.local.threads import side_by_side
-from atoll.local.weights import load_model
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive
@@ -66,36 +65,25 @@ class Evaluator:
         """Return the model's losses and accuracy."""
         return Score(self.train_loss(model), *self.test(model))
 
-    @one_thread()
-    @torch.no_grad()
     def train_loss(self, model: Model) -> float:
         """Return the model's mean loss on the union of all clients' data."""
-        load_model(self.module, model)
-        self.module.eval()
-        losses, _ = self._measure(self.pool, self.rows)
+        losses, _ = self._measure(model, self.pool, self.rows)
         return float(losses @ self.weights)
 
-    @one_thread()
-    @torch.no_grad()
     def test(self, model: Model) -> tuple[float, float | None]:
         """Return the model's test loss and accuracy."""
-        load_model(self.module, model)
-        self.module.eval()
-        losses, hits = self._measure(self.tests, np.arange(len(self.tests)))
-        return float(losses.mean()), float(hits.mean()) if len(hits) else None
+        losses, hits = self._measure(model, self.tests, np.arange(len(self.tests)))
+        return float(losses.mean()), float(hits.mean()) if self.tests.classifies else None
 
-    def _measure(self, batches: Batches, rows: Ids) -> tuple[Floats, Floats]:
-        """Return each sample's loss, and the share of it that is classified correctly; none for regression."""
-
-        def measure(module: nn.Module, part: Ids) -> tuple[Tensor, Tensor]:
-            inputs, targets = batches.gather(part)
-            outputs = module(inputs)
-            hits = torch.empty(0) if batches.hits is None else batches.hits(outputs, targets)
-            return batches.losses(outputs, targets).double(), hits
-
+    @one_thread()
+    def _measure(self, model: Model, batches: Batches, rows: Ids) -> tuple[Floats, Floats]:
+        """Return each sample's loss, and the share of it that is classified correctly."""
         parts = list(blocks(rows, _batch_of(batches)))
-        losses, hits = zip(*side_by_side(measure, self.module, parts, self.threads), strict=True)
-        return torch.cat(losses).cpu().numpy(), torch.cat(hits).cpu().numpy()
+        measured = side_by_side(
+            lambda module, part: measure_samples(module, batches, [model], part), self.module, parts, self.threads
+        )
+        losses, hits = (torch.cat(each)[:, 0].cpu().numpy() for each in zip(*measured, strict=True))
+        return losses, hits
 
 
 def _batch_of(batches: Batches) -> int:
@@ -207,14 +195,9 @@ def adjusted_rand_index(groups: npt.NDArray[np.integer], clusters: npt.NDArray[n
 
 
 def parameter_error(models: Sequence[Model], planted: Floats) -> float:
-    """Return the largest distance between a planted parameter vector and its model; the matching minimises the sum.
+    """Return the largest distance between a planted vector, [groups, parameters], and its model.
 
-    Args:
-        models: at least as many as there are planted vectors, each with as many parameters.
-        planted: [groups, parameters].
-
-    Raises:
-        InputError: if the models are too few, or have another number of parameters.
+    The matching minimises the sum; there may be more models than vectors.
     """
     from scipy.optimize import linear_sum_assignment  # SciPy's solvers load slowly
 

@@ -62,12 +62,8 @@ class Units:
         """Return the expected seconds of all training, one unit after the other and with workers.
 
         One after the other: ``units x seconds``. With workers: ``(units x seconds + sending) / min(units at a time,
-        workers) + forking``; sending a unit takes 0.6 ms, plus 3 ns for each byte of its model.
-
-        Args:
-            seconds: duration of a unit in one intra-cluster round.
-            model_bytes: bytes of the model that is sent.
-            workers: number of processes, one per core.
+        workers) + forking``; sending a unit takes 0.6 ms, plus 3 ns for each byte of its model. `seconds` is the
+        duration of a unit in one intra-cluster round.
         """
         events = self.schedule.events
         units = sum(self._count(event) * event.intra_rounds for event in events)

@@ -42,9 +42,6 @@ def train_watched(trainer: ClientTrainer, task: ClientTask) -> ClientUpdate:
 
     PyTorch's anomaly detection stops at the first operation whose gradient is NaN, and `BadStep` at the first
     gradient or parameter that is not finite.
-
-    Raises:
-        AtollError: on any error; names event, cluster, client and step, with the full traceback as a note.
     """
     watch = ModuleWatch()
     try:
@@ -61,12 +58,7 @@ def train_watched(trainer: ClientTrainer, task: ClientTask) -> ClientUpdate:
 
 
 def measure_watched(trainer: ClientTrainer, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
-    """Return the mean loss of each model on each client's data, [clients, models].
-
-    Raises:
-        RunError: on any error; names the round and the first client for whom it recurs, with the full traceback as a
-            note.
-    """
+    """Return the mean losses, [clients, models]; an error names the first client for whom it recurs."""
     try:
         return trainer.losses(models, clients, round_)
     except Exception as error:  # raised by a user's model or loss

@@ -35,11 +35,7 @@ class Weighted:
     bits = "weighted"
 
     def __init__(self, trainer: Trainer) -> None:
-        """Use this trainer, whose rule and module must be suitable.
-
-        Raises:
-            ValueError: they are not; gives the reason from `why_not_weighted`.
-        """
+        """Use this trainer, whose rule and module must be suitable (`why_not_weighted`)."""
         if reason := trainer.why_one_by_one or why_not_weighted(trainer.rule, trainer.module):
             raise ValueError(reason)
         self.trainer = trainer

@@ -37,16 +37,7 @@ def add_stages(
     """Return the method with the stages that the settings ask for, in this order: layers that stay, attack, clients'
     own noise, `travel.stages`, `travel.codec`, masks, clipping and noise by a trusted server.
 
-    Args:
-        settings: all settings.
-        method: without stages, or with those of the method itself.
-        sizes: samples of each client, [clients].
-        module: a copy of the initial model.
-        noise: source of the noise for privacy.
-        attacked: whether clients attack if the settings say so; False on nodes of a fleet.
-
-    Raises:
-        InputError: stages are incompatible with each other or with the method.
+    On nodes of a fleet clients are not `attacked`, whatever the settings say.
     """
     method, mechanism = let_stay(settings, method, module), read_mechanism(settings)
     attack = attack_stage(settings, len(sizes)) if attacked else None
@@ -63,11 +54,7 @@ def add_stages(
 
 
 def sending_stages(settings: Settings) -> Iterator[Stage]:
-    """Yield the stages that determine what leaves a client: those of `travel.stages`, then `travel.codec`.
-
-    Raises:
-        InputError: an unknown stage or codec, one that cannot be made, or a repeated stage.
-    """
+    """Yield the stages that determine what leaves a client: those of `travel.stages`, then `travel.codec`."""
     names = settings.travel.stages
     if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
         raise InputError(f"travel.stages = {list(names)}: names {twice!r} twice; each may come once")
@@ -78,11 +65,7 @@ def sending_stages(settings: Settings) -> Iterator[Stage]:
 
 
 def upload_share(settings: Settings, module: nn.Module) -> float:
-    """Return the bytes of an update as it leaves its client or node, relative to the model's.
-
-    Raises:
-        InputError: a stage that fails.
-    """
+    """Return the bytes of an update as it leaves its client or node, relative to the model's."""
     form = form_of(without(module.state_dict(), staying(module, settings.model.travels)))
     if not form:
         return 1.0  # nothing is communicated, which `let_stay` rejects

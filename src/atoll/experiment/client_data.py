@@ -17,9 +17,8 @@ from atoll.data.dataset import Dataset
 from atoll.data.dealing.draws import Parts
 from atoll.data.dealing.partition import PARTITIONS, rows_by_owner
 from atoll.data.named_datasets import DATASETS, stamp
-from atoll.data.population import Population, make_population
+from atoll.data.population import Population, make_population, rows_of_clients
 from atoll.data.standardise import standardise
-from atoll.experiment.checks import read_parts
 from atoll.experiment.skewing import levels_of, require_skew, skew_clients
 from atoll.settings.plugins import call, resolve
 from atoll.settings.signatures import asks_for, takes_any
@@ -28,21 +27,8 @@ from atoll.support.errors import InputError, reading
 from atoll.support.seeds import generator
 
 
-def make_clients(settings: Settings) -> Population:
-    """Return the training clients.
-
-    Raises:
-        InputError: the settings do not fit the data, or the partition leaves a client without samples.
-    """
-    return make_all_clients(settings)[0]
-
-
-def make_all_clients(settings: Settings) -> tuple[Population, Population | None]:
-    """Return the training clients, and those held out, drawn from the seed; None: there are none.
-
-    Raises:
-        InputError: as in `make_clients`.
-    """
+def make_clients(settings: Settings) -> tuple[Population, Population | None]:
+    """Return the training clients, and those held out, drawn from the seed; None: there are none."""
     wanted = settings.data
     data = turned(settings, load_dataset(settings))
     clients = _count_all(settings)
@@ -151,11 +137,7 @@ def _make_dataset(make: Callable[..., Any], name: str, given: Mapping[str, Any])
 
 
 def _own_tests(settings: Settings, test: Dataset, population: Population) -> Parts:
-    """Return the test samples of each client that has any.
-
-    Raises:
-        InputError: no client has any.
-    """
+    """Return the test samples of each client that has any."""
     if test.owners is None:
         raise InputError(
             f"data.partition = 'natural': method.name = {settings.method.name!r} is tested client by client, but the "
@@ -213,3 +195,9 @@ def deal_out(settings: Settings, data: Dataset, clients: int, purpose: str, *key
         "rng": generator(settings.seed, purpose, *key),
     }
     return read_parts(call("data.partition", rule, given, wanted.model_extra), wanted.partition)
+
+
+def read_parts(made: Any, name: str, setting: str = "data.partition") -> Parts:
+    """Return a partition as an array [clients, samples] or a list with one index array per client."""
+    is_table = isinstance(made, np.ndarray) and made.ndim == 2 and made.dtype.kind in "iu"
+    return made if is_table else rows_of_clients(made, f"{setting} = {name!r}")

@@ -33,11 +33,7 @@ class ClientTraining:
         return self.make_trainer(rule or self.planned.method.rule, self.clients.population, tolerant)
 
     def make_trainer(self, rule: LocalRule, population: Population, tolerant: bool) -> Chain:
-        """Return the method's trainer with its stages, for any population.
-
-        Raises:
-            InputError: a user's trainer cannot be made, or contradicts its class.
-        """
+        """Return the method's trainer with its stages, for any population."""
         method = replace(self.planned.method, rule=rule)
         return make_chain(self.settings, method, self.initial.copy(), population, self.initial.device, tolerant)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from atoll.data.population import Population
-from atoll.experiment.client_data import make_all_clients, make_test_clients
+from atoll.experiment.client_data import make_clients, make_test_clients
 from atoll.experiment.drifting import drifting_clients, drifts
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call
@@ -33,7 +33,7 @@ class Clients:
 
     @cached_property
     def _all(self) -> tuple[Population, Population | None]:
-        return (self._drifting[0], None) if drifts(self.settings) else make_all_clients(self.settings)
+        return (self._drifting[0], None) if drifts(self.settings) else make_clients(self.settings)
 
     @cached_property
     def _drifting(self) -> tuple[Population, Population]:

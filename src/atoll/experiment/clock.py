@@ -18,14 +18,9 @@ from atoll.support.errors import SettingWarning
 
 
 def make_clock(settings: Settings, clients: int, sizes: Ids, rule: LocalRule, share: float) -> Clock:
-    """Return the duration of each client's training and upload.
+    """Return the duration of each client's training and upload, for updates of this share of the model's bytes.
 
-    Args:
-        settings: the run's settings.
-        clients: number of clients that the partition makes.
-        sizes: samples of those that train, which differ from the partition's for pooled data and parties.
-        rule: the local rule.
-        share: bytes of an uploaded update, relative to the model's.
+    The partition makes `clients`, which differ from those that train, of `sizes`, for pooled data and parties.
     """
     local, deadline = settings.local, settings.faults.deadline_seconds
     batch = sizes if local.batch_size == "full" else np.full(len(sizes), local.batch_size)

@@ -22,7 +22,7 @@ from atoll.experiment.networks import is_clustered_anew
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.hierarchical import Phase
 from atoll.schedules.events import Clock
-from atoll.settings.choices import method_needs, uses_network
+from atoll.settings.choices import method_needs
 from atoll.settings.validation import Settings
 
 
@@ -95,5 +95,4 @@ class ClusterPlan:
             "problem": lambda: replace(self.problem, network=self.conditions.networks[round_]),
             "clock": lambda: self.clock,
         }
-        may_empty = uses_network(self.settings)
-        return make_clustering(self.settings, self.conditions.reported, round_, offered, may_empty)
+        return make_clustering(self.settings, self.conditions.reported, round_, offered)

@@ -10,8 +10,7 @@ from atoll.data.dataset import Dataset
 from atoll.data.dealing.draws import Indices, Parts
 from atoll.data.dealing.drift import DRIFTS, draw_concepts
 from atoll.data.population import Population, make_population
-from atoll.experiment.checks import read_parts
-from atoll.experiment.client_data import attributes_of, deal_out, load_dataset, turned
+from atoll.experiment.client_data import attributes_of, deal_out, load_dataset, read_parts, turned
 from atoll.schedules.events import Schedule
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call, resolve

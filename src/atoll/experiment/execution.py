@@ -28,11 +28,7 @@ class Execution:
 
     @cached_property
     def choice(self) -> ExecutorChoice:
-        """The run's executor, and why it was chosen.
-
-        Raises:
-            InputError: its result would differ from training client by client.
-        """
+        """The run's executor, and why it was chosen."""
         require_single_results(self.settings)
         if self.planned.schedule is None:
             require_measuring(self.settings)
@@ -41,11 +37,7 @@ class Execution:
         return choose_executor(self.settings.run, method, trainer, start, self.traffic.sent_bytes, self.initial.device)
 
     def make_executor(self) -> Executor:
-        """Return the executor that the settings name; close it when the run is over.
-
-        Raises:
-            InputError: its result would differ from training client by client.
-        """
+        """Return the executor that the settings name; close it when the run is over."""
         trainer = self.training.trainer().for_executors()
         return make_executor(self.choice, self.settings.run, trainer, self.traffic.sent_bytes)
 

@@ -65,18 +65,8 @@ def choose_executor(
     - on the CPU a cohort is one weighted pass if that is equivalent, and is otherwise trained client by client.
 
     On the CPU `cores` does either in parallel, bit-identically. It is chosen if it is expected to need at most 80 % of
-    the time, as `Units.predict` estimates from the time that one unit of work takes here and now.
-
-    Args:
-        wanted: the section of the settings.
-        method: the method to train.
-        trainer: trains one client.
-        start: a model to time training with.
-        sent_bytes: maximum bytes of a communicated model, including moments.
-        device: the device to train on.
-
-    Raises:
-        InputError: the executor's result would differ from training client by client; says why.
+    the time, as `Units.predict` estimates from the time that one unit of work takes here and now, from the model
+    `start`. A communicated model has at most `sent_bytes`.
     """
     if wanted.precision == "tf32" and device == "cpu":
         raise InputError("run.precision = 'tf32': needs run.device = 'cuda'; on the CPU use 'float32' or 'bfloat16'")
@@ -118,11 +108,7 @@ def _may_gain(trainer: ClientTrainer) -> bool:
 
 
 def make_executor(choice: ExecutorChoice, wanted: RunSettings, trainer: ClientTrainer, sent_bytes: int) -> Executor:
-    """Return the chosen executor; close it when the run is over. From now on this process keeps freed memory.
-
-    Raises:
-        InputError: a Ray cluster does not answer, or a fleet is requested, which cannot be made here.
-    """
+    """Return the chosen executor; close it when the run is over. From now on this process keeps freed memory."""
     require_no_fleet(wanted)
     keep_freed_memory()
     plain = plain_of(trainer)
@@ -137,11 +123,7 @@ def make_executor(choice: ExecutorChoice, wanted: RunSettings, trainer: ClientTr
 
 
 def require_no_fleet(wanted: RunSettings) -> None:
-    """Reject the executor that needs a fleet.
-
-    Raises:
-        InputError: names the commands that start one.
-    """
+    """Reject the executor that needs a fleet."""
     if wanted.executor == "fleet":
         raise InputError(
             "run.executor = 'fleet': needs a fleet; use `atoll fleet up` (all on this machine) or "
@@ -153,9 +135,6 @@ def require_states_apart(method: Method) -> None:
     """Reject a method on a fleet if it needs client states or data outside the clients' nodes.
 
     Server rules and combine rules see only models; the rule that finds clusters (`Method.regroup`) sees client states.
-
-    Raises:
-        InputError: names the executors that can train it.
     """
     refuse_epochs(method.rule, "run.executor = 'fleet', whose nodes take local.steps; use another executor")
     if method.labels is not None:
@@ -166,11 +145,7 @@ def require_states_apart(method: Method) -> None:
 
 
 def require_measuring(settings: Settings) -> None:
-    """Reject reclustering by measurements if nothing is measured.
-
-    Raises:
-        InputError: names the executor that measures.
-    """
+    """Reject reclustering by measurements if nothing is measured."""
     if settings.fleet.recluster_every is not None and settings.run.executor != "fleet":
         raise InputError(
             f"fleet.recluster_every = {settings.fleet.recluster_every}: needs run.executor = 'fleet', where clients "

@@ -33,18 +33,7 @@ _SINGLE = ("weighted", "stacked")  # executors that never hold a single client's
 def add_faults(
     settings: Settings, method: Method, population: Population, clock: Clock | None, availability: Availability | None
 ) -> Method:
-    """Return the method with the combine rule, screening and client dropout of the settings.
-
-    Args:
-        settings: all settings.
-        method: as `method.name` makes it.
-        population: its clients.
-        clock: the clock of its schedule; None if it uses none.
-        availability: when clients are available; None: always.
-
-    Raises:
-        InputError: settings are incompatible with each other or with the method.
-    """
+    """Return the method with the combine rule, screening and client dropout of the settings."""
     wanted = settings.faults
     _require_clients(settings)
     combine = _choose_combine(settings, method)
@@ -69,11 +58,7 @@ def add_faults(
 
 
 def make_availability(settings: Settings, clients: int) -> Availability | None:
-    """Return the clients' availability and speeds from `faults.availability_file`; None without it.
-
-    Raises:
-        InputError: names the file, the row and the fault.
-    """
+    """Return the clients' availability and speeds from `faults.availability_file`; None without it."""
     path = settings.faults.availability_file
     if path is None:
         return None
@@ -93,11 +78,7 @@ def as_claimed(settings: Settings, population: Population) -> Population:
 
 
 def attack_stage(settings: Settings, clients: int) -> Stage | None:
-    """Return the stage at which some clients attack, or may fail; None if the settings ask for neither.
-
-    Raises:
-        InputError: the attack does not fit the share of attackers or the other settings.
-    """
+    """Return the stage at which some clients attack, or may fail; None if the settings ask for neither."""
     wanted = settings.faults
     if not wanted.attackers and not wanted.tolerate:
         return None
@@ -111,11 +92,7 @@ def attack_stage(settings: Settings, clients: int) -> Stage | None:
 
 
 def require_single_results(settings: Settings) -> None:
-    """Reject an executor that does not train client by client if single clients may fail or attack.
-
-    Raises:
-        InputError: names the executor and the setting.
-    """
+    """Reject an executor that does not train client by client if single clients may fail or attack."""
     wanted, executor = settings.faults, settings.run.executor
     needing = [name for name in ("attackers", "tolerate") if getattr(wanted, name)]
     if needing and executor in _SINGLE:
@@ -164,11 +141,7 @@ def _require_clients(settings: Settings) -> None:
 
 
 def _weighs_equally(settings: Settings, method: Method) -> bool:
-    """Return whether a cohort's clients are weighted equally; `method` is as its name makes it.
-
-    Raises:
-        InputError: the method needs its own weights.
-    """
+    """Return whether a cohort's clients are weighted equally; `method` is as its name makes it."""
     wanted = settings.method
     if wanted.weights is not None and not is_weighted_mean(method.combine):
         raise InputError(

@@ -17,7 +17,7 @@ from atoll.evaluation.constants import (
 )
 from atoll.executors.serial import Serial
 from atoll.experiment.modules import make_rule
-from atoll.experiment.networks import read_seconds, samples_of, vectors
+from atoll.experiment.networks import samples_of
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule, sgd
 from atoll.local.task import ClientTask
@@ -26,12 +26,13 @@ from atoll.local.weights import read_model
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.rule_requirements import refuse_epochs
 from atoll.network.network import Network
+from atoll.network.network_files import read_matrix
 from atoll.network.transfers import pattern_transfer_seconds
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call
 from atoll.settings.validation import Settings
 from atoll.support.arrays import Floats
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, reading
 from atoll.support.seeds import generator
 
 CLASS_SAMPLES = 300  # of each class, for its mean gradient
@@ -39,12 +40,8 @@ LARGE_BATCH = 10_000  # samples in the step along which mu and L are estimated
 
 
 def make_problem(settings: Settings, population: Population, network: Network, module: nn.Module) -> Problem:
-    """Return the input of FedUC's clustering; `module` holds w0, and is then scratch space.
-
-    Raises:
-        InputError: there is no bound for these numbers.
-    """
-    wanted = bound_settings(settings)
+    """Return the input of FedUC's clustering; `module` holds w0, and is then scratch space."""
+    wanted: BoundSettings = call("clustering.method", BoundSettings, dict(settings.clustering))
     refuse_epochs(make_rule(settings), "FedUC's bound, in which all clients take local.steps")
     pattern: PatternSettings = call("clustering.method", PatternSettings, dict(settings.method))
     start = read_model(module)
@@ -85,23 +82,28 @@ def _curvature(
     return float(mu), float(smoothness)
 
 
-def bound_settings(settings: Settings) -> BoundSettings:
-    """Return the settings of the bound."""
-    return call("clustering.method", BoundSettings, dict(settings.clustering))  # type: ignore[no-any-return]
-
-
 def _limits(wanted: BoundSettings, aggregators: int) -> Floats:
     """Return L_j^max, [aggregators]; inf: no limit."""
     given = wanted.time_limit
     if given is None or isinstance(given, int | float):
         return np.full(aggregators, np.inf if given is None else given)
     if isinstance(given, str):
-        return read_seconds("clustering.time_limit", given, "clustering.clusters", vectors(aggregators)).ravel()
+        return _read_limits(given, aggregators)
     if len(given) != aggregators:
         raise InputError(
             f"clustering.time_limit = {given}: has {len(given)} numbers; must be clustering.clusters = {aggregators}"
         )
     return np.array(given)
+
+
+def _read_limits(path: str, aggregators: int) -> Floats:
+    with reading("clustering.time_limit"):
+        limits = read_matrix(path)
+    if limits.shape not in ((aggregators,), (1, aggregators), (aggregators, 1)):
+        found = " x ".join(map(str, limits.shape))
+        told = f"has {found} numbers; must be clustering.clusters = {aggregators}"
+        raise InputError(f"clustering.time_limit = {path!r}: {told}")
+    return limits.ravel()
 
 
 def _frequencies(wanted: BoundSettings, network: Network, pattern: Pattern) -> Floats | None:

@@ -35,15 +35,7 @@ class ScheduleEstimate:
 
 
 def foresee(settings: Settings, make: Callable[[int], Method]) -> None:
-    """Warn if a schedule of many rounds will take long to make, or much memory.
-
-    Args:
-        settings: the run's settings.
-        make: makes the run's method with a given number of rounds.
-
-    Raises:
-        InputError: the schedule does not fit into this machine's memory.
-    """
+    """Warn if a schedule of many rounds will take long to make, or much memory."""
     unit = unit_of(settings)
     if settings.rounds <= MANY * unit:
         return

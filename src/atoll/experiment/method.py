@@ -22,15 +22,8 @@ _NEARLY = 0.9  # of where a run is cut; the next event may not have fitted
 def make_method(settings: Settings, offered: Mapping[str, Any], clients: int, phases: Callable[[], Any]) -> Method:
     """Return the method that the settings name, as its function makes it.
 
-    Args:
-        settings: the run's settings.
-        offered: what the function may request besides its own settings.
-        clients: number of clients.
-        phases: makes the networks and clusterings of all rounds, for a method on a network; called only after a few
-            rounds have been tried, since they may be many.
-
-    Raises:
-        InputError: settings are incompatible, or a user's function makes no method for these clients.
+    Besides its own settings the function may request what is `offered`, and on a network the `phases` of all rounds,
+    which are made only after a few rounds have been tried, since they may be many.
     """
     wanted, make = settings.method, method_kind(settings).make
     given = {**dict(wanted), **offered}

@@ -58,11 +58,7 @@ def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: in
 
 
 def make_rule(settings: Settings) -> LocalRule:
-    """Return the local rule, before the method changes it.
-
-    Raises:
-        InputError: the optimiser or the augmentation is unknown, fails, or cannot be used with the method.
-    """
+    """Return the local rule, before the method changes it."""
     wanted = settings.local
     make = resolve("local.optimizer", wanted.optimizer, OPTIMIZERS)
     fixed = {key: value for key, value in dict(wanted).items() if key != "lr"}
@@ -103,11 +99,7 @@ def _make_rates(settings: Settings) -> tuple[float, ...]:
 
 
 def let_stay(settings: Settings, method: Method, module: nn.Module) -> Method:
-    """Return the method with clients keeping what `model.travels` does not communicate.
-
-    Raises:
-        InputError: the method itself determines what is communicated, or needs all of it.
-    """
+    """Return the method with clients keeping what `model.travels` does not communicate."""
     travels = settings.model.travels
     if travels == "all":
         return method
@@ -125,19 +117,7 @@ def let_stay(settings: Settings, method: Method, module: nn.Module) -> Method:
 def make_chain(
     settings: Settings, method: Method, module: nn.Module, population: Population, device: str, tolerant: bool
 ) -> Chain:
-    """Return the method's trainer with its stages.
-
-    Args:
-        settings: all settings.
-        method: provides the local rule, the trainer and the stages.
-        module: the module, on the device; the trainer's scratch space from now on.
-        population: the clients.
-        device: the device to train on.
-        tolerant: whether results that are not finite are returned.
-
-    Raises:
-        InputError: a user's trainer cannot be made, or contradicts its class.
-    """
+    """Return the method's trainer with its stages; the module is its scratch space from now on."""
     given = module, population, settings.seed, device, settings.run.precision, not settings.run.debug, tolerant
     told = f"method.name = {settings.method.name!r}"
     try:
@@ -159,9 +139,6 @@ def rehearse(settings: Settings, trainer: Chain, event: Event, start: Model) -> 
     """Train one client for one step, so that a model, optimiser or trainer that fails is found before the run.
 
     If clients keep state, it then trains again from its state. Returns its last update; None if that is not finite.
-
-    Raises:
-        InputError: names the model, the optimiser and the batch size; or the trainer, if its state changed form.
     """
     task = ClientTask(event=0, round=0, repeat=0, cluster=0, client=int(event.cohort[0]), start=start)
     try:

@@ -1,7 +1,7 @@
 """From settings to networks: positions, speeds and links."""
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from warnings import warn
 
 import numpy as np
@@ -11,7 +11,7 @@ from atoll.methods.papers.hierarchical import CENTRAL, SYNCHRONOUS
 from atoll.network.links import LinksFile, read_links
 from atoll.network.mobility import Trace, random_waypoint, read_trace
 from atoll.network.network import Network
-from atoll.network.network_files import ClientTable, read_aggregators, read_matrix, read_network_clients
+from atoll.network.network_files import ClientTable, read_aggregators, read_network_clients
 from atoll.network.topology import TOPOLOGIES, neighbours_of
 from atoll.network.transfers import pattern_transfer_seconds
 from atoll.network.wireless import Radio, draw_watts, grid_positions, place_clients, wireless_network
@@ -27,22 +27,17 @@ from atoll.support.seeds import generator
 if TYPE_CHECKING:
     import networkx as nx
 
+Read = TypeVar("Read", ClientTable, Trace)
+
 MOVES = 100  # sets of positions in a run whose clients move without reclustering
 
 
 def make_networks(
-    settings: Settings, sizes: npt.NDArray[np.int64], model_bytes: int, upload_share: float = 1.0
+    settings: Settings, sizes: npt.NDArray[np.int64], model_bytes: int, upload_share: float
 ) -> dict[int, Network]:
     """Return the network from round 0 on, and, if clients move, from each round that changes something.
 
-    Args:
-        settings: `network` says whether positions, or times, are read from files or drawn from the seed.
-        sizes: samples of each client, [clients]; a column `samples` of `network.clients_file` replaces them.
-        model_bytes: size of a model.
-        upload_share: bytes of an upload, relative to a model's.
-
-    Raises:
-        InputError: a file is malformed or does not fit, or the numbers make no network.
+    A column `samples` of `network.clients_file` replaces clients' `sizes`; they upload `upload_share` of a model.
     """
     wanted, clients = settings.network, len(sizes)
     file = None if wanted.file is None else _read_links(wanted, clients)
@@ -148,10 +143,10 @@ def _read_links(wanted: NetworkSettings, clients: int) -> LinksFile:
     return file
 
 
-def _require_count(setting: str, path: str, table: ClientTable, clients: int) -> ClientTable:
-    if table.clients != clients:
-        raise InputError(f"{setting} = {path!r}: has {table.clients} clients, but data.clients = {clients}")
-    return table
+def _require_count(setting: str, path: str, read: Read, clients: int) -> Read:
+    if read.clients != clients:
+        raise InputError(f"{setting} = {path!r}: has {read.clients} clients, but data.clients = {clients}")
+    return read
 
 
 def _aggregators(settings: Settings) -> tuple[Floats, Floats]:
@@ -213,21 +208,15 @@ def _trace(settings: Settings, table: ClientTable | None, clients: int) -> Trace
     if wanted.trace_file is not None:
         if wanted.metres_per_round is not None:
             raise InputError("network.metres_per_round: cannot be used with network.trace_file; give one of them")
-        return _read_trace(wanted.trace_file, clients)
+        with reading("network.trace_file"):
+            trace = read_trace(wanted.trace_file)
+        return _require_count("network.trace_file", wanted.trace_file, trace, clients)
     if wanted.metres_per_round is None:
         return None
     first = _first_positions(settings, table, clients)
     every = wanted.recluster_every or max(1, settings.rounds // MOVES)
     rng = generator(settings.seed, "moves")
     return random_waypoint(first, wanted.side_metres, wanted.metres_per_round, settings.rounds, every, rng)
-
-
-def _read_trace(path: str, clients: int) -> Trace:
-    with reading("network.trace_file"):
-        trace = read_trace(path)
-    if trace.clients != clients:
-        raise InputError(f"network.trace_file = {path!r}: has {trace.clients} clients, but data.clients = {clients}")
-    return trace
 
 
 def _first_positions(settings: Settings, table: ClientTable | None, clients: int) -> Floats:
@@ -335,25 +324,6 @@ def _pattern_of(settings: Settings) -> str | None:
     own = parameters_of(method_kind(settings).make).get("pattern")
     found: str | None = settings.method.get("pattern", None if own is None else own.default)
     return found
-
-
-def vectors(length: int) -> tuple[tuple[int, ...], ...]:
-    """Return the allowed shapes of a file of `length` numbers; errors name the first."""
-    return (length,), (1, length), (length, 1)
-
-
-def read_seconds(setting: str, path: str, meaning: str, shapes: tuple[tuple[int, ...], ...]) -> Floats:
-    """Read a file of times that must have one of these shapes; errors name the first.
-
-    Raises:
-        InputError: the file cannot be read or has another shape.
-    """
-    with reading(setting):
-        seconds = read_matrix(path)
-    if seconds.shape not in shapes:
-        found, needed = (" x ".join(map(str, shape)) for shape in (seconds.shape, shapes[0]))
-        raise InputError(f"{setting} = {path!r}: has {found} numbers; must be {meaning} = {needed}")
-    return seconds
 
 
 def _ascending(name: str, ends: list[float]) -> tuple[float, float]:

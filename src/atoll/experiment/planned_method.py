@@ -16,11 +16,11 @@ from atoll.experiment.faults import add_faults
 from atoll.experiment.initial_model import InitialModel
 from atoll.experiment.method import make_method, until
 from atoll.experiment.privacy import Private, plan_privacy, read_mechanism
-from atoll.experiment.secure import check_cohorts
 from atoll.experiment.selecting import choose_clients
 from atoll.privacy.noise import from_seed, from_system
 from atoll.schedules.events import Schedule
 from atoll.schedules.schedule_files import fitting
+from atoll.secure.requirements import refuse_cohorts
 from atoll.settings.choices import method_needs
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
@@ -65,7 +65,8 @@ class PlannedMethod:
                 f"model.start = {start!r}: cannot be used with method.name = {settings.method.name!r}, whose clusters "
                 "start from models that differ"
             )
-        check_cohorts(method, sizes)
+        if method.fixed is not None:
+            refuse_cohorts(method, method.fixed, sizes)
         if mechanism is None:
             return method, None
         cost = next(stage.cost for stage in method.stages if stage.cost)

@@ -67,11 +67,7 @@ class Private:
 
 
 def read_mechanism(settings: Settings) -> Mechanism | None:
-    """Return the mechanism of the settings; None: there is no privacy.
-
-    Raises:
-        InputError: invalid settings.
-    """
+    """Return the mechanism of the settings; None: there is no privacy."""
     wanted = settings.privacy
     if wanted.trust not in TRUSTS:
         raise InputError(f"privacy.trust = {wanted.trust!r}: must be one of {', '.join(TRUSTS)}, not a function")
@@ -79,18 +75,7 @@ def read_mechanism(settings: Settings) -> Mechanism | None:
 
 
 def plan_privacy(settings: Settings, mechanism: Mechanism, schedule: Schedule, cost: Cost, clients: int) -> Private:
-    """Return the cost of a schedule of private events, up to the end of the budget.
-
-    Args:
-        settings: all settings.
-        mechanism: their mechanism.
-        schedule: all events.
-        cost: of an average, to each client that takes part in it.
-        clients: number of clients.
-
-    Raises:
-        InputError: the budget does not cover one event.
-    """
+    """Return the cost of a schedule of private events, up to the end of the budget."""
     plan = Plan(schedule, clients, cost, mechanism.delta)
     if mechanism.delta >= 1 / clients:
         warnings.warn(
@@ -109,19 +94,7 @@ def plan_privacy(settings: Settings, mechanism: Mechanism, schedule: Schedule, c
 def hide(
     settings: Settings, mechanism: Mechanism, method: Method, sizes: Ids, module: nn.Module, noise: Noise
 ) -> Method:
-    """Return the private method, whatever its cost.
-
-    Args:
-        settings: all settings.
-        mechanism: their mechanism.
-        method: the method without privacy, with the stages before the noise.
-        sizes: samples of each client, [clients].
-        module: a copy of the initial model.
-        noise: source of the noise.
-
-    Raises:
-        InputError: no proof bounds the effect of one client.
-    """
+    """Return the private method, whatever its cost."""
     require_accounting()
     _refuse_settings(settings, mechanism)
     refuse_module(module, mechanism)

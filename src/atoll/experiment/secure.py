@@ -5,7 +5,7 @@ from torch import nn
 from atoll.aggregation.fixed_point import FixedPoint
 from atoll.engine.engine import Method
 from atoll.secure.fixed import sum_securely
-from atoll.secure.requirements import refuse_cohorts, refuse_module, weighs_by_samples
+from atoll.secure.requirements import refuse_module, weighs_by_samples
 from atoll.settings.choices import method_kind
 from atoll.settings.validation import Settings
 from atoll.support.arrays import Ids
@@ -13,17 +13,7 @@ from atoll.support.errors import InputError
 
 
 def masks_of(settings: Settings, method: Method, sizes: Ids, module: nn.Module) -> Method:
-    """Return the method with clients' updates summed as integers, which nodes of a fleet mask.
-
-    Args:
-        settings: all settings; without `secure.sums` the method is returned unchanged.
-        method: the method without secure sums.
-        sizes: samples of each client, [clients].
-        module: the initial model.
-
-    Raises:
-        InputError: something needs more than the sum of clients' updates.
-    """
+    """Return the method with clients' updates summed as integers, which nodes of a fleet mask."""
     if not settings.secure.sums:
         return method
     if why := method_kind(settings).why_one_place:
@@ -31,16 +21,6 @@ def masks_of(settings: Settings, method: Method, sizes: Ids, module: nn.Module) 
     masked = method.with_stage(sum_securely(_fixed_point(settings, method, sizes)))
     refuse_module(module)
     return masked
-
-
-def check_cohorts(method: Method, sizes: Ids) -> None:
-    """Reject cohorts too small to hide in, sums that may overflow, and weights unknown to nodes.
-
-    Raises:
-        InputError: names the setting.
-    """
-    if method.fixed is not None:
-        refuse_cohorts(method, method.fixed, sizes)
 
 
 def _fixed_point(settings: Settings, method: Method, sizes: Ids) -> FixedPoint:

@@ -11,11 +11,7 @@ from atoll.support.errors import InputError
 
 
 def choose_clients(settings: Settings, method: Method, population: Population, clock: Clock | None) -> Method:
-    """Return the method with the cohorts that `method.select` chooses.
-
-    Raises:
-        InputError: settings are incompatible with each other or with the method.
-    """
+    """Return the method with the cohorts that `method.select` chooses."""
     wanted = settings.method
     selection = None if wanted.select == "uniform" else _make_selection(settings, population, clock)
     if selection is None:

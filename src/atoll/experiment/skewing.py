@@ -18,11 +18,7 @@ _GROUPED = ("rotated", "planted")  # partitions by groups already in the data
 
 
 def require_skew(settings: Settings, data: Dataset) -> Dataset:
-    """Return a data set that can be skewed as the settings say, with the channels that clients will have.
-
-    Raises:
-        InputError: the settings or the data cannot be skewed.
-    """
+    """Return a data set that can be skewed as the settings say, with the channels that clients will have."""
     wanted = settings.data
     if wanted.skew == "none":
         if wanted.skew_levels is not None:

@@ -13,11 +13,7 @@ from atoll.support.errors import InputError
 
 
 def load_start(module: nn.Module, start: str) -> None:
-    """Copy the model at a path into the module.
-
-    Raises:
-        InputError: it cannot be read, or is of another form; names the tensors and shapes.
-    """
+    """Copy the model at a path into the module."""
     told = f"model.start = {start!r}"
     model = _read(Path(start).expanduser(), told)
     own = {name: list(tensor.shape) for name, tensor in module.state_dict().items()}

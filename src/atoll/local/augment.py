@@ -21,11 +21,7 @@ Batch = tuple["Tensor", "Tensor"]
 
 
 def augmented(augment: Augment, batches: Iterable[Batch], seed: int, *key: int) -> Iterator[Batch]:
-    """Yield batches with their inputs changed, by random numbers of the key and the batch's place alone.
-
-    Raises:
-        InputError: the function returned another shape or type.
-    """
+    """Yield batches with their inputs changed, by random numbers of the key and the batch's place alone."""
     for step, (inputs, targets) in enumerate(batches):
         with layers_drawing_from(seed, "augment", *key, step):
             made = augment(inputs.clone())

@@ -53,11 +53,8 @@ class Dense:
     def step(self, inputs: Tensor, targets: Tensor, lr: float, weights: Tensor | None = None) -> Tensor:
         """Take an SGD step on the samples' weighted loss, in place; return the outputs before it.
 
-        Args:
-            inputs: [samples, ...].
-            targets: [samples] or [samples, outputs].
-            lr: learning rate.
-            weights: each sample's weight in the loss, [samples]; None for the mean.
+        `inputs` are [samples, ...], `targets` [samples] or [samples, outputs], and `weights` [samples]; None for the
+        mean.
         """
         passed = [inputs.flatten(1)]
         for layer in self.layers[:-1]:

@@ -43,9 +43,6 @@ def spelled(setting: str, name: str) -> str:
 
     >>> spelled("local.optimizer", "torch.optim.AdamW"), spelled("local.schedule", "cosine")
     ('adamw', 'CosineAnnealingLR')
-
-    Raises:
-        InputError: clients cannot train with it; says why.
     """
     found = _PLACE.fullmatch(name)
     own = found[1] if found else name
@@ -91,11 +88,7 @@ class TorchClass:
         )
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
-        """Make an object; lists become tuples.
-
-        Raises:
-            InputError: PyTorch rejects the settings.
-        """
+        """Make an object; lists become tuples."""
         given = {key: tuple(each) if isinstance(each, list) else each for key, each in settings.items()}
         try:
             return self._made(*args, **given, **dict(self.fixed))

@@ -39,11 +39,7 @@ def fill(given: Mapping[str, Any], lr: float, rounds: int) -> dict[str, Any]:
 
 
 def scheduled_rates(make: "Callable[[Optimizer], LRScheduler]", lr: float, rounds: int) -> list[float]:
-    """Return the learning rates that a scheduler of PyTorch gives when it takes a step after every round.
-
-    Raises:
-        InputError: it is no scheduler, or ends before the run.
-    """
+    """Return the learning rates that a scheduler of PyTorch gives when it takes a step after every round."""
     import torch
 
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
@@ -67,9 +63,6 @@ def warmed_up(name: str, rates: list[Any], lr: float, warmup_rounds: int) -> tup
 
     >>> warmed_up("list", [0.4, 0.2], 0.4, 3)
     (0.1, 0.2, 0.3, 0.4, 0.2)
-
-    Raises:
-        InputError: a rate is not a finite number of at least 0; names its round.
     """
     whole = [lr * (round_ + 1) / (warmup_rounds + 1) for round_ in range(warmup_rounds)] + rates
     for round_, rate in enumerate(whole):

@@ -6,13 +6,7 @@ from atoll.local.models import Model, form_of
 
 
 def why_wrong_state(before: Model | None, after: Model | None, keeps_state: bool) -> str:
-    """Return what is wrong with the state that a trainer returned, to follow its name; empty if nothing is.
-
-    Args:
-        before: the state it was given; None: the client had none yet.
-        after: the state it returned.
-        keeps_state: whether the trainer declares that its clients keep state.
-    """
+    """Return what is wrong with the state that a trainer returned, to follow its name; empty if nothing is."""
     if after is None:
         return "says keeps_state = True, but returned no state" if keeps_state else ""
     if not keeps_state:

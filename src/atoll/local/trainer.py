@@ -235,11 +235,7 @@ def _sgd_step(parameters: dict[str, nn.Parameter], lr: float) -> None:
 
 
 def require_finite(task: ClientTask, model: Model, loss: float, rule: LocalRule) -> None:
-    """Refuse to go on from a loss or a model that is not finite.
-
-    Raises:
-        RunError: names event, cluster and client.
-    """
+    """Refuse to go on from a loss or a model that is not finite."""
     if not is_finite(model, loss):
         raise RunError(
             f"event {task.event}, cluster {task.cluster}, client {task.client}: training became not finite "

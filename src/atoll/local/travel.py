@@ -23,13 +23,7 @@ def frozen(module: nn.Module) -> tuple[str, ...]:
 def staying(module: nn.Module, travels: str | Sequence[str]) -> tuple[str, ...]:
     """Return the names of the parameters and buffers that do not travel.
 
-    Args:
-        module: the model.
-        travels: `all`; `trainable`, which leaves frozen parameters out; or patterns of what travels, such as
-            ``"features.*"``.
-
-    Raises:
-        InputError: a pattern that matches nothing, or nothing that travels.
+    `travels` is `all`, `trainable`, which leaves frozen parameters out, or patterns such as ``"features.*"``.
     """
     names = tuple(module.state_dict())
     if travels == "all":
@@ -80,11 +74,7 @@ def names_in(module: nn.Module, layers: Collection[str]) -> tuple[str, ...]:
 
 
 def require_whole(module: nn.Module, names: Collection[str]) -> None:
-    """Refuse to part what layers share: a tensor of which one name stays and another travels.
-
-    Raises:
-        InputError: names both.
-    """
+    """Refuse to part what layers share: a tensor of which one name stays and another travels."""
     first: dict[int, str] = {}
     for name, tensor in module.state_dict(keep_vars=True).items():
         other = first.setdefault(id(tensor), name)

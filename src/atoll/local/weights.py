@@ -18,11 +18,7 @@ LARGEST_LOSS = 1e15  # that a client may report: means stay finite, however many
 
 
 def check_outputs(module: nn.Module, shape: Shape, outputs: int, name: str) -> None:
-    """Refuse a module that does not map [n, *shape] to [n, outputs].
-
-    Raises:
-        InputError: if it does not, or has no parameters.
-    """
+    """Refuse a module that does not map [n, *shape] to [n, outputs]."""
     sample = torch.zeros(2, *shape, dtype=next(module.parameters(), torch.empty(0)).dtype)
     if not any(True for _ in module.parameters()):
         raise InputError(f"model.name = {name!r}: the model has no parameters to train")
@@ -55,11 +51,7 @@ def warn_of_softmax(module: nn.Module, shape: Shape, name: str) -> None:
 
 
 def require_device(device: str) -> str:
-    """Return the device if it can hold tensors.
-
-    Raises:
-        InputError: if it cannot.
-    """
+    """Return the device if it can hold tensors."""
     try:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:

@@ -14,12 +14,7 @@ POSITIONS = ("x", "y")
 
 
 def read_columns(path: str | Path, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Floats]:
-    """Read columns of finite numbers from a CSV file with a header, or a Parquet file.
-
-    Raises:
-        InputError: if the file cannot be read or has no rows, a column is missing or unknown, or a cell is empty or
-            not a finite number.
-    """
+    """Read columns of finite numbers from a CSV file with a header, or a Parquet file."""
     readers = {".csv": _read_csv, ".parquet": _read_parquet}
     reader = readers.get(Path(path).suffix.lower())
     if reader is None:

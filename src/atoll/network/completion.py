@@ -55,9 +55,6 @@ def completion_of(network: Network, labels: npt.NDArray[Any]) -> Floats:
     """Return `cluster_seconds` of all clusters, bit-identical, [aggregators]; 0 without clients.
 
     `labels` [clients] holds each client's aggregator, or -1 for a client left out.
-
-    Raises:
-        InputError: if labels have another length, or are out of range.
     """
     check_labels(network, labels)
     clients = np.flatnonzero(labels >= 0)
@@ -134,9 +131,6 @@ def event_seconds(
     neighbours, which all receive one broadcast at the speed of the slowest link. Aggregators without clients do no
     work: 0. Aggregators without neighbours have no transfer. Where clients are late (`late_clients`) the deadline
     replaces the completion. With given frequencies clusters wait (`paced_seconds`).
-
-    Raises:
-        InputError: if labels are as in `completion_of`.
     """
     completion = completion_of(network, labels)
     if completion.max(initial=0) > deadline_seconds:  # else no client is late

@@ -31,11 +31,7 @@ class LinkedNodes:
 
 
 def sort_out(path: str, links: Sequence[Link], names: Sequence[str], server: str) -> LinkedNodes:
-    """Return the nodes of these links, given the clients' names.
-
-    Raises:
-        InputError: if a node or link is not in its place, or a client reaches no aggregator.
-    """
+    """Return the nodes of these links, given the clients' names."""
     _require_pairs(links, set(names))
     pipes = {link.upper: link for link in links if link.lower == ALL}
     by_lower: dict[str, list[Link]] = {name: [] for name in names}

@@ -99,11 +99,7 @@ class LinksFile:
         return any(name in row.fields for row in self.rows for name in _PRICES)
 
     def links(self, model_bytes: int) -> list[Link]:
-        """Return the links for models of this size.
-
-        Raises:
-            InputError: if a rate is missing, not positive or given twice, or only some rows have downloads.
-        """
+        """Return the links for models of this size."""
         rows = [replace(row, fields=_with_device(row, self.devices)) for row in self.rows]
         is_down = any(name in row.fields for row in rows for name in ("down_mbps", "down_seconds", "down_price"))
         return [_link(row, model_bytes, is_down) for row in rows]
@@ -112,12 +108,7 @@ class LinksFile:
 def read_links(path: str | Path, clients_file: str | Path | None = None) -> LinksFile:
     """Read a network's file: links as CSV; links, clients, devices and the server's name as TOML or JSON.
 
-    Args:
-        path: the file.
-        clients_file: a CSV file of clients by name, if the file itself has none.
-
-    Raises:
-        InputError: names the file, the row and the column.
+    Only a file without clients may have a `clients_file` beside it, a CSV file of clients by name.
     """
     path = Path(path)
     document = {"links": str(path.name)} if path.suffix.lower() == ".csv" else read_document(path)
@@ -138,11 +129,7 @@ def read_links(path: str | Path, clients_file: str | Path | None = None) -> Link
 
 
 def read_clients(records: Sequence[Record], devices: Mapping[str, Mapping[str, Any]]) -> ClientTable:
-    """Return the clients of these rows, each completed by its device; sorted if their names are 0 to N - 1.
-
-    Raises:
-        InputError: if a client has no name or is given twice, a device is unknown, or only some rows have a column.
-    """
+    """Return the clients of these rows, each completed by its device; sorted if their names are 0 to N - 1."""
     require_fields(list(records), CLIENT_FIELDS)
     rows = _completed(records, devices)
     for name in ("seconds_per_sample", "samples"):

@@ -55,9 +55,6 @@ def read_trace(path: str | Path) -> Trace:
 
     Columns: ``round`` (from 0), ``client`` (0 to N - 1), ``x`` and ``y`` (metres). Every client needs a row at round
     0, and has at most one row per round.
-
-    Raises:
-        InputError: names the file, the column and the row, counted from 1 below the header.
     """
     columns = read_columns(path, ("round", "client", *POSITIONS))
     rounds = whole_numbers(path, "round", columns["round"], least=0)

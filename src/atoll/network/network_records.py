@@ -91,11 +91,7 @@ def require_fields(records: list[Record], allowed: tuple[str, ...]) -> None:
 
 
 def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Return a CSV file's header and the cells below it, without empty rows, which spreadsheets add.
-
-    Raises:
-        InputError: if it cannot be read, columns are not separated by commas, or a row has another number of cells.
-    """
+    """Return a CSV file's header and the cells below it, without empty rows, which spreadsheets add."""
     try:
         text = read_bytes(path, most=MOST_BYTES_OF_LINES).decode("utf-8-sig")
         rows = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if any(map(str.strip, row))]

@@ -36,9 +36,7 @@ class Regions:
     def received(self, ready: Floats, sends: Mask) -> Floats:
         """Return when the server has the average that includes each aggregator's model, [aggregators].
 
-        Args:
-            ready: when each aggregator can send; returned for those that do not, [aggregators].
-            sends: which of them send, [aggregators].
+        `ready` says when each can send, and is returned for those that do not send.
         """
         begins = np.full(len(self.above), -np.inf)
         begins[: len(ready)] = np.where(sends, ready, -np.inf)

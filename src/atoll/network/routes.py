@@ -4,7 +4,7 @@ A node receives a model whole before it passes it on, so a route takes as long a
 clients, aggregators and the server, such as a region's, pass models on; with `averages` they average them first.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import networkx as nx
@@ -32,28 +32,19 @@ def linked_network(
 ) -> Network:
     """Return the network of these links; two aggregators are neighbours if they are linked.
 
-    Args:
-        path: the file's, for errors.
-        links: as `LinksFile.links` returns them.
-        names: the clients, in order.
-        server: its name; without a link to it there is no server, and transfers are free.
-        compute_seconds: one training of each client, [clients].
-        upload_share: what a client uploads, as a share of a model.
-        power: of the clients.
-        needs_server: whether some link must lead to the server.
-        has_prices: whether links have prices; of equally quick routes the first counts.
-        averages: whether nodes on the way to the server average what they pass on.
-
-    Raises:
-        InputError: if a client reaches no aggregator, an id is named nowhere else, or nodes are not connected.
+    Without a link to the server there is none, and transfers are free. Of equally quick routes the first one's price
+    counts. A client uploads `upload_share` of a model; if `averages`, nodes on the way to the server average what they
+    pass on.
     """
     nodes = sort_out(path, links, names, server)
-    ways = _ways(nodes.inner)
+    ways = {(link.lower, link.upper): link.up for link in nodes.inner}
+    ways |= {(link.upper, link.lower): link.down or link.up for link in nodes.inner}  # if not given, as long as up
     order, has_server = nodes.aggregators, any(server in hop for hop in ways)
     if needs_server and not has_server:
         raise InputError(f"{path}: no aggregator's link leads to {server!r}, which the central patterns need")
     graph = _graph(path, nodes, ways, server if has_server else None)
-    routes = {(a, b): join(ways, hops) for a, b, hops in _routes(graph, order)}
+    paths = {a: nx.single_source_dijkstra_path(graph, a) for a in order}
+    routes = {(a, b): join(ways, list(pairwise(paths[a][b]))) for a in order for b in order}
     is_counted = all(link.down is not None for link in links)
     up, down = _to_aggregators(nodes, routes, upload_share, has_prices)
     hops = [list(pairwise(nx.dijkstra_path(graph, a, server))) for a in order] if has_server else []
@@ -85,12 +76,6 @@ def _table(ways: Sequence[Way] | Sequence[Sequence[Way]], name: str) -> Floats:
     return np.array([_table(way, name) if isinstance(way, list) else getattr(way, name) for way in ways])
 
 
-def _ways(inner: Sequence[Link]) -> dict[Hop, Way]:
-    """Return each direction of each link; a direction not given takes as long as the other."""
-    ways = {(link.lower, link.upper): link.up for link in inner}
-    return ways | {(link.upper, link.lower): link.down or link.up for link in inner}
-
-
 def _graph(path: str, nodes: LinkedNodes, ways: Mapping[Hop, Way], server: str | None) -> "nx.DiGraph[str]":
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(nodes.aggregators)
@@ -102,13 +87,6 @@ def _graph(path: str, nodes: LinkedNodes, ways: Mapping[Hop, Way], server: str |
             f"{path}: aggregator {lost[0]!r} has no path to {first!r}; all aggregators and the server must be connected"
         )
     return graph
-
-
-def _routes(graph: "nx.DiGraph[str]", order: Sequence[str]) -> Iterator[tuple[str, str, list[Hop]]]:
-    """Yield the quickest route from each aggregator to each, as hops."""
-    for a in order:
-        paths = nx.single_source_dijkstra_path(graph, a)
-        yield from ((a, b, list(pairwise(paths[b]))) for b in order)
 
 
 def _neighbours(order: Sequence[str], ways: Mapping[Hop, Way]) -> tuple[tuple[int, ...], ...]:

@@ -33,12 +33,8 @@ class Sharing:
 def fair_rates(limits: Floats, crosses: Mask, capacities: Floats) -> Floats:
     """Return each sender's max-min fair rate, by progressive filling, [senders].
 
-    All rates rise together; a sender's rate stops at its own limit, or when a link that it crosses is full.
-
-    Args:
-        limits: each sender's own limit, possibly inf if it crosses a link, [senders].
-        crosses: which links each sender crosses, [links, senders].
-        capacities: of the links, [links].
+    All rates rise together; a sender's rate stops at its own limit, possibly inf if it crosses a link, or when a link
+    that it crosses, [links, senders], is full.
 
     >>> fair_rates(np.array([1.0, 5.0, 9.0]), np.ones((1, 3), bool), np.array([9.0]))
     array([1., 4., 4.])
@@ -63,11 +59,8 @@ def fair_rates(limits: Floats, crosses: Mask, capacities: Floats) -> Floats:
 def finish_seconds(begins: Floats, alone: Floats, crosses: Mask, carries: Floats) -> Floats:
     """Return when each sender is done if all share the links max-min fairly, [senders].
 
-    Args:
-        begins: when each begins to send, [senders].
-        alone: seconds that each needs if no other sends, [senders].
-        crosses: which links each sender crosses, [links, senders].
-        carries: seconds for one sender's data to pass each link, at most the `alone` of those that cross it, [links].
+    Each needs the seconds `alone` if no other sends. `crosses` says which links it crosses, [links, senders]; its data
+    pass a link in the seconds `carries` [links], at most the `alone` of those that cross it.
     """
     ends = begins + alone
     now, left = -math.inf, np.ones(len(begins))

@@ -60,11 +60,7 @@ def watts_of(dbm: float) -> float:
 
 
 def rate(distance_metres: npt.ArrayLike, watts: npt.ArrayLike, radio: Radio) -> Floats:
-    """Return bits per second over a distance: r = B log2(1 + p h0 dist^-4 / sigma^2); arguments broadcast.
-
-    Raises:
-        InputError: if a distance is not positive, where the rate would be infinite.
-    """
+    """Return bits per second over a distance: r = B log2(1 + p h0 dist^-4 / sigma^2); arguments broadcast."""
     distance = np.asarray(distance_metres, np.float64)
     if distance.size and not distance.min() > 0:
         raise InputError(f"network: the distance {distance.min()} m has no rate; it must be positive")

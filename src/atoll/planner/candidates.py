@@ -63,11 +63,7 @@ class Dropped:
 
 
 def usual_axes(settings: Settings, given: Sequence[Axis]) -> list[Axis]:
-    """Return the axes to plan: the method's open choices, then what else the user varies.
-
-    Raises:
-        InputError: if nothing is varied and the method has no pattern to choose.
-    """
+    """Return the axes to plan: the method's open choices, then what else the user varies."""
     fields = taken(chosen(resolved(settings)))["method"]
     found = []
     if "pattern" in fields:
@@ -91,13 +87,7 @@ def usual_axes(settings: Settings, given: Sequence[Axis]) -> list[Axis]:
 def make_candidates(settings: Settings, axes: Sequence[Axis], seconds: float) -> tuple[list[Candidate], list[Dropped]]:
     """Return every combination of values, and those that are not valid experiments, with the reason.
 
-    Args:
-        settings: the experiment.
-        axes: what to vary.
-        seconds: of virtual time, for which FedUC's clustering is made.
-
-    Raises:
-        InputError: if there are more than `MOST` combinations.
+    FedUC's clustering is made for this virtual time, `seconds`.
     """
     if (count := math.prod(len(axis.texts) for axis in axes)) > MOST:
         raise InputError(f"--over: makes {count:,} plans; at most {MOST:,} are compared")

@@ -72,11 +72,7 @@ class Measurements:
 
 
 def read_measurements(folder: Path) -> Measurements:
-    """Return the measurements in a run's folder; clients that never answered get the median of the others.
-
-    Raises:
-        InputError: if it is not a run of a fleet, its files are damaged, or no client answered.
-    """
+    """Return the measurements in a run's folder; clients that never answered get the median of the others."""
     told = f"--from {folder}"
     if not (folder / HAPPENED).is_file() or not (folder / MEASURED).is_file():
         raise InputError(f"{told}: must be the folder of a run on a fleet, with {HAPPENED} and {MEASURED}")

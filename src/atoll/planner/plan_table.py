@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from atoll.planner.budget import PlanBudget
@@ -183,8 +184,6 @@ def as_dicts(ranked: Sequence[Entrant], budget: PlanBudget) -> list[dict[str, An
 
 
 def _as_dict(place: int, entrant: Entrant, budget: PlanBudget) -> dict[str, Any]:
-    from atoll.planner.planning import facts_of
-
     found = estimate_of(entrant, budget)
     return {
         "place": place,
@@ -199,5 +198,5 @@ def _as_dict(place: int, entrant: Entrant, budget: PlanBudget) -> dict[str, Any]
         "out_at": entrant.left_at,
         "level": None if math.isnan(entrant.level) else entrant.level,
         "problem": entrant.problem or None,
-        "schedule": facts_of(entrant.plan),
+        "schedule": asdict(entrant.plan.score),
     }

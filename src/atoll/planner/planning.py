@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from atoll.faults.availability import Availability
 from atoll.planner.budget import PlanBudget
@@ -42,14 +41,7 @@ def sort_out(
 ) -> Field:
     """Return the plans of an experiment that no other plan makes redundant.
 
-    Args:
-        settings: the experiment.
-        axes: what to vary besides the method's open choices.
-        budget: what the plans are for.
-        show: called with the numbers of plans scored so far and in total.
-
-    Raises:
-        InputError: if there is nothing to vary, a trace ends before the budget, or no plan fits it.
+    Besides the method's open choices it varies `axes`. `show` is told how many plans are scored, and of how many.
     """
     pool = ProcessPool()
     seconds = seconds_of(settings, budget, pool)
@@ -88,12 +80,3 @@ def _why_none(dropped: Sequence[Dropped], budget: PlanBudget) -> str:
     if all(plan.why == first.why for plan in dropped):  # such as an error in a file
         return first.why
     return f"no plan can be run; for example, {first.name}: {first.why}"
-
-
-def facts_of(plan: Scored) -> dict[str, Any]:
-    """Return a plan's score as a table of plain values."""
-    score = plan.score
-    return {
-        **{key: value for key, value in vars(score).items() if key != "hops"},
-        "hops": [vars(hop) for hop in score.hops],
-    }

@@ -100,10 +100,6 @@ def carry_out(
 
     A plan whose run fails is out. `is_over` is called after every event; once it returns true, the race stops where it
     can be resumed, with a `KeyboardInterrupt`.
-
-    Raises:
-        InputError: if a folder holds something else.
-        RunError: if every plan has failed.
     """
     for entrant in entrants:
         for seed in range(race.seeds):

@@ -13,6 +13,7 @@ from atoll.planner.budget import PlanBudget
 from atoll.planner.candidates import Candidate, Dropped, with_rounds
 from atoll.planner.plan_scores import PlanScore, score
 from atoll.planner.pool import ProcessPool
+from atoll.schedules.events import Event
 from atoll.settings.choices import method_needs
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, SettingWarning
@@ -74,11 +75,7 @@ def score_all(
 
 
 def fill(settings: Settings, seconds: float, size: float | None, pool: ProcessPool) -> Experiment:
-    """Return the experiment with as many rounds as the budget allows, ended by `run.virtual_seconds`.
-
-    Raises:
-        InputError: if the settings cannot be run, or no event fits the budget.
-    """
+    """Return the experiment with as many rounds as the budget allows, ended by `run.virtual_seconds`."""
     for _ in range(_TRIES):
         timed = _with_seconds(settings, seconds)
         experiment = pool.make(timed)
@@ -102,11 +99,11 @@ def _with_seconds(settings: Settings, seconds: float) -> Settings:
     return settings.model_copy(update={"run": run})
 
 
-def _cut_at(settings: Settings, events: Sequence[object], sent: np.ndarray, size: float) -> Settings:
+def _cut_at(settings: Settings, events: Sequence[Event], sent: np.ndarray, size: float) -> Settings:
     count = int(np.searchsorted(sent, size, side="right"))
     if not count:
         raise InputError(f"--bytes {size:g}: the first event sends {int(sent[0]):,}")
-    return _with_seconds(settings, float(events[count - 1].seconds))  # type: ignore[attr-defined]
+    return _with_seconds(settings, events[count - 1].seconds)
 
 
 def _require_whole(experiment: Experiment) -> None:

@@ -1,6 +1,7 @@
 """Epsilon of composed releases, computed by dp-accounting alone."""
 
 import math
+from bisect import bisect_right
 from functools import cache
 from typing import Any
 
@@ -15,11 +16,7 @@ FEW = 20
 
 
 def require_accounting() -> None:
-    """Reject privacy without dp-accounting.
-
-    Raises:
-        InputError: says how to install it.
-    """
+    """Reject privacy without dp-accounting."""
     load_extra("dp_accounting", "privacy", "privacy.trust:", "dp-accounting")
 
 
@@ -41,29 +38,25 @@ def epsilon_of_all(spent: tuple[tuple[Cost, int], ...], delta: float) -> float:
         return 0.0
     if not all(cost.is_private for cost, _ in spent):
         return math.inf
+    from dp_accounting import NeighboringRelation
     from dp_accounting.pld import PLDAccountant
 
-    replaced = any(map(_is_replaced, (cost for cost, _ in spent)))
-    accountant = PLDAccountant(_relation(replaced), value_discretization_interval=_step(spent, delta))
+    replaced = any(cost.adjacency == "replace" or cost.response is not None for cost, _ in spent)
+    relation = NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.REPLACE_SPECIAL
+    accountant = PLDAccountant(relation, value_discretization_interval=_step(spent, delta))
     for cost, releases in spent:
         accountant.compose(event_of(cost, releases, replaced))
     return float(accountant.get_epsilon(delta))
 
 
-def event_of(cost: Cost, releases: int, replaced: bool | None = None) -> Any:
-    """Return releases as an event of dp-accounting.
+def event_of(cost: Cost, releases: int, replaced: bool) -> Any:
+    """Return releases as an event of dp-accounting; `replaced` says whether its relation is replace-one.
 
     Any two choices are compared, which dp-accounting supports only with the replace-one relation. This doubles the
     sensitivity of Gaussians, so zero-out ones get twice the noise multiplier to compensate.
-
-    Args:
-        cost: of one release.
-        releases: number of releases.
-        replaced: whether the composition they belong to uses the replace-one relation; None: they are alone.
     """
     import dp_accounting as dp
 
-    replaced = _is_replaced(cost) if replaced is None else replaced
     factor = 2 if cost.adjacency == "zero-out" and replaced else 1
     gaussians = [dp.GaussianDpEvent(factor * multiplier) for multiplier in cost.gaussians]
     # One by one: dp-accounting 0.6 counts a self-composed response only once.
@@ -73,24 +66,7 @@ def event_of(cost: Cost, releases: int, replaced: bool | None = None) -> Any:
 
 def most_releases(cost: Cost, delta: float, epsilon: float, most: int) -> int:
     """Return how many releases, at most `most`, a client can take part in without exceeding epsilon."""
-    least = 0
-    while least < most:
-        middle = (least + most + 1) // 2
-        if epsilon_of(cost, middle, delta) <= epsilon:
-            least = middle
-        else:
-            most = middle - 1
-    return least
-
-
-def _is_replaced(cost: Cost) -> bool:
-    return cost.adjacency == "replace" or cost.response is not None
-
-
-def _relation(replaced: bool) -> Any:
-    from dp_accounting import NeighboringRelation
-
-    return NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.REPLACE_SPECIAL
+    return bisect_right(range(1, most + 1), epsilon, key=lambda releases: epsilon_of(cost, releases, delta))
 
 
 def _step(spent: tuple[tuple[Cost, int], ...], delta: float) -> float:

@@ -83,11 +83,7 @@ class RunLedger:
         self._chain = _digest("", account.head)
 
     def note(self, event: Event) -> None:
-        """Charge the event's clients for its releases, before these happen.
-
-        Raises:
-            RunError: this would exceed the budget, contradicts an earlier record, or cannot be written.
-        """
+        """Charge the event's clients for its releases, before these happen."""
         entry = {"event": event.index, "releases": event.intra_rounds, "clients": event.cohort.tolist()}
         if (before := self._charged.get(event.index)) is not None and not self._account.is_fleet:
             if before != entry:
@@ -179,22 +175,14 @@ class RunLedger:
 
 
 def begin_ledger(folder: Path, account: Account) -> RunLedger:
-    """Write a ledger without releases, and return it.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    """Write a ledger without releases, and return it."""
     ledger = RunLedger(folder, account)
     ledger.write()
     return ledger
 
 
 def open_ledger(folder: Path, account: Account, events_done: int) -> RunLedger:
-    """Return the ledger of a run that resumes after this number of events.
-
-    Raises:
-        InputError: it is missing, truncated, altered, or another run's.
-    """
+    """Return the ledger of a run that resumes after this number of events."""
     path, ledger = folder / LEDGER, RunLedger(folder, account)
     try:
         ledger.replay(whole_lines(path, folder))

@@ -37,25 +37,11 @@ class Mechanism:
     """Clips clients' updates, and adds Gaussian noise where trust ends.
 
     A client's update is the change in its model, including communicated moments (times the learning rate, to match in
-    size), as one vector.
+    size), as one vector. The other fields are the settings that `named_trusts` describes, None where they are unset.
 
     Attributes:
         trust: who sees updates before noise is added: the server, the cluster's aggregator, or only the client.
-        clip: the clipping norm, C.
-        noise: standard deviation of the noise over C, in each coordinate of a sum of updates; with `client`, of each
-            update.
-        delta: the probability with which epsilon may be exceeded.
-        epsilon: the budget of the worst client; None: no budget.
-        adjacency: zero-out: compares a client's updates with zeros; replace: with any other updates.
-        samples_cap: clients are weighted by their samples, up to this number; None: equally.
-        count_noise: standard deviation of the noise in the divisor of clusters that clients choose.
-        least_clients: lower bound on that divisor.
-        clusters_are_public: whether cluster assignments are no secret, though found from clients' data.
-        identity_epsilon: epsilon of a client's choice of its cluster; None: no choice is sent.
-        identity: how the choice is randomised: k-ary randomised response, or the exponential mechanism on the losses.
-        most_loss: cap on losses, which bounds the sensitivity of the exponential mechanism.
-        quantile: C adapts so that this share of updates is not clipped (Andrew et al. 2021); None: it is fixed.
-        quantile_noise: standard deviation of the noise in the number of unclipped updates.
+        quantile: C adapts so that this share of updates is not clipped (Andrew et al. 2021).
         quantile_rate: step size of C, eta: ``C <- C exp(-eta (share - quantile))``.
     """
 
@@ -77,11 +63,7 @@ class Mechanism:
     quantile_rate: float = 0.2
 
     def __post_init__(self) -> None:
-        """Reject a budget that no run could keep, and a quantile without noise.
-
-        Raises:
-            InputError: names the settings.
-        """
+        """Reject a budget that no run could keep, and a quantile without noise."""
         if self.quantile is not None and self.quantile_noise is None:
             raise InputError("privacy.quantile_noise is not set, but privacy.quantile needs it")
         if self.epsilon is not None and not self.noise:
@@ -102,11 +84,6 @@ class Mechanism:
         If it chooses its cluster, it changes one of P blocks, so their concatenation by at most C, and the vector of
         counts by at most 1. If C adapts, it changes the number of unclipped updates by at most 1/2, since each counts
         as 1/2 or -1/2. With `replace` all of this doubles, which dp-accounting itself takes into account.
-
-        Args:
-            clusters: number of clusters, P.
-            chosen: whether clients choose their clusters.
-            counted: whether the clients of each such cluster are counted.
         """
         if self.is_local:
             return Cost((self.noise,), self.adjacency, self.response(clusters) if chosen else None)

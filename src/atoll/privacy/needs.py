@@ -39,12 +39,7 @@ BY_CLIENTS = {
 def require_hidden_choice(mechanism: Mechanism, counts: bool) -> None:
     """Reject clients that choose their cluster if others would see the choice.
 
-    Args:
-        mechanism: the clipping and noise.
-        counts: whether a cluster's update is divided by the number of clients that chose it.
-
-    Raises:
-        InputError: names the setting.
+    `counts`: whether a cluster's update is divided by the number of clients that chose it.
     """
     if mechanism.trust == "aggregator":
         raise InputError(
@@ -65,11 +60,7 @@ def require_hidden_choice(mechanism: Mechanism, counts: bool) -> None:
 
 
 def refuse_module(module: nn.Module, mechanism: Mechanism) -> None:
-    """Reject a model that noise would break, or with tensors that would reveal clients' data despite it.
-
-    Raises:
-        InputError: names the layer or tensor.
-    """
+    """Reject a model that noise would break, or with tensors that would reveal clients' data despite it."""
     told = f"privacy.trust = {mechanism.trust!r}: cannot be used with the model"
     for name, layer in module.named_modules():
         if isinstance(layer, _NormBase) and layer.track_running_stats:

@@ -1,7 +1,6 @@
 """The privacy cost of a schedule to each client, known before training."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -76,7 +75,7 @@ class Plan:
 
     def of_clusters(self) -> Floats:
         """Return the total cost to each cluster's worst client, [clusters]; 0 if the cluster never trains."""
-        return self._epsilons(self._by_cluster(self.releases, self.members))
+        return self._spent(self.releases)
 
     def table(self) -> list[dict[str, int | float | None]]:
         """Return what each cluster's clients will spend, one row per cluster, as JSON values."""
@@ -92,11 +91,7 @@ class Plan:
         ]
 
     def over_rounds(self) -> tuple[Ids, Floats]:
-        """Return evenly spaced rounds, and what each cluster's worst client has spent after them.
-
-        Returns:
-            [points] and [points, clusters]
-        """
+        """Return evenly spaced rounds, and what each cluster's worst client has spent by then, [points, clusters]."""
         ends = self._ends_of_rounds()
         picked = sorted({round(place) for place in np.linspace(0, len(ends) - 1, min(len(ends), POINTS))})
         wanted = {ends[place][1]: ends[place][0] for place in picked}
@@ -106,7 +101,7 @@ class Plan:
             count(counts, event)
             if done in wanted:
                 rounds.append(wanted[done])
-                epsilons.append(self._epsilons(self._by_cluster(counts, self.members)))
+                epsilons.append(self._spent(counts))
         return np.array(rounds), np.array(epsilons)
 
     @cached_property
@@ -117,15 +112,13 @@ class Plan:
             return (everyone,) * self.schedule.clusters
         found: list[set[int]] = [set() for _ in range(self.schedule.clusters)]
         for event in self.schedule.events:
-            for client, cluster in _places(event):
+            assert event.clusters is not None
+            for client, cluster in zip(event.cohort.tolist(), event.clusters.tolist(), strict=True):
                 found[cluster].add(client)
         return tuple(np.array(sorted(each), np.int64) for each in found)
 
-    def _by_cluster(self, counts: Ids, members: tuple[Ids, ...]) -> list[int]:
-        return [int(counts[own].max(initial=0)) for own in members]
-
-    def _epsilons(self, releases: list[int]) -> Floats:
-        return np.array([self.epsilon(each) for each in releases])
+    def _spent(self, releases: Ids) -> Floats:
+        return np.array([self.epsilon(int(releases[own].max(initial=0))) for own in self.members])
 
     def _ends_of_rounds(self) -> list[tuple[int, int]]:
         """Return (rounds done, events done) at each event that completes a round."""
@@ -146,8 +139,3 @@ def finite(epsilon: float) -> float | None:
     (None, 1.5)
     """
     return epsilon if math.isfinite(epsilon) else None
-
-
-def _places(event: Event) -> Iterator[tuple[int, int]]:
-    assert event.clusters is not None
-    return zip(event.cohort.tolist(), event.clusters.tolist(), strict=True)

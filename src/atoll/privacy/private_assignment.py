@@ -16,12 +16,7 @@ from atoll.support.arrays import Floats, Ids
 
 @dataclass(frozen=True, eq=False)
 class ToldAtRandom:
-    """Clients find their cluster by least loss, and report it randomised (`engine.assignment.Assignment`).
-
-    Attributes:
-        mechanism: how the choice is randomised.
-        noise: source of the draws.
-    """
+    """Clients find their cluster by least loss, and report it randomised (`engine.assignment.Assignment`)."""
 
     mechanism: Mechanism
     noise: Noise
@@ -43,15 +38,8 @@ def draw_choices(losses: Floats, epsilon: float, most_loss: float, noise: Noise,
     """Return each client's choice by the exponential mechanism, [clients]: P(p) as exp(-epsilon loss_p / (2 B)).
 
     McSherry and Talwar 2007; drawn as the largest score with Gumbel noise. Losses are clamped to [0, B], so that
-    changing a client's data makes no choice more than e^epsilon likelier; losses that are not finite count as B.
-
-    Args:
-        losses: [clients, clusters].
-        epsilon: of one choice, between any two clients' data.
-        most_loss: B.
-        noise: source of the draws.
-        index: number of the event.
-        clients: the clients that choose.
+    changing a client's data makes no choice more than e^epsilon likelier; losses that are not finite count as B, the
+    `most_loss`.
     """
     losses = np.clip(np.nan_to_num(losses, nan=most_loss, posinf=most_loss), 0, most_loss)
     told = np.empty(len(losses), np.int64)
@@ -63,17 +51,9 @@ def draw_choices(losses: Floats, epsilon: float, most_loss: float, noise: Noise,
 
 
 def respond(choices: Ids, clusters: int, epsilon: float, noise: Noise, index: int, clients: Ids) -> Ids:
-    """Return choices by k-ary randomised response (Kairouz et al. 2016), [clients].
+    """Return choices by k-ary randomised response (Kairouz et al. 2016), [clients]; k is `clusters`.
 
     A client without a choice (-1) draws one too, so that its silence reveals nothing.
-
-    Args:
-        choices: [clients].
-        clusters: k.
-        epsilon: of one choice, between any two choices.
-        noise: source of the draws.
-        index: number of the event.
-        clients: the clients that choose.
     """
     anew = response_noise(clusters, epsilon)
     told = np.empty(len(choices), np.int64)

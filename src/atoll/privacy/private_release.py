@@ -32,9 +32,6 @@ class Publisher:
     noisy weight of those that did, or with `over_cohort` that of the whole cohort.
 
     Attributes:
-        mechanism: the clipping and noise.
-        shape: the tensors of an update.
-        noise: source of the noise.
         clusters: number of clusters, P.
         chosen: whether clients choose their clusters.
         over_cohort: whether models are divided by the whole cohort (moments never are).
@@ -118,13 +115,7 @@ class Publisher:
 
 @dataclass(frozen=True, eq=False)
 class NoisyClient:
-    """The client half if only the client is trusted: it clips its update, and adds its own noise.
-
-    Attributes:
-        mechanism: the clipping and noise.
-        shape: the tensors of an update.
-        noise: source of the noise.
-    """
+    """The client half if only the client is trusted: it clips its update, and adds its own noise."""
 
     mechanism: Mechanism
     shape: Shape
@@ -145,18 +136,7 @@ class NoisyClient:
 
 
 def make_private(method: Method, mechanism: Mechanism, shape: Shape, sizes: Ids, noise: Noise) -> Method:
-    """Return the method with its clients' updates clipped, and noise added where trust ends.
-
-    Args:
-        method: the method without privacy, with the stages before the noise.
-        mechanism: the clipping and noise.
-        shape: the tensors of an update.
-        sizes: samples of each client, [clients].
-        noise: source of the noise.
-
-    Raises:
-        InputError: no proof bounds the effect of one client.
-    """
+    """Return the method with its clients' updates clipped, and noise added where trust ends."""
     chosen, over_cohort = method.assign is least_loss, method.combine is average_gradients
     if chosen:
         require_hidden_choice(mechanism, counts=not over_cohort or method.rule.carry_moments)

@@ -92,13 +92,7 @@ def head_of(schedule: Schedule) -> dict[str, Any]:
 
 
 def line_of(event: Event, rounds_done: int, refused: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """Return an event as its line.
-
-    Args:
-        event: as it happened.
-        rounds_done: rounds that are complete after it.
-        refused: how many results it left out, by reason.
-    """
+    """Return an event as its line, with the rounds done after it, and how many results it left out, by reason."""
     line = {"event": event.index, "round": event.round, "rounds_done": rounds_done}
     line |= {field.name: _plain(getattr(event, field.name)) for field in fields(Event)[2:]}
     if not event.regroups:
@@ -134,11 +128,7 @@ def mix_of(mix: Mix) -> dict[str, Any]:
 
 
 def read_lines(lines: Iterable[bytes], where: str) -> Schedule:
-    """Return the schedule of these lines.
-
-    Raises:
-        InputError: if they are damaged, or not such lines; names the first bad line, counted from 1.
-    """
+    """Return the schedule of these lines."""
     head: _Head | None = None
     shared: dict[str, Mix] = {}
     events: list[Event] = []

@@ -73,11 +73,7 @@ def _columns_of(events: Sequence[Event]) -> dict[str, npt.NDArray[Any]]:
 
 
 def read_schedule(path: Path) -> Schedule:
-    """Return the schedule in a run folder's ``schedule.npz`` or ``happened.jsonl``; a torn last line is ignored.
-
-    Raises:
-        InputError: if it cannot be read, is damaged, or is something else.
-    """
+    """Return the schedule in a run folder's ``schedule.npz`` or ``happened.jsonl``; a torn last line is ignored."""
     try:
         if path.suffix != ".npz":
             return read_lines(whole_lines(path), f"--schedule {path}")
@@ -95,12 +91,7 @@ def read_schedule(path: Path) -> Schedule:
 
 
 def keep_events(path: Path, events_done: int) -> Sequence[Event]:
-    """Truncate a ``happened.jsonl`` after this many events; return those kept.
-
-    Raises:
-        InputError: if the file is missing or damaged, or ends earlier.
-        RunError: if it cannot be written.
-    """
+    """Truncate a ``happened.jsonl`` after this many events; return those kept."""
     try:
         lines = whole_lines(path, path.parent)
     except OSError as error:
@@ -118,11 +109,7 @@ def keep_events(path: Path, events_done: int) -> Sequence[Event]:
 
 
 def fitting(schedule: Schedule, planned: Schedule, clients: int) -> Schedule:
-    """Return the schedule if it fits this experiment.
-
-    Raises:
-        InputError: if it does not; says how it differs from the experiment's own, `planned`.
-    """
+    """Return the schedule if it fits this experiment, whose own is `planned`."""
     most = max((int(event.cohort.max()) for event in schedule.events if len(event.cohort)), default=0)
     last = max(event.drawn_as[1] if event.drawn_as else event.round for event in schedule.events)
     fault = ""

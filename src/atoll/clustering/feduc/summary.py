@@ -13,22 +13,12 @@ from atoll.data.population import Population
 
 @dataclass(frozen=True)
 class PlannedCluster:
-    """One aggregator and its clients.
+    """One aggregator and its clients: a `ClusterProfile`, its entries of the `Bound`, and its place in the network.
 
     Attributes:
-        size: number of clients.
-        samples: samples that they hold.
-        emd: sum over classes of |share in the cluster - share in the population|, from 0 to 2; None without clients.
-        emd_norm: Euclidean norm of these differences; None without clients.
-        completion_seconds: one intra-cluster aggregation (eq. 50).
-        limit_seconds: its limit, or None.
-        event_seconds: T' of those and the inter-cluster transfer.
-        psi: share of the inter-cluster aggregations.
-        beta: share of the samples.
-        xi: squared distance between its gradient and the whole population's.
-        gamma: what one of its local steps adds to the error.
+        emd: None without clients, as is `emd_norm`.
+        limit_seconds: the limit of `completion_seconds`, or None.
         links: number of neighbours.
-        members: its clients.
     """
 
     size: int
@@ -48,19 +38,9 @@ class PlannedCluster:
 
 @dataclass(frozen=True)
 class ClusteringSummary:
-    """A clustering of a network, evaluated by the convergence bound.
+    """A clustering of a network: what its `Problem` and its `Bound` say of the whole.
 
     Attributes:
-        pattern: how clusters merge.
-        kappa: convergence factor.
-        delta: residual error.
-        bound: ``kappa * initial_gap + delta``.
-        initial_gap: F(w0) - F*.
-        mu: strong convexity.
-        smoothness: L.
-        tau_max: largest staleness.
-        steps: T, local steps.
-        virtual_seconds: the time that they take.
         mean_emd: mean EMD of the clusters with clients.
         weighted_emd: the same, weighted by samples.
         mean_emd_norm: mean `emd_norm` of the clusters with clients.

@@ -47,13 +47,7 @@ class Graphs:
     def run(self, measure: Measure, parameters: Parameters, batch: Batch) -> Tensor:
         """Return ``measure(parameters, *batch)`` by a graph, captured when such a batch comes for the first time.
 
-        Args:
-            measure: computes losses from the parameters and the batch alone, the same way each time.
-            parameters: as `place` has returned them.
-            batch: tensors.
-
-        Raises:
-            RunError: the model cannot be captured, as where it asks for the value of a tensor.
+        `measure` uses the parameters, as `place` has returned them, and the batch alone, the same way each time.
         """
         graphs = self._held[_form(parameters)].graphs
         shapes = tuple((each.shape, each.dtype) for each in batch)

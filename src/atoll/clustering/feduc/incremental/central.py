@@ -15,57 +15,37 @@ from atoll.clustering.feduc.problem import Problem
 from atoll.support.arrays import Floats
 
 
-class CenSyn:
-    """Theorem 1."""
-
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-
-    def bounds(self, clusters: Clusters, offer: Offer) -> Floats:
-        """Return the bound with the offer's client at each aggregator in turn, [aggregators]."""
-        problem = self._problem
-        logs = synchronous_aggregations(problem, clusters, offer) * period(problem) * log_rho(problem)
-        mean_gamma = (sums_of_others(clusters.held * clusters.gamma) + offer.held * offer.gamma) / offer.total
-        delta = -np.expm1(logs) / (problem.mu * problem.lr) * mean_gamma
-        return np.asarray(np.exp(logs) * problem.initial_gap + delta)
-
-    def placed(self, clusters: Clusters, aggregator: int) -> None:
-        """Do nothing: the running sums say it all."""
+def censyn(problem: Problem, clusters: Clusters, offer: Offer) -> Floats:
+    """Return Theorem 1's bound with the offer's client at each aggregator in turn, [aggregators]."""
+    logs = synchronous_aggregations(problem, clusters, offer) * period(problem) * log_rho(problem)
+    mean_gamma = (sums_of_others(clusters.held * clusters.gamma) + offer.held * offer.gamma) / offer.total
+    delta = -np.expm1(logs) / (problem.mu * problem.lr) * mean_gamma
+    return np.asarray(np.exp(logs) * problem.initial_gap + delta)
 
 
-class CenAsy:
-    """Theorem 2."""
+def cenasy(problem: Problem, clusters: Clusters, offer: Offer) -> Floats:
+    """Return Theorem 2's bound with the offer's client at each aggregator in turn, [aggregators].
 
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-
-    def bounds(self, clusters: Clusters, offer: Offer) -> Floats:
-        """Return the bound with the offer's client at each aggregator in turn, [aggregators].
-
-        Only the ratios of psi_j matter, so a candidate changes one term of each sum.
-        """
-        problem = self._problem
-        total, slowest, given, given_now = asynchronous_clock(problem, clusters, offer)
-        met = given * offer.held
-        met_now = given_now * clusters.held
-        # Over the other clusters: the sums of psi_j, psi_j D_j and psi_j D_j Gamma_j; then the candidate's own terms.
-        others = sums_of_others(np.stack([given_now, met_now, met_now * clusters.gamma]))
-        weight, met_sum, residual_sum = others + np.stack([given, met, met * offer.gamma])
-        if problem.frequencies is not None:
-            weight = np.full_like(weight, problem.frequencies.sum())
-        drop = problem.mu * problem.lr
-        meeting = np.minimum(met_sum / (weight * offer.total), 1.0)
-        kept = np.exp(period(problem) * log_rho(problem))
-        taken = -np.expm1(period(problem) * log_rho(problem)) * meeting
-        # If `taken` is close to 1, 1 - taken would cancel.
-        log_left = np.where(
-            taken < 0.5, np.log1p(-np.minimum(taken, 0.5)), np.log(np.maximum(1 - meeting + meeting * kept, 1e-300))
-        )
-        exponent = asynchronous_aggregations(problem, total) / staleness(problem, total, slowest)
-        return np.asarray(np.exp(exponent * log_left) * problem.initial_gap + residual_sum / (drop * met_sum))
-
-    def placed(self, clusters: Clusters, aggregator: int) -> None:
-        """Do nothing: the running sums say it all."""
+    Only the ratios of psi_j matter, so a candidate changes one term of each sum.
+    """
+    total, slowest, given, given_now = asynchronous_clock(problem, clusters, offer)
+    met = given * offer.held
+    met_now = given_now * clusters.held
+    # Over the other clusters: the sums of psi_j, psi_j D_j and psi_j D_j Gamma_j; then the candidate's own terms.
+    others = sums_of_others(np.stack([given_now, met_now, met_now * clusters.gamma]))
+    weight, met_sum, residual_sum = others + np.stack([given, met, met * offer.gamma])
+    if problem.frequencies is not None:
+        weight = np.full_like(weight, problem.frequencies.sum())
+    drop = problem.mu * problem.lr
+    meeting = np.minimum(met_sum / (weight * offer.total), 1.0)
+    kept = np.exp(period(problem) * log_rho(problem))
+    taken = -np.expm1(period(problem) * log_rho(problem)) * meeting
+    # If `taken` is close to 1, 1 - taken would cancel.
+    log_left = np.where(
+        taken < 0.5, np.log1p(-np.minimum(taken, 0.5)), np.log(np.maximum(1 - meeting + meeting * kept, 1e-300))
+    )
+    exponent = asynchronous_aggregations(problem, total) / staleness(problem, total, slowest)
+    return np.asarray(np.exp(exponent * log_left) * problem.initial_gap + residual_sum / (drop * met_sum))
 
 
 def asynchronous_clock(problem: Problem, clusters: Clusters, offer: Offer) -> tuple[Floats, Floats, Floats, Floats]:

@@ -8,33 +8,24 @@ from atoll.clustering.feduc.problem import Problem
 from atoll.support.arrays import Floats
 
 
-class DecAsy:
-    """Theorem 4; matrices have one row per candidate: all aggregators' terms if the client goes there."""
+def decasy(problem: Problem, clusters: Clusters, offer: Offer) -> Floats:
+    """Return Theorem 4's bound with the offer's client at each aggregator in turn, [aggregators].
 
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        self._near = problem.network.closed_neighbourhoods
-
-    def bounds(self, clusters: Clusters, offer: Offer) -> Floats:
-        """Return the bound with the offer's client at each aggregator in turn, [aggregators].
-
-        A candidate changes all psi through their normaliser, so M x M exponentials are computed.
-        """
-        problem = self._problem
-        total, slowest, given, given_now = asynchronous_clock(problem, clusters, offer)
-        psi = candidate_rows(given_now, given)
-        psi /= psi.sum(axis=1, keepdims=True) if problem.frequencies is None else problem.frequencies.sum()
-        held = candidate_rows(clusters.held, offer.held)
-        psi *= (asynchronous_aggregations(problem, total) * period(problem) * log_rho(problem))[:, None]
-        stale = np.exp(psi / staleness(problem, total, slowest)[:, None])
-        kappa = np.einsum("jl,jl->j", held, stale) / offer.total
-        around = np.maximum(held @ self._near, 1e-300)  # no clients nearby: such a row has weight 0
-        mixed = candidate_rows(clusters.held * clusters.gamma, offer.held * offer.gamma) @ self._near / around
-        delta = np.einsum("jl,jl->j", held * -np.expm1(psi), mixed) / (offer.total * problem.mu * problem.lr)
-        return np.asarray(kappa * problem.initial_gap + delta)
-
-    def placed(self, clusters: Clusters, aggregator: int) -> None:
-        """Do nothing: the running sums say it all."""
+    A candidate changes all psi through their normaliser, so M x M exponentials are computed. Matrices have one row per
+    candidate: all aggregators' terms if the client goes there.
+    """
+    near = problem.network.closed_neighbourhoods
+    total, slowest, given, given_now = asynchronous_clock(problem, clusters, offer)
+    psi = candidate_rows(given_now, given)
+    psi /= psi.sum(axis=1, keepdims=True) if problem.frequencies is None else problem.frequencies.sum()
+    held = candidate_rows(clusters.held, offer.held)
+    psi *= (asynchronous_aggregations(problem, total) * period(problem) * log_rho(problem))[:, None]
+    stale = np.exp(psi / staleness(problem, total, slowest)[:, None])
+    kappa = np.einsum("jl,jl->j", held, stale) / offer.total
+    around = np.maximum(held @ near, 1e-300)  # no clients nearby: such a row has weight 0
+    mixed = candidate_rows(clusters.held * clusters.gamma, offer.held * offer.gamma) @ near / around
+    delta = np.einsum("jl,jl->j", held * -np.expm1(psi), mixed) / (offer.total * problem.mu * problem.lr)
+    return np.asarray(kappa * problem.initial_gap + delta)
 
 
 def candidate_rows(now: Floats, candidates: Floats) -> Floats:

@@ -23,42 +23,32 @@ _NEGLIGIBLE = -36.0  # exp(-36) is 2e-16, a rounding error
 _REFRESH = 64  # placements between inversions from scratch
 
 
-class DecSyn:
-    """Theorem 3."""
-
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        self._near = problem.network.closed_neighbourhoods
-        self._step = period(problem) * log_rho(problem)  # log z
-        self._lost = -np.expm1(self._step) / (problem.mu * problem.lr)  # Delta_j / Gamma_j
-        self._inverse = Inverse(self._near, float(np.exp(self._step)))
-
-    def bounds(self, clusters: Clusters, offer: Offer) -> Floats:
-        """Return the bound with the offer's client at each aggregator in turn, [aggregators]."""
-        aggregations = synchronous_aggregations(self._problem, clusters, offer)
-        logs = aggregations * self._step
-        now, own = self._lost * clusters.gamma, self._lost * offer.gamma
-        if logs.max() < _NEGLIGIBLE:
-            delta = self._inverse.residuals(clusters, offer, now, own)
-        else:
-            delta = residuals_of_short_runs(self._near, clusters, offer, now, own, aggregations, self._step)
-        return np.asarray(np.exp(logs) * self._problem.initial_gap + delta)
-
-    def placed(self, clusters: Clusters, aggregator: int) -> None:
-        """Bring the inverse up to date."""
-        self._inverse.place(clusters.held, aggregator)
+def decsyn(problem: Problem, clusters: Clusters, offer: Offer, inverse: "Inverse") -> Floats:
+    """Return Theorem 3's bound with the offer's client at each aggregator in turn, [aggregators]."""
+    step = period(problem) * log_rho(problem)  # log z
+    lost = -np.expm1(step) / (problem.mu * problem.lr)  # Delta_j / Gamma_j
+    aggregations = synchronous_aggregations(problem, clusters, offer)
+    logs = aggregations * step
+    now, own = lost * clusters.gamma, lost * offer.gamma
+    if logs.max() < _NEGLIGIBLE:
+        delta = inverse.residuals(clusters, offer, now, own)
+    else:
+        near = problem.network.closed_neighbourhoods
+        delta = residuals_of_short_runs(near, clusters, offer, now, own, aggregations, step)
+    return np.asarray(np.exp(logs) * problem.initial_gap + delta)
 
 
 class Inverse:
     """The inverse P of ``K = diag(N) - z A diag(D)``; Theorem 3's residual is ``D P A diag(D) Delta / total``.
 
-    One more client with d samples at j adds to K, in each row l of j's closed neighbourhood, d at (l, l) and -z d at
-    (l, j). A row whose N is 0 has no weight and holds 1 at (l, l).
+    It follows `Clusters.held` by itself. One more client with d samples at j adds to K, in each row l of j's closed
+    neighbourhood, d at (l, l) and -z d at (l, j). A row whose N is 0 has no weight and holds 1 at (l, l).
     """
 
-    def __init__(self, near: Floats, factor: float) -> None:
+    def __init__(self, problem: Problem) -> None:
+        near = problem.network.closed_neighbourhoods
         aggregators = len(near)
-        self._near, self._factor = near, factor
+        self._near, self._factor = near, float(np.exp(period(problem) * log_rho(problem)))
         degrees = near.sum(axis=1).astype(np.int64)
         self._real = np.asarray(np.arange(degrees.max()) < degrees[:, None], np.float64)
         self._places = np.repeat(np.arange(aggregators)[:, None], degrees.max(), axis=1)  # padded with itself
@@ -72,6 +62,8 @@ class Inverse:
 
         `now` is Delta, and `own` each cluster's with the client.
         """
+        for aggregator in np.flatnonzero(clusters.held != self._held).tolist():
+            self._grow(aggregator, clusters.held[aggregator])
         real, held = self._real, clusters.held
         grown = offer.held * own - held * now
         left = held @ self._inverse
@@ -87,21 +79,22 @@ class Inverse:
         whole -= np.einsum("jb,jb->j", near_left + offer.samples * change.own_row, solved)
         return np.asarray(whole / offer.total)
 
-    def place(self, held: Floats, aggregator: int) -> None:
-        """Update the inverse for the samples held, which have grown at the aggregator."""
+    def _grow(self, aggregator: int, held: float) -> None:
+        """Update the inverse for the samples held at the aggregator, which have grown."""
         self._placements += 1
         if self._placements % _REFRESH == 0:
-            around = self._near @ held
-            kernel = np.diag(np.where(around > 0, around, 1.0)) - self._factor * self._near * held
+            self._held[aggregator] = held
+            around = self._near @ self._held
+            kernel = np.diag(np.where(around > 0, around, 1.0)) - self._factor * self._near * self._held
             self._inverse = np.asarray(np.linalg.inv(kernel), np.float64)
         else:
             places = self._places[aggregator]
-            change = self._change(np.array([aggregator]), held[aggregator] - self._held[aggregator])
+            change = self._change(np.array([aggregator]), held - self._held[aggregator])
             rows = change.diagonal[0, :, None] * self._inverse[places] - np.outer(
                 change.pull[0], self._inverse[aggregator]
             )
             self._inverse -= self._inverse[:, places] @ np.linalg.solve(change.system[0], rows)
-        self._held = held.copy()
+            self._held[aggregator] = held
 
     def _change(self, aggregators: Ids, samples: float) -> "_Change":
         """Return how this many more samples at each of the aggregators, one at a time, change K."""
