@@ -46,8 +46,10 @@ def benchmark(
     from atoll.benchmark.result_files import read_results
     from atoll.benchmark.standings import COST_OF, stand
     from atoll.benchmark.suites import Suite, require_suites
+    from atoll.settings.plugins import import_from
     from atoll.support.wording import unknown
 
+    import_from(Path())
     if budget not in COST_OF:
         raise InputError(f"--budget {budget}: {unknown(budget, COST_OF)}")
     if scale not in (None, "tiny"):

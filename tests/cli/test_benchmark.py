@@ -1,0 +1,56 @@
+"""`atoll benchmark` as its page describes it, with a method of one's own; and refusals."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.cli.pages import ROOT, blocks, shell, write_files
+
+PAGE = ROOT / "docs/benchmark.md"
+
+
+@pytest.mark.more
+def test_the_page_s_commands_put_a_method_of_one_s_own_on_the_page(tmp_path: Path) -> None:
+    """Carried out as printed; the second command has only its own method to run."""
+    assert write_files(PAGE, tmp_path) == ["mine.py"]
+    first, second = (block.text for block in blocks(PAGE, "sh"))
+    shell(first, tmp_path)
+    before = {file: file.read_bytes() for file in (tmp_path / "benchmark/regression-tiny").iterdir()}
+    shell(second, tmp_path)
+    assert {file: file.read_bytes() for file in before} == before
+    own = json.loads((tmp_path / "benchmark/regression-tiny/mine.cautious.json").read_bytes())
+    assert (len(own["trials"]), len(own["runs"])) == (3, 5)
+    assert "mine:cautious" in (tmp_path / "benchmark/index.html").read_text()
+    assert "| mine:cautious " in (tmp_path / "benchmark/table.md").read_text()
+
+
+@pytest.mark.more
+def test_results_elsewhere_count_as_done_and_tables_are_made_without_running(atoll: Command) -> None:
+    words = ("benchmark", "regression", "--methods", "fedavg", "--scale", "tiny", "--trials", "1", "--seeds", "1")
+    atoll(*words, "--out", "there").succeeded()
+    found = json.loads(atoll(*words, "--out", "here", "--results", "there", "--json").succeeded())
+    assert not Path("here/work").exists()
+    (own,) = found["suites"]["regression-tiny"]
+    assert (own["method"], len(own["scores"]), found["failed"]) == ("fedavg", 1, [])
+    assert "fedavg" in atoll(*words, "--out", "there", "--no-run", "--budget", "bytes").succeeded().lower()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["chem79"], "suite 'chem79': unknown, did you mean 'chem97'?"),
+        (["--methods", "fedawg"], "--methods fedawg: unknown, did you mean 'fedavg'?"),
+        (["--budget", "byte"], "--budget byte: unknown, did you mean 'bytes'?"),
+        (["--scale", "huge"], "--scale huge: must be tiny; leave it out for the published size"),
+        (["--trials", "0"], "--trials 0: must be at least 1"),
+        (["--updates", "0"], "--updates 0: must be at least 1"),
+        (["regression", "--updates", "3"], "--updates 3: is too few for suite regression, where a round"),
+        (["--results", "nowhere"], "--results nowhere: is not a folder"),
+        (["--no-run"], "--out runs/benchmark: holds no results; leave out --no-run to make them"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_before_anything_is_written(atoll: Command, words: list[str], told: str) -> None:
+    assert atoll("benchmark", *words).refused().startswith(told)
+    assert not Path("runs").exists()
