@@ -17,11 +17,9 @@ class Distributed(ABC):
     by_cohort: Executor | None
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the workers."""
         self.close()
 
     @abstractmethod
