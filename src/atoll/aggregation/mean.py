@@ -139,6 +139,11 @@ def average_gradients(models: Weighted, start: Model, cohort_weight: float) -> M
     }
 
 
+def keep_start(models: Weighted, start: Model, cohort_weight: float) -> Model:
+    """Leave the model unchanged."""
+    return start
+
+
 def add_updates(model: Model, updates: Iterable[tuple[float, Model, Model]]) -> Model:
     """Return ``model + sum of weight * (trained - sent)`` over (weight, trained, sent), summed in their order.
 

@@ -87,11 +87,9 @@ class Distributed(ABC):
     finest: ClassVar[int]  # a unit need not be smaller than a worker's share of all work, divided by this
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the workers."""
         self.close()
 
     @abstractmethod
