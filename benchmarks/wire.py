@@ -104,7 +104,11 @@ def count_all(kinds: list[str], clients: int) -> tuple[list[Count], bool]:
     cohort, counts, models = cohort_of(clients, start), [], []
     for kind in kinds:
         for workers in WORKERS:
-            with Cores(trainer, workers, count_bytes(start)) if kind == "cores" else Ray(trainer, workers) as executor:
+            with (
+                Cores(trainer, workers, count_bytes(start))
+                if kind == "cores"
+                else Ray(trainer, workers, patience=600.0) as executor
+            ):
                 for combine in (single, average_models):
                     count, model = count_event(executor, workers, combine, cohort)
                     counts.append(count)
