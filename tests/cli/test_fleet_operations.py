@@ -1,8 +1,10 @@
 """What an operator sees of a fleet: `atoll fleet status --watch`, and metrics for Prometheus."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import socket
 import time
 from collections.abc import Sequence
@@ -16,9 +18,12 @@ import pytest
 from atoll import Experiment, make_runs, read_experiment, run_events
 from atoll.cli.common import out
 from atoll.cli.fleet_metrics import serving_metrics
+from atoll.cli.fleet_run_commands import _ended_by_signals
 from atoll.fleet.agreed.transport import Failure
+from atoll.fleet.flower.flower_node import _reply_to
 from atoll.fleet.flower.superlink import free_port
-from atoll.fleet.folder.configuration import FleetConfiguration
+from atoll.fleet.flower.wire import make_task
+from atoll.fleet.folder.configuration import FleetConfiguration, read_node
 from atoll.fleet.folder.init import FleetPlan, init_fleet
 from atoll.fleet.server.notices import read_refused
 from atoll.support.errors import InputError
@@ -191,3 +196,14 @@ def test_a_metrics_port_that_is_taken_is_one_sentence_before_anything_is_written
     assert told == f"--metrics {port}: Address already in use; give another address"
     assert not Path("run").exists()
     assert not fleet.state.exists()
+
+
+def test_a_signal_ends_a_node_also_while_it_works(fleet: FleetConfiguration) -> None:
+    def answer(task: str, payload: bytes) -> bytes:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return b""
+
+    node = read_node(fleet.folder / "nodes" / "node-0")
+    asked = make_task(1, 1, "train", b"", 60.0, 1000)
+    with pytest.raises(SystemExit, match="143"), _ended_by_signals():
+        _reply_to(asked, answer, node, lambda line: None)

@@ -199,7 +199,7 @@ def test_node_toml_says_it(tmp_path: Path) -> None:
     path = tmp_path / "node.toml"
     path.write_text(TOML + "most_epsilon = 3.5\n[reports]\nnoise = 2.0\nmost_samples = 500\nmost_loss = 3.0\n")
     found = read_node(path)
-    assert found.hidden == Hidden(2.0, 500, 3.0)
+    assert found.reports == Hidden(2.0, 500, 3.0)
     assert (found.budget.epsilon, found.budget.delta) == (3.5, 1e-5)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from inspect import getdoc, signature
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from torch import nn
 
 from atoll import InputError
 from atoll.local.rule import LocalRule, adam, momentum, sgd
+from atoll.methods.named_methods import METHODS
+from atoll.methods.parts.kind import kind_of
 from atoll.methods.parts.rule_requirements import require_sgd
 
 Makes = Callable[[Iterable[nn.Parameter], float], torch.optim.Optimizer]
@@ -35,3 +38,9 @@ def test_plain_sgd_is_known(optimizer: Makes) -> None:
 def test_others_are_refused(optimizer: Makes) -> None:
     with pytest.raises(InputError, match=r"local\.optimizer = (SGD|Adam).*: must be 'sgd' with a method"):
         require_sgd(LocalRule(optimizer, lr=0.1), "a method")
+
+
+def test_every_argument_of_a_method_is_described() -> None:
+    for name, made in METHODS.items():
+        told, asked = getdoc(kind_of(made).make) or "", signature(kind_of(made).make).parameters
+        assert [each for each in asked if "Args:\n" in told and f"    {each}: " not in told] == [], name

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from atoll import InputError
-from atoll.network.energy import training_joules
+from atoll.network.energy_prices import merge_prices, training_joules, training_prices
 from atoll.network.links import read_links
 from atoll.network.network import Network
-from atoll.network.prices import merge_prices, training_prices
 from atoll.network.routes import linked_network
 
 MB = 1_000_000  # of a model: 8 Mbit, so that it takes 8 / rate seconds

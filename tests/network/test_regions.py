@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll import Experiment, InputError, make_runs
+from atoll.network.energy_prices import merge_prices
 from atoll.network.links import Link, Way
 from atoll.network.network import Network
-from atoll.network.prices import merge_prices
 from atoll.network.routes import linked_network
 from atoll.network.transfers import merged_seconds, pattern_transfer_seconds
 from atoll.planner.plan_privacy import price_of

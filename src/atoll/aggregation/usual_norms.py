@@ -62,10 +62,8 @@ def limits_of(
     """Return the largest usual norm of each of an event's cohorts.
 
     Args:
-        event: its number.
         known: norms accepted before each cohort's start.
         own: of the event's updates, if few are known to one of the cohorts.
-        name_of: returns what a client is called.
 
     Raises:
         RunError: updates that counted when few norms were known are now found to be far too long; names their clients.
@@ -89,11 +87,8 @@ def require_usual(
     """Stop if most of an event's results, and not just one or two, are refused: then the limit or the model is wrong.
 
     Args:
-        event: its number.
-        accepted: number of accepted results.
         unusual: norms of the refused results, by client.
         limit: the largest norm that was accepted.
-        name_of: returns what a client is called.
 
     Raises:
         RunError: names the clients.

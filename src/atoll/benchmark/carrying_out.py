@@ -33,13 +33,10 @@ class Campaign:
     """What is to be carried out, and how it goes.
 
     Attributes:
-        suites: the suites.
-        contestants: the methods.
         trials: trials of each method on each suite.
         seeds: runs of each, with seeds from 0 on.
         places: the folder for results, and others whose results count as done.
         jobs: runs at a time.
-        say: reports progress.
         failed: runs that failed, one sentence each.
     """
 

@@ -30,9 +30,7 @@ class Entry:
     """A trial or a run.
 
     Attributes:
-        digest: of its settings.
         commit: of the code that ran it; empty: unknown.
-        seed: its seed.
         changes: what its method was tuned to, as ``section.key=value`` texts.
         columns: its rows, by column: costs so far, and what was measured; a run that failed has one, without a score.
     """

@@ -21,7 +21,6 @@ class Placing:
 
     Attributes:
         title: the method's.
-        method: its name.
         values: of each measured column the estimate over seeds.
         scores: the mean score over clients by seed.
         spent: mean over seeds of each cost when the budget is used up.

@@ -144,7 +144,7 @@ def node(
             raise InputError(f"--client {client[0]}: this node's key is registered for client {told}; see {config}")
         runs = [each.settings for each in read_experiments(experiment, scale, _on_a_fleet(changes), only)]
         slots = None if slot is None else tuple(slot)
-        reporting = Reporting(class_counts, epsilon, utc_offset, slots, found.hidden)
+        reporting = Reporting(class_counts, epsilon, utc_offset, slots, found.reports)
         store = FolderStore(found.folder / "state" / "store")
         sites = _open_sites(found, runs, data, store, reporting)
     with _ended_by_signals():
@@ -235,7 +235,7 @@ def _ended_by_signals() -> Iterator[None]:
     """Let SIGTERM end a node as Ctrl-C does: at once, signing off from the server."""
 
     def stop(number: int, _: object) -> None:
-        raise typer.Exit(128 + number)
+        raise SystemExit(128 + number)  # no Exception, or it would end the task at hand alone
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -11,11 +11,7 @@ from atoll.local.task import ClientTask, ClientUpdate
 
 @dataclass(frozen=True)
 class Clipper:
-    """The client half.
-
-    Attributes:
-        longest: largest norm of an update.
-    """
+    """The client half."""
 
     longest: float
 

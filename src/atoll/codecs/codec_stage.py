@@ -21,9 +21,7 @@ class Coder:
     al. 2019).
 
     Attributes:
-        coding: codes updates.
         feedback: whether e is kept; otherwise it is zero.
-        seed: for the codec's random numbers, together with the task.
     """
 
     coding: Coding
@@ -56,15 +54,7 @@ class Coder:
 
 
 def code_updates(coding: Coding, feedback: bool, seed: int, is_own: bool = False, digest: Any = None) -> Stage:
-    """Return the stage that sends updates as a codec's bytes.
-
-    Args:
-        coding: codes updates.
-        feedback: whether clients keep what compression loses and add it to their next update.
-        seed: for the codec's random numbers, together with the task.
-        is_own: whether the codec is user code.
-        digest: what server and nodes must agree on.
-    """
+    """Return the stage that sends updates as a codec's bytes; `is_own`: it is a user's code."""
     coder = Coder(coding, feedback, seed)
     lacks = {Need.NUMBERS: coding.told}
     lacks |= {Need.NO_STATE: f"{coding.told} and travel.feedback = true"} if feedback else {}

@@ -1,6 +1,5 @@
 """Encoding of whole updates, with checks of user-defined codecs and untrusted bytes."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -80,7 +79,12 @@ class Coding:
 
     def _encode(self, update: Model, rng: np.random.Generator) -> bytes:
         numbers, counters = _split(update)
-        payload = self._call(self.codec.encode, {name: each.detach().cpu() for name, each in numbers.items()}, rng)
+        try:
+            payload: object = self.codec.encode({name: each.detach().cpu() for name, each in numbers.items()}, rng)
+        except AtollError:
+            raise
+        except Exception as error:  # raised by a user's codec
+            raise InputError(f"{self.told}: encode failed ({failure_of(error)})") from error
         if not isinstance(payload, bytes):
             raise InputError(f"{self.told}: encode must return bytes, it returned {type(payload).__name__!r}")
         return payload + b"".join(map(raw, counters.values()))
@@ -94,14 +98,6 @@ class Coding:
         if form_of(update) != form or decoded.keys() != form.keys():
             raise Undecodable(f"{self.told}: decode returned tensors with other names or shapes")
         return update
-
-    def _call(self, function: Callable[..., Any], *given: Any) -> Any:
-        try:
-            return function(*given)
-        except AtollError:
-            raise
-        except Exception as error:  # raised by a user's codec
-            raise InputError(f"{self.told}: encode failed ({failure_of(error)})") from error
 
 
 def as_sent(payload: bytes) -> Model:

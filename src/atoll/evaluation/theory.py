@@ -133,7 +133,6 @@ class CflMgdTerms:
     constants: Sequence[float] = PROOF_CONSTANTS
 
     def __post_init__(self) -> None:
-        """Refuse invalid values."""
         if len(self.lambdas) != 5 or not all(0 < each < 1 for each in self.lambdas):
             raise InputError(f"lambdas = {list(self.lambdas)}: must be five numbers between 0 and 1")
         if len(self.constants) != 7 or min(self.constants) < 0:

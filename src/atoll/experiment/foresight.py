@@ -27,7 +27,6 @@ class ScheduleEstimate:
     memory_bytes: float
 
     def __str__(self) -> str:
-        """Describe it."""
         return (
             f"making its schedule of about {self.events:,.0f} events takes about {_time(self.seconds)} and "
             f"{self.memory_bytes / 2**30:,.1f} GiB of memory"

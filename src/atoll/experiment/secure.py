@@ -18,12 +18,8 @@ def masks_of(settings: Settings, method: Method, sizes: Ids, module: nn.Module) 
         return method
     if why := method_kind(settings).why_one_place:
         raise InputError(f"secure.sums = true: cannot be used with method.name = {settings.method.name!r}, {why}")
-    masked = method.with_stage(sum_securely(_fixed_point(settings, method, sizes)))
+    by_samples = settings.method.weights != "equal" and weighs_by_samples(method, sizes)
+    fixed = FixedPoint(**{k: v for k, v in dict(settings.secure).items() if k != "sums"}, by_samples=by_samples)
+    masked = method.with_stage(sum_securely(fixed))
     refuse_module(module)
     return masked
-
-
-def _fixed_point(settings: Settings, method: Method, sizes: Ids) -> FixedPoint:
-    wanted = dict(settings.secure)
-    by_samples = settings.method.weights != "equal" and weighs_by_samples(method, sizes)
-    return FixedPoint(**{key: value for key, value in wanted.items() if key != "sums"}, by_samples=by_samples)

@@ -85,11 +85,7 @@ class Attacker:
     task alone, so executors agree to the bit.
 
     Attributes:
-        attackers: the attacking clients, the same in all rounds.
-        attack: computes what they send.
-        strength: of the attack.
         claimed_loss: the loss that they report; None: their training loss.
-        seed: seed for random numbers, combined with the task.
     """
 
     attackers: frozenset[int]

@@ -21,7 +21,6 @@ class Availability:
     """Clients' changes between up and down, in chronological order.
 
     Attributes:
-        path: of the file.
         seconds: times of each client's changes, ascending, one array per client.
         is_up: whether the client is up from each time on.
         end: time of the last change; availability is unknown after it.
@@ -57,10 +56,6 @@ def read_availability(path: str, names: Sequence[str]) -> Availability:
 
     ``up`` (up or down) says whether the client is available from then on; ``compute`` and ``rate`` multiply its normal
     computation and transfer speeds. Empty cells change nothing. Rows may be in any order.
-
-    Args:
-        path: the file.
-        names: client names, in order.
 
     Raises:
         InputError: names the row: an unknown client, a time that is no number of at least 0, another state, a speed

@@ -45,7 +45,6 @@ class Colluding(Screening):
     """A screening that first replaces attackers' results, once their cohort's honest clients have finished.
 
     Attributes:
-        attackers: the attacking clients.
         attack: one of `COLLUSIONS`.
         strength: its strength; None: the default in `STRENGTHS`.
     """

@@ -92,7 +92,6 @@ class FromStored(nn.Module):
     """A module with its inputs' scaling and standardisation in front of it: it takes inputs as they are stored."""
 
     def __init__(self, module: nn.Module, data: Dataset) -> None:
-        """Take the scaling of a data set."""
         super().__init__()
         self.module = module
         self._prepare = preparation(data, next(module.parameters()))

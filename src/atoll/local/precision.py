@@ -93,17 +93,11 @@ class _InBfloat16(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a function of PyTorch."""
         named = dict(kwargs or {})
-        if function not in _PRODUCTS or "out" in named or _is_rounded(args[0]):
-            return function(*args, **named)
+        if function not in _PRODUCTS or "out" in named or getattr(args[0], "dtype", None) == torch.bfloat16:
+            return function(*args, **named)  # the last: rounded already, as in `rounded.Rounded`
         result = function(*map(_rounded, args), **{name: _rounded(value) for name, value in named.items()})
         return result.float() if isinstance(result, Tensor) and result.dtype == torch.bfloat16 else result
-
-
-def _is_rounded(value: Any) -> bool:
-    """Return whether a product is in bfloat16 already, as in `rounded.Rounded`."""
-    return isinstance(value, Tensor) and value.dtype == torch.bfloat16
 
 
 def _rounded(value: Any) -> Any:

@@ -26,7 +26,6 @@ class Rounded:
     """
 
     def __init__(self, layers: list[nn.Module]) -> None:
-        """Make the copies."""
         copies: dict[nn.Module, nn.Module] = {}
         for layer in layers:
             if type(layer) in _PRODUCTS and layer not in copies:

@@ -93,7 +93,6 @@ class Network:
     aggregator_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse invalid values."""
         clients, aggregators = self.clients, self.aggregators
         if aggregators < 1:
             raise InputError("network: there are no aggregators; at least 1 is needed")

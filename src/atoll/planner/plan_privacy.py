@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from atoll.experiment.experiment import Experiment
-from atoll.network.energy import training_joules
-from atoll.network.prices import merge_prices, training_prices
+from atoll.network.energy_prices import merge_prices, training_joules, training_prices
 from atoll.settings.choices import method_needs
 from atoll.support.arrays import Floats
 

@@ -18,7 +18,6 @@ class ProcessPool:
     """Makes experiments that reuse the parts of earlier ones."""
 
     def __init__(self) -> None:
-        """Start with nothing to share."""
         self._donors: OrderedDict[str, Experiment] = OrderedDict()
         self._clusterings: dict[str, Clustering] = {}
 

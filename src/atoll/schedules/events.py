@@ -171,7 +171,6 @@ class Schedule:
         return f"Schedule({len(self):,} events, {self.rounds:,} rounds, {self.clusters:,} clusters)"
 
     def __len__(self) -> int:
-        """Return the number of events."""
         return len(self.events)
 
     def until(self, seconds: float = math.inf, client_updates: float = math.inf) -> "Schedule":

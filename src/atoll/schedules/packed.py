@@ -43,7 +43,6 @@ class Packed(Sequence[Row]):
         self._last: tuple[int, list[Row]] = -1, []
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return self._length
 
     @overload
@@ -51,14 +50,12 @@ class Packed(Sequence[Row]):
     @overload
     def __getitem__(self, index: slice) -> tuple[Row, ...]: ...
     def __getitem__(self, index: int | slice) -> Row | tuple[Row, ...]:
-        """Return a row, or some as a tuple."""
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
         number, place = divmod(range(self._length)[index], BLOCK)
         return self._rows_of(number)[place]
 
     def __iter__(self) -> Iterator[Row]:
-        """Yield all rows."""
         for number in range(len(self._blocks)):
             yield from self._rows_of(number)
 

@@ -7,7 +7,6 @@ import numpy as np
 
 from atoll.schedules.events import Event, Merge
 from atoll.support.arrays import Floats, Ids
-from atoll.support.errors import InputError
 
 DAY_SECONDS = 86_400.0
 
@@ -29,14 +28,6 @@ def next_time_of_day(now_seconds: float, hour: float) -> float:
     """
     today = hour * 3600
     return today + DAY_SECONDS * max(0, -((today - now_seconds) // DAY_SECONDS))
-
-
-def check_rounds(rounds: int, fraction: float) -> None:
-    """Refuse a schedule without rounds, or a share of clients outside (0, 1]."""
-    if rounds < 1:
-        raise InputError(f"rounds = {rounds}: must be at least 1")
-    if not 0 < fraction <= 1:
-        raise InputError(f"method.fraction = {fraction}: must be greater than 0 and at most 1")
 
 
 def draw_cohort(members: Ids, size: int, rng: np.random.Generator) -> Ids:

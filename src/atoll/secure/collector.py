@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll.secure.crypto import Forged, Numbers, commit, mask, public_of, verify
+from atoll.secure.crypto import Numbers, commit, is_signed, mask, public_of
 from atoll.secure.field import join, recover
 from atoll.secure.participant import Revealed, own_mask_key, pair_mask
 from atoll.secure.roster import Instance, Keys, NotSummed, Roster, threshold_of
@@ -21,8 +21,6 @@ class Collector:
     Each step leaves out nodes without a valid answer, and raises `NotSummed` if too few are left.
 
     Attributes:
-        instance: the sum.
-        threshold: number of nodes that must answer in each step.
         left: the nodes that have answered so far.
         false: nodes that dealt or revealed false shares, and which; a sum survives as many as it may lose.
     """
@@ -37,8 +35,6 @@ class Collector:
         """Sum over these nodes.
 
         Args:
-            instance: the sum.
-            known: the nodes' own public keys, by name.
             threshold_share: share of the planned nodes that must answer in each step.
             planned: number of planned nodes, including those not in `known`; None: there are no others.
         """
@@ -78,7 +74,7 @@ class Collector:
         """Take nodes' signatures of the list of survivors; return the valid ones."""
         text = self.roster.survivors_text(self._masked)
         here = {name: each for name, each in signatures.items() if name in self.left}
-        good = {name: each for name, each in here.items() if self._has_signed(name, each, text)}
+        good = {name: each for name, each in here.items() if is_signed(self._known[name], each, text)}
         self._leave(good, "agree on whose numbers have arrived")
         return good
 
@@ -112,13 +108,6 @@ class Collector:
         try:
             keys.check(self.instance, self._known)
         except NotSummed:
-            return False
-        return True
-
-    def _has_signed(self, name: str, signature: bytes, text: bytes) -> bool:
-        try:
-            verify(self._known[name], signature, text)
-        except Forged:
             return False
         return True
 

@@ -51,11 +51,6 @@ def recover(
     is found if enough shares are true, unless so many of many are false that none of those sets has only true ones.
     Shares are false if they fit no set that gives the secret: false ones chosen together could give it with true ones.
 
-    Args:
-        shares: at least the threshold, by their places.
-        threshold: number of shares that recover the secret.
-        is_secret: returns whether a text is the secret.
-
     >>> shares = dict(enumerate(split(b"s" * 32, 3, 5), start=1)) | {2: 7}
     >>> recover(shares, 3, (b"s" * 32).__eq__) == (b"s" * 32, {2})
     True

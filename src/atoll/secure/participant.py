@@ -14,7 +14,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll.secure.crypto import Forged, Key, Numbers, agree, commit, derive, make_pair, mask, seal, sign, unseal, verify
+from atoll.secure.crypto import (
+    Forged,
+    Key,
+    Numbers,
+    agree,
+    commit,
+    derive,
+    is_signed,
+    make_pair,
+    mask,
+    seal,
+    sign,
+    unseal,
+)
 from atoll.secure.field import BYTES, split
 from atoll.secure.roster import Instance, Keys, NotSummed, Roster, threshold_of
 
@@ -29,8 +42,6 @@ class Identity:
     """A node's identity toward other nodes.
 
     Attributes:
-        name: its name.
-        key: its own private key.
         peers: the public keys of all nodes including its own, which its owner did not get from the server.
     """
 
@@ -73,7 +84,8 @@ class Participant:
             NotSummed: it has been asked before, as in all steps.
         """
         with self._step("advertise", then="deal"):
-            return self._keys
+            keys = Keys(self._identity.name, self._sealing[1], self._masking[1], commit(self._secret))
+            return replace(keys, signature=sign(self._identity.key, keys.text(self.instance)))
 
     def deal(self, keys: Collection[Keys], threshold: int) -> dict[str, bytes]:
         """Return shares of both secrets for each other node, sealed.
@@ -134,19 +146,12 @@ class Participant:
             roster.require(signatures, "agree on whose numbers have come", self._survivors)
             text = roster.survivors_text(self._survivors)
             for name, signature in signatures.items():
-                try:
-                    verify(self._identity.peers[name], signature, text)
-                except Forged:
-                    raise NotSummed("wrong_keys", f"node {name!r} has signed another list of survivors") from None
+                if not is_signed(self._identity.peers[name], signature, text):
+                    raise NotSummed("wrong_keys", f"node {name!r} has signed another list of survivors")
             own = {name: shares[1] for name, shares in self._held.items() if name in self._survivors}
             others = {name: shares[0] for name, shares in self._held.items() if name not in self._survivors}
             self._forget()
             return Revealed(own, others)
-
-    @property
-    def _keys(self) -> Keys:
-        keys = Keys(self._identity.name, self._sealing[1], self._masking[1], commit(self._secret))
-        return replace(keys, signature=sign(self._identity.key, keys.text(self.instance)))
 
     @contextmanager
     def _step(self, step: str, then: str) -> Iterator[Roster]:
@@ -206,15 +211,9 @@ def own_mask_key(roster: Roster, name: str, secret: bytes) -> Key:
 
 
 def pair_mask(roster: Roster, name: str, other: str, private: bytes, public: bytes, count: int) -> Numbers:
-    """Return the mask that a node adds for another node, the negative of what that node adds for it.
+    """Return the mask that a node adds for another, the negative of what that one adds.
 
-    Args:
-        roster: the sum's roster, with both nodes.
-        name: the node.
-        other: the other node.
-        private: the private masking key of either of the two.
-        public: the public masking key of the other.
-        count: number of integers.
+    It follows from the private masking key of either of the two, and the public one of the other.
 
     Raises:
         NotSummed: the keys are invalid.

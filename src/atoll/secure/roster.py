@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from atoll.secure.crypto import Forged, verify
+from atoll.secure.crypto import is_signed
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
@@ -31,11 +31,8 @@ class Instance:
     """One secure sum, whose keys, masks and signatures are useless in another.
 
     Attributes:
-        digest: digest of the settings that affect a client's work.
         token: unique to this sum, hexadecimal.
-        event: number of the event.
         repeat: number of the intra-cluster round within it.
-        cluster: the cluster whose clients take part.
         work: digest of the start model, the round and the clients, which must be the same for all nodes.
     """
 
@@ -57,7 +54,6 @@ class Keys:
     """A node's keys for one sum, signed with its own key.
 
     Attributes:
-        name: the node's name.
         sealing: public key for sealing shares for it.
         masking: public key of the masks that it shares with others.
         commitment: commitment to the secret of its own mask (`crypto.commit`).
@@ -82,10 +78,8 @@ class Keys:
         """
         if self.name not in known:
             raise NotSummed("wrong_keys", f"the key of node {self.name!r} is not known here")
-        try:
-            verify(known[self.name], self.signature, self.text(instance))
-        except Forged:
-            raise NotSummed("wrong_keys", f"node {self.name!r} has not signed its keys for this sum") from None
+        if not is_signed(known[self.name], self.signature, self.text(instance)):
+            raise NotSummed("wrong_keys", f"node {self.name!r} has not signed its keys for this sum")
 
 
 @dataclass(frozen=True)
@@ -93,8 +87,6 @@ class Roster:
     """The nodes of a sum.
 
     Attributes:
-        instance: the sum.
-        threshold: number of nodes that must answer in each step.
         keys: the nodes' keys, by ascending name.
     """
 
@@ -130,7 +122,6 @@ class Roster:
         """Require enough nodes.
 
         Args:
-            names: the nodes that are left.
             did: what they did, as in "sent masked numbers".
             still: the nodes that were left before.
 

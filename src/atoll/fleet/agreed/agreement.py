@@ -34,15 +34,7 @@ MOST_PASSES = 16
 
 @dataclass(frozen=True)
 class DataForm:
-    """The form of the clients' data, which a node's samples must have.
-
-    Attributes:
-        shape: of one input.
-        classes: number of classes; 0 for regression.
-        scale: factor of input values.
-        standard: how inputs are then standardised; None: they are not.
-        loss: as in `Dataset`.
-    """
+    """The form of the clients' data, which a node's samples must have: as in `Dataset`; `shape` is one input's."""
 
     shape: tuple[int, ...]
     classes: int
@@ -63,13 +55,8 @@ class Agreement:
     Attributes:
         digest: checksum of everything that a client's work depends on.
         form: of a client's update before the first stage, with communicated moments.
-        clients: number of clients.
-        classes: number of classes; 0 for regression.
         keeps_state: whether clients keep a state from task to task, each at its own node.
         told: settings announced to nodes, which need not follow them.
-        stages: that updates pass through, in order.
-        batch_size: samples per local step.
-        steps: local steps of a task.
     """
 
     digest: str

@@ -10,11 +10,7 @@ from atoll.support.errors import InputError
 
 
 def plain(value: Any, told: str) -> Any:
-    """Return a value in JSON types: functions as names and captured values, dataclasses as fields.
-
-    Args:
-        value: the value to compare.
-        told: its name, for the error.
+    """Return a value in JSON types: functions as names and captured values, dataclasses as fields; `told` names it.
 
     Raises:
         InputError: it contains something that has no plain form.

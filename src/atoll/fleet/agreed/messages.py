@@ -66,8 +66,6 @@ class DescribeRequest(Header):
     """Asks a node to describe its clients.
 
     Attributes:
-        settings_digest: checksum of everything that a client's work depends on (`agreement.digest_of`).
-        nonce: unique to this call; repeated in the reply.
         settings: the settings (`terms.announce`), for nodes whose owners let the server choose some.
     """
 
@@ -81,14 +79,8 @@ class TrainRequest(Header):
     """Asks a node to train one of its clients; the body is the start model.
 
     Attributes:
-        settings_digest: checksum of everything that a client's work depends on (`agreement.digest_of`).
-        nonce: unique to this call; repeated in the reply.
-        event: number of the event.
         drawn_as: replaces the event in the key of random numbers; differs only in live asynchronous runs.
-        round: the event's round.
         repeat: number of the intra-cluster round within the event.
-        cluster: the cohort's cluster.
-        client: the client to train.
         state: the task that produced the client's state; None: no state yet.
         resumable: tasks whose states are named in checkpoints that the run may resume from.
     """
@@ -120,9 +112,6 @@ class ClientReport(Header):
     """What a node reports about a client.
 
     Attributes:
-        client: its number.
-        samples: number of samples.
-        class_counts: samples of each class; None: not reported.
         epsilon: of the randomised response that produced them; None: they are exact.
         utc_offset: hours; None: not reported.
         slots: slots of the day in which it can train; None: not reported.
@@ -142,10 +131,8 @@ class DescribeReply(Header):
     """A node's description.
 
     Attributes:
-        nonce: of the request.
         utc: the node's clock, seconds since 1970.
         versions: of packages that results depend on.
-        clients: report on each client.
     """
 
     kind: Literal["described"] = "described"
@@ -159,11 +146,6 @@ class TrainReply(Header):
     """A client's training result; the body is its message.
 
     Attributes:
-        nonce: of the request.
-        event: of the request.
-        repeat: of the request.
-        client: the client.
-        samples: number of samples.
         passed: samples in the batches of all its steps.
         seconds: training time on the node.
         loss: mean training loss; None if not finite.

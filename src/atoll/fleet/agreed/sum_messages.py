@@ -18,30 +18,13 @@ ByNode = dict[Name, Bytes]
 
 
 def work_of(start: bytes, drawn_as: int, round_: int, clients: Mapping[str, Sequence[int]]) -> str:
-    """Return the digest of a sum's work, with which nodes sign their keys: so none masks for another than the others.
-
-    Args:
-        start: the packed start model.
-        drawn_as: the event for which random numbers are drawn.
-        round_: the event's round.
-        clients: each node's.
-    """
+    """Return the digest of a sum's work, with which nodes sign their keys: so all mask for the same."""
     told = json.dumps([drawn_as, round_, sorted((name, list(own)) for name, own in clients.items())])
     return sha256(sha256(start).digest() + told.encode()).hexdigest()
 
 
 class SumRequest(Header):
-    """Asks a node for a step of a secure sum.
-
-    Attributes:
-        settings_digest: checksum of everything that a client's work depends on (`agreement.digest_of`).
-        nonce: unique to this call; repeated in the reply.
-        token: of the sum.
-        event: number of the event.
-        repeat: number of the intra-cluster round within the event.
-        cluster: the clients' cluster.
-        work: of the sum (`work_of`).
-    """
+    """Asks a node for a step of a secure sum, the `Instance` with these fields."""
 
     settings_digest: Token
     nonce: Token
@@ -87,12 +70,7 @@ class SignedKeys(Header):
 
 
 class SharesRequest(SumRequest):
-    """Sends all nodes' keys, and asks for a share for each other node.
-
-    Attributes:
-        keys: all nodes' keys.
-        threshold: number of nodes that must answer in each step.
-    """
+    """Sends all nodes' keys, and asks for a share for each other node."""
 
     kind: Literal["sum-shares"] = "sum-shares"
     keys: tuple[SignedKeys, ...]
@@ -103,8 +81,6 @@ class MaskedRequest(SumRequest):
     """Sends shares, and asks the node to train its clients and mask their sum; the body is the start model.
 
     Attributes:
-        drawn_as: replaces the event in the key of random numbers; differs only in live asynchronous runs.
-        round: the event's round.
         clients: the clients of each node in the sum, which trains its own.
         shares: shares that other nodes dealt to this one.
     """
@@ -131,11 +107,7 @@ class UnmaskRequest(SumRequest):
 
 
 class SumReply(Header):
-    """A node's reply in a step.
-
-    Attributes:
-        nonce: of the request.
-    """
+    """A node's reply in a step."""
 
     nonce: Token
 

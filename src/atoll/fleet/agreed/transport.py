@@ -68,8 +68,6 @@ class Fleet(Protocol):
         Args:
             heads: the part of the message for each node alone, by name; an absent node fails as ``gone``.
             task: name of a registered handler, which receives a node's head and the payload.
-            payload: the part for all nodes.
-            timeout: seconds from now.
         """
         ...
 

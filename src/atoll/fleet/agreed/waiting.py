@@ -23,7 +23,6 @@ def waiting(
     Args:
         tell: receives a `Waiting`, from another thread.
         what: returns what is waited for; an empty text is not reported.
-        every_seconds: between two sentences, and before the first.
     """
     is_over, mine = threading.Event(), object()
 

@@ -12,13 +12,7 @@ class Answered:
     """Answers questions, and keeps the latest answers; for one thread."""
 
     def __init__(self, answer: Callable[[str, bytes], bytes], kept: int = 8, most_bytes: int = 2**26) -> None:
-        """Let `answer` map a task's name and payload to a reply.
-
-        Args:
-            answer: carries out a task.
-            kept: number of answers that are kept.
-            most_bytes: that they take together; the latest is kept whatever it takes.
-        """
+        """Let `answer` map a task's name and payload to a reply; keep the latest, within these limits."""
         self._answer, self._kept, self._most_bytes = answer, kept, most_bytes
         self._answers: OrderedDict[bytes, bytes] = OrderedDict()
 

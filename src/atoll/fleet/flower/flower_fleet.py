@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain
-from types import TracebackType
 from typing import Self, TypeVar
 
 from atoll.fleet.agreed.messages import MOST_HEADER_BYTES
@@ -73,9 +72,7 @@ class FlowerFleet:
             self._held = held.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """End the task and the superlink."""
         self.close()
 

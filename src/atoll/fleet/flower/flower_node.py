@@ -57,8 +57,6 @@ def serve(configuration: NodeConfiguration, answer: Answer, tell: Callable[[str]
     """Answer the server's tasks until interrupted, whether or not the server is reachable.
 
     Args:
-        configuration: of the node.
-        answer: carries out a task.
         tell: receives lines for the node's owner: when the server is reached, and for every failed task.
 
     Raises:

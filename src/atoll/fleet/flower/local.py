@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from atoll.experiment.experiment import Experiment
@@ -63,11 +62,8 @@ class LocalFleet:
         """Write the fleet's folder and the clients' data into an empty folder.
 
         Args:
-            folder: where to write.
-            experiment: the experiment whose clients they serve.
             nodes: number of nodes, with about equally many clients.
             words: arguments of ``atoll fleet node`` that name the experiment.
-            tell: receives messages for the operator.
         """
         clients = len(experiment.population)
         samples = tuple(experiment.population.sizes.tolist())
@@ -90,9 +86,7 @@ class LocalFleet:
             self._held = held.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """End all processes."""
         self.close()
 

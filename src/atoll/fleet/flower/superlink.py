@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import IO, Self
 
 from atoll.fleet.agreed.waiting import passed, waiting
@@ -67,15 +66,13 @@ class Superlink:
             with waiting(self._tell, lambda: f"the superlink is starting: {passed(began)} of {START_SECONDS:g} s"):
                 insist(self._ask, began + START_SECONDS, pause=0.2)
         except BaseException as error:
-            self.__exit__(None, None, None)
+            self.__exit__()
             if isinstance(error, Exception) and not isinstance(error, AtollError):
                 raise self._fault or self.fault_of(error) from error
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """End it."""
         self._is_over.set()
         if self._child is not None:

@@ -17,14 +17,13 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from atoll.fleet.agreed.terms import ALLOWABLE
-from atoll.fleet.folder.peers import PEERS
 from atoll.fleet.node.noise_added import Hidden
 from atoll.fleet.node.work_count import WorkBudget
 from atoll.support.errors import InputError
 from atoll.support.limits import LARGEST
 from atoll.support.untrusted import MOST_BYTES_OF_TOML, parse_toml, read_bytes
 
-FILE = "fleet.toml"
+FILE, PEERS = "fleet.toml", "peers.toml"
 
 _Port = Annotated[int, Field(ge=1, le=65535)]
 _Mib = Annotated[int, Field(ge=1, le=1024)]
@@ -32,26 +31,30 @@ _Most = Annotated[int, Field(ge=0, le=LARGEST)]
 _Clients = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 
 
-class _Section(BaseModel):
+class FleetTable(BaseModel):
+    """A table of a fleet's files."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-_Kind = TypeVar("_Kind", bound=_Section)
+_Kind = TypeVar("_Kind", bound=FleetTable)
 
 
-class RegisteredNode(_Section):
+class Peer(FleetTable):
+    """A node's name and public key: whoever has the private key is the node."""
+
+    name: str = Field(pattern=r"^[\w.-]{1,64}$")
+    public_key: str
+
+
+class RegisteredNode(Peer):
     """A node whose key the server accepts; the key determines its name and clients, not what the node says.
 
     Attributes:
-        name: the node's name.
-        clients: its clients in the experiment.
-        public_key: whoever has the private key is the node.
         samples: samples of each of its clients, as agreed with its owner; None: as reported, within bounds.
     """
 
-    name: str = Field(pattern=r"^[\w.-]{1,64}$")
     clients: _Clients
-    public_key: str
     samples: tuple[Annotated[int, Field(ge=1, le=LARGEST)], ...] | None = None
 
     @model_validator(mode="after")
@@ -61,16 +64,13 @@ class RegisteredNode(_Section):
         return self
 
 
-class FleetConfiguration(_Section):
+class FleetConfiguration(FleetTable):
     """The server's configuration, ``fleet.toml``.
 
     Attributes:
-        folder: of the file.
         host: the name or address that nodes call.
         listen: the address to listen on; 127.0.0.1 behind a proxy.
-        port: the HTTPS port.
         max_mib: largest reply, MiB.
-        nodes: nodes whose keys are accepted.
     """
 
     folder: Path
@@ -96,34 +96,15 @@ class FleetConfiguration(_Section):
         return read_file(self.folder / "secret").decode().strip()
 
 
-class Reports(_Section):
-    """How a node's reports are made private (`fleet.node.noise_added.Hidden`).
-
-    Attributes:
-        noise: standard deviation relative to the bound.
-        most_samples: bound on a client's samples.
-        most_loss: bound on losses; None: losses are reported unchanged.
-    """
-
-    noise: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    most_samples: Annotated[int, Field(ge=1, le=LARGEST)]
-    most_loss: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-
-
-class NodeConfiguration(_Section):
+class NodeConfiguration(FleetTable):
     """A node's configuration, ``node.toml``.
 
     Attributes:
-        folder: of the file.
-        server: host and port.
         name: the node's name, used only in messages.
-        clients: its clients in the experiment, usually one.
         max_mib: largest reply that it sends, MiB.
         most_trainings: trainings of each client, over all runs with the same client work; None: unlimited.
         most_losses: reported losses of each client; None: those of three whole runs.
         most_epsilon: privacy budget of each client over all runs; None: ``privacy.epsilon`` of the owner's copy.
-        delta: the delta at which epsilon is computed.
-        reports: how samples, classes and losses are made private; None: they are not.
         allow: settings that the server may choose, such as ``local.lr`` or ``method.*``; all others come from the
             owner's copy of the experiment.
     """
@@ -137,7 +118,7 @@ class NodeConfiguration(_Section):
     most_losses: _Most | None = None
     most_epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    reports: Reports | None = None
+    reports: Hidden | None = None
     allow: tuple[str, ...] = ()
 
     @field_validator("allow")
@@ -149,11 +130,6 @@ class NodeConfiguration(_Section):
                 "method, such as local.lr or method.*"
             )
         return patterns
-
-    @property
-    def hidden(self) -> Hidden | None:
-        """How its reports are made private; None: they are not."""
-        return None if self.reports is None else Hidden(**dict(self.reports))
 
     @property
     def budget(self) -> WorkBudget:
@@ -183,7 +159,7 @@ def read_fleet(folder: Path) -> FleetConfiguration:
         InputError: it is missing or invalid; names the file and the key.
     """
     path = folder if folder.name == FILE else folder / FILE
-    configuration = _checked(FleetConfiguration, path)
+    configuration = read_table(FleetConfiguration, path, folder=path.parent.resolve())
     for key in ("name", "clients", "public_key"):
         values = [getattr(node, key) for node in configuration.nodes]
         values = [client for clients in values for client in clients] if key == "clients" else values
@@ -199,16 +175,22 @@ def read_node(path: Path) -> NodeConfiguration:
     Raises:
         InputError: it is missing or invalid; names the file and the key.
     """
-    return _checked(NodeConfiguration, path / "node.toml" if path.is_dir() else path)
+    path = path / "node.toml" if path.is_dir() else path
+    return read_table(NodeConfiguration, path, folder=path.parent.resolve())
 
 
-def _checked(kind: type[_Kind], path: Path) -> _Kind:
+def read_table(kind: type[_Kind], path: Path, **more: object) -> _Kind:
+    """Return a TOML file's table, with more fields than it has.
+
+    Raises:
+        InputError: it is missing or invalid; names the file and the key.
+    """
     try:
         table: Mapping[str, Any] = parse_toml(read_file(path))
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     try:
-        return kind.model_validate({**table, "folder": path.parent.resolve()})
+        return kind.model_validate({**table, **more})
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error

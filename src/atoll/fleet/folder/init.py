@@ -15,8 +15,8 @@ from atoll.fleet.folder.certificates import (
     make_server_certificate,
     require_valid,
 )
-from atoll.fleet.folder.configuration import FILE, FleetConfiguration, read_file, read_fleet
-from atoll.fleet.folder.peers import PEERS, peers_as_toml
+from atoll.fleet.folder.configuration import FILE, PEERS, FleetConfiguration, read_file, read_fleet
+from atoll.fleet.folder.peers import peers_as_toml
 from atoll.support.errors import InputError, RunError
 from atoll.support.files import write_atomically, write_new
 

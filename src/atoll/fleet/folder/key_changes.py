@@ -7,8 +7,8 @@ from typing import Any
 import tomli_w
 
 from atoll.fleet.folder.certificates import make_key_pair
-from atoll.fleet.folder.configuration import FILE, FleetConfiguration, read_fleet
-from atoll.fleet.folder.peers import PEERS, peers_as_toml
+from atoll.fleet.folder.configuration import FILE, PEERS, FleetConfiguration, read_fleet
+from atoll.fleet.folder.peers import peers_as_toml
 from atoll.support.errors import InputError
 from atoll.support.files import write_atomically, write_new
 

@@ -10,29 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from atoll.fleet.agreed.transport import Properties
 from atoll.fleet.folder.certificates import load_public_key, read_private_key
+from atoll.fleet.folder.configuration import FleetTable, Peer, read_table
 from atoll.secure.participant import Identity
 from atoll.support.errors import InputError
-from atoll.support.untrusted import MOST_BYTES_OF_TOML, parse_toml, read_bytes
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
-PEERS = "peers.toml"
 
-
-class _Peer(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    name: str = Field(pattern=r"^[\w.-]{1,64}$")
-    public_key: str
-
-
-class _Peers(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    nodes: tuple[_Peer, ...]
+class _Peers(FleetTable):
+    nodes: tuple[Peer, ...]
 
 
 def peers_as_toml(rows: Iterable[Mapping[str, Any]]) -> bytes:
@@ -68,15 +58,7 @@ def public_keys(nodes: Mapping[str, Properties]) -> "dict[str, EllipticCurvePubl
 
 
 def _read_peers(path: Path) -> "dict[str, EllipticCurvePublicKey]":
-    try:
-        found = _Peers.model_validate(parse_toml(read_bytes(path, most=MOST_BYTES_OF_TOML)))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from error
+    found = read_table(_Peers, path)
     known = {peer.name: load_public_key(peer.public_key) for peer in found.nodes}
     if len(known) < len(found.nodes):
         raise InputError(f"{path}: nodes: a name twice; each node has its own")

@@ -42,8 +42,6 @@ class ClientLedger(_Strict):
     """What one client has spent.
 
     Attributes:
-        charged: number of charges.
-        charges: number of releases for each cost.
         pure: total epsilon of pure mechanisms (delta = 0), such as randomised class counts.
     """
 
@@ -73,11 +71,7 @@ def charge(
     """Charge a client for what is about to be revealed; store and return its ledger.
 
     Args:
-        store: keeps the ledger.
-        client: the client's number.
-        budget: the client's privacy budget.
         cost: of a release; None: no release.
-        pure: additional pure epsilon.
         least: how often the client has been charged before, at least, as its tally knows.
 
     Raises:
@@ -116,7 +110,6 @@ def with_epsilon(budget: WorkBudget, local: Mechanism | None, exactly: bool) -> 
     """Return a node's budget, with epsilon from the owner's copy of the experiment if `node.toml` sets none.
 
     Args:
-        budget: from `node.toml`.
         local: how the client hides what it sends; None: it does not.
         exactly: whether class counts are reported without noise.
 

@@ -47,7 +47,6 @@ class Reporting:
     """What a node reports besides the number of samples; nothing by default.
 
     Attributes:
-        class_counts: whether samples of each class are reported.
         epsilon: of the randomised response that reports them; None: they are exact.
         utc_offset: hours from UTC where the node is.
         slots: slots of the day in which it can train, as counted by `faults.slots_per_day`.
@@ -82,16 +81,8 @@ class Node:
     no samples.
 
     Attributes:
-        agreement: what it must share with the server.
-        clients: the node's clients.
         population: their samples, and one stand-in sample for every other client.
-        trainer: trains them.
-        steps: local steps of a task.
-        batch_size: samples per step.
-        device: where it trains.
-        reporting: what it reports about them.
         measures: models whose losses the owner's copy of the method needs at a time; 0: none.
-        budget: limits on its work.
         counted_as: the digest under which its work is counted.
         told: settings that the server has chosen, for the owner to read.
         cost: privacy cost of a training, with clients that trust nobody; None: it adds no noise.
@@ -141,11 +132,7 @@ class Side(Protocol):
         ...
 
     def find(self, digest: str, told: Mapping[str, Any] | None = None) -> Node:
-        """Return the node whose settings have this digest.
-
-        Args:
-            digest: of the server's settings.
-            told: these settings, if announced (`terms.announce`).
+        """Return the node whose settings have this digest; `told` are they, if announced (`terms.announce`).
 
         Raises:
             Refused: there is no such node.
@@ -164,13 +151,9 @@ def open_site(
     """Return a node's side of an experiment.
 
     Args:
-        settings: the owner's copy.
         folder: holds the client's samples (`read_shard`); several clients have one folder each, ``client-NUMBER``.
-        client: the client's number in the experiment, or several.
-        reporting: what it reports about them; None: the number of samples.
         budget: limits on its work; without one on losses, or on trainings beside private reports, that of
             `work_count.RUNS` whole runs.
-        identity: its identity toward other nodes, for secure sums.
 
     Raises:
         InputError: samples are missing or do not fit the model, no client has this number, or the settings cannot run
@@ -251,9 +234,7 @@ def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
     A node knows neither the other clients nor the network, so it uses stand-ins in the same number.
 
     Args:
-        settings: all settings.
         sizes: samples of each client, [clients]; stand-ins for other nodes' clients.
-        module: the initial model.
 
     Raises:
         InputError: settings are incompatible.
@@ -286,18 +267,10 @@ def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
 
 def _population(shards: Mapping[int, Dataset], clients: int) -> Population:
     """Return a population in which these clients hold these samples, and every other client the first one."""
-    first, *others = shards.values()
-    data = Dataset(
-        name=first.name,
-        inputs=np.concatenate([first.inputs, *(each.inputs for each in others)]) if others else first.inputs,
-        targets=np.concatenate([first.targets, *(each.targets for each in others)]) if others else first.targets,
-        test_inputs=first.test_inputs,
-        test_targets=first.test_targets,
-        classes=first.classes,
-        scale=first.scale,
-        standard=first.standard,
-        loss=first.loss,
-    )
+    data, *others = shards.values()
+    if others:
+        inputs = np.concatenate([each.inputs for each in shards.values()])
+        data = replace(data, inputs=inputs, targets=np.concatenate([each.targets for each in shards.values()]))
     parts = [np.zeros(1, np.int32)] * clients
     begin = 0
     for client, shard in shards.items():

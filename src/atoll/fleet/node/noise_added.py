@@ -3,12 +3,14 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+from pydantic import ConfigDict
 
 from atoll.privacy.mechanism import Cost, Mechanism
 from atoll.privacy.noise import from_system
 from atoll.privacy.private_assignment import ToldAtRandom
 from atoll.support.arrays import Floats, Ids
-from atoll.support.errors import InputError
+from atoll.support.limits import Positive, PositiveFloat
+from atoll.support.requiring import require_fields
 
 
 @dataclass(frozen=True)
@@ -21,16 +23,14 @@ class Hidden:
         most_loss: bound on losses; None: losses are reported unchanged.
     """
 
-    noise: float
-    most_samples: int
-    most_loss: float | None = None
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    noise: PositiveFloat
+    most_samples: Positive
+    most_loss: PositiveFloat | None = None
 
     def __post_init__(self) -> None:
         """Reject values that hide nothing."""
-        for name in ("noise", "most_samples", "most_loss"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < np.inf:
-                raise InputError(f"reports.{name} = {value}: must be greater than 0 and finite")
+        require_fields(self, "reports.")
 
     @property
     def cost(self) -> Cost:

@@ -10,12 +10,7 @@ _MOST = 1000  # in progress at a time; the oldest are dropped, and then declined
 
 
 class OpenSums:
-    """A node's side of all its secure sums; thread-safe.
-
-    Attributes:
-        identity: the node's identity toward other nodes.
-        fixed: the fixed-point format.
-    """
+    """A node's side of all its secure sums; thread-safe."""
 
     def __init__(self, identity: Identity, fixed: FixedPoint) -> None:
         """Start without sums."""

@@ -24,12 +24,7 @@ class _Pace(_Kept):
 
 
 class ReportedHolding(_Kept):
-    """The reported size of a client's data.
-
-    Attributes:
-        samples: number of samples.
-        class_counts: samples of each class; None: not reported.
-    """
+    """The reported size of a client's data."""
 
     samples: Count
     class_counts: tuple[Count, ...] | None = None

@@ -52,9 +52,6 @@ class Sites:
     Other settings keep the owner's values. The digest decides whether both sides mean the same work, so settings that
     do not affect clients' work may differ. Whatever the server sets, work counts toward the owner's own run, and the
     default limit on losses follows that run's rounds.
-
-    Attributes:
-        clients: the node's clients.
     """
 
     def __init__(
@@ -68,17 +65,11 @@ class Sites:
         allowed: Sequence[str] = (),
         identity: Identity | None = None,
     ) -> None:
-        """Offer these runs; the server chooses.
+        """Offer these runs; the server chooses. What is not explained here is as in `open_site`.
 
         Args:
-            runs: the owner's copies.
-            folder: see `open_site`, also for `client`, `reporting` and `budget`.
-            client: the client's number, or several.
             store: keeps what a server has set for the next start.
-            reporting: what the node reports about its clients.
-            budget: limits on its work.
             allowed: settings that a server may change (`terms.is_allowed`).
-            identity: see `open_site`.
 
         Raises:
             InputError: the first run cannot be carried out here.

@@ -59,13 +59,7 @@ class Versions:
         return {key.partition("/")[2]: tensors[key] for key in sorted(tensors)}
 
     def add(self, task: str, state: Model, needed: Iterable[str]) -> None:
-        """Store a client's state after a task; drop versions that are neither recent nor needed.
-
-        Args:
-            task: the task's name.
-            state: the client's state.
-            needed: tasks whose versions may still be requested.
-        """
+        """Store a client's state after a task; drop versions that are neither recent nor `needed` by later tasks."""
         known = [name for name in self._names() if name != task]
         last, wanted = known[max(len(known) - SPARE, 0) :], set(needed)
         kept = [name for name in known if name in last or name in wanted]

@@ -13,13 +13,11 @@ RUNS = 3
 
 @dataclass(frozen=True)
 class WorkBudget:
-    """Limits on a node's answers for each of its clients, over all runs with the same client work.
+    """Limits on a node's answers for each of its clients, over all runs with the same client work; None: no limit.
 
     Attributes:
-        trainings: training tasks; None: unlimited.
         losses: reported losses, each of one model on the client's data; None: unlimited.
         epsilon: privacy budget of a client over all runs (`epsilon_ledger`); None: unlimited.
-        delta: the delta at which epsilon is computed.
     """
 
     trainings: int | None = None
@@ -32,9 +30,6 @@ class Tally(BaseModel):
     """Work that a node has done for one client.
 
     Attributes:
-        trainings: number of trainings.
-        losses: number of models measured.
-        descriptions: number of descriptions sent.
         charged: how often the client's privacy ledger had been charged by then, so that no older one is taken for it.
     """
 

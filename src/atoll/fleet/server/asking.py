@@ -10,14 +10,7 @@ from atoll.local.models import Model
 
 
 def head_to_train(digest: str, cohort: Cohort, asked: Expected, resumable: Iterable[Mapping[int, Model]]) -> bytes:
-    """Return the header that asks a node to train one of its clients.
-
-    Args:
-        digest: of the agreement.
-        cohort: the client's cohort.
-        asked: what the reply is checked against.
-        resumable: client states in each existing checkpoint.
-    """
+    """Return the header that asks a node to train a client; `resumable` are the states in each checkpoint left."""
     client, state = asked.client, cohort.states.get(asked.client)
     named = [name_of(states[client]) for states in resumable if client in states]
     request = TrainRequest(

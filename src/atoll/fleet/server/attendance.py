@@ -66,9 +66,7 @@ class Attendance:
         """
         self._path = path
         try:
-            lines = [
-                Noted.model_validate_json(line) for line in (whole_lines(path, path.parent) if path.exists() else ())
-            ]
+            lines = _read(path)
         except (OSError, ValueError) as error:
             raise InputError(f"--resume: {path} is damaged; add --overwrite to start again") from error
         kept = [line for line in lines if line.event < events_done]
@@ -102,14 +100,9 @@ class Attendance:
             return spared
 
     def take(self, late: Mapping[int, str], answered: set[int], good: set[int]) -> None:
-        """Record the answers to a call.
+        """Record who was late in a call, at which node, who answered anything, and whose results count.
 
         If nobody answered, nobody is blamed: the fault is on this side or in the network.
-
-        Args:
-            late: clients that did not answer in time, with their nodes.
-            answered: clients that did, whatever they sent.
-            good: clients whose results count.
         """
         if self.strikes is None:
             return

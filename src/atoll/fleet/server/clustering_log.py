@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Stated
 from atoll.experiment.reported_clients import ReportedClients
-from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.files import whole_lines
 
@@ -59,11 +58,6 @@ def as_told(known: ReportedClients, line: Clustered) -> ReportedClients:
         return ReportedClients(population)
     hours = None if line.hours is None else tuple(line.hours)
     return ReportedClients(population, Clustering(np.array(line.labels, np.int64), line.clusters, hours))
-
-
-def cells_of(seconds: Floats) -> Seconds:
-    """Return seconds as written in a line."""
-    return [None if np.isnan(value) else float(value) for value in seconds]
 
 
 def read_clusterings(path: Path, clients: int) -> list[Clustered]:

@@ -27,15 +27,11 @@ class Summation:
     """A secure sum in progress.
 
     Attributes:
-        cohort: the clients whose updates are summed.
         nodes: clients by participating node.
-        collector: the server's side of the protocol.
-        agreement: with the nodes.
         start: the packed start model.
         samples: the number of samples that each client must report; any number for clients not listed.
         excluded: clients whose nodes broke the protocol before, and so are in no sum.
         told: result of the last step.
-        reasons: why nodes dropped out.
         work: work of each node whose masked numbers arrived.
         seconds: from request to reply, by node.
         why: why the sum failed; empty if it has not.
@@ -116,13 +112,8 @@ def begin(
     """Return a cohort's secure sum, not yet started.
 
     Args:
-        cohort: the clients.
         nodes: each client's node; a client without one counts as a lost node.
         aside: clients that are skipped, together with all others on the same node.
-        agreement: with the nodes.
-        known: the nodes' public keys.
-        samples: reported number of samples by client.
-        start: the packed start model.
         false: names of nodes that broke the protocol before.
     """
     fixed = agreement.fixed

@@ -54,8 +54,6 @@ class FleetExecutor:
     since nodes use batches of their own.
 
     Attributes:
-        nodes: the node of each client seen so far.
-        measured: measured time of each client.
         left_out: names of nodes that are never asked, since their descriptions are impossible.
         refused: number of missing or rejected results so far, by reason
             (`fleet.server.replies.REASONS`).
@@ -79,12 +77,10 @@ class FleetExecutor:
         Args:
             fleet: delivers tasks to nodes; closed with the executor.
             nodes: each present client's node; others may join later, if the fleet knows them.
-            agreement: what the nodes must share with this side (`fleet.agreed.agreement.agree`).
             deadline_seconds: from the request to the last reply.
             samples: reported number of samples by client; any number is accepted for clients not listed.
             is_sound: whether a combined model can be used; otherwise none of its replies counts.
             attendance: decides who is asked; None: everyone, always.
-            notices: records rejected replies; None: nothing is recorded.
         """
         self.fleet = fleet
         self.nodes = dict(nodes)

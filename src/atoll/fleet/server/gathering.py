@@ -18,10 +18,7 @@ class Call:
     """One task to several nodes.
 
     Attributes:
-        number: identifies the call to its caller.
-        task: the handler's name.
         heads: the part of the message for each node alone.
-        payload: the part for all nodes.
         asked: what each node's reply is checked against.
     """
 
@@ -37,9 +34,7 @@ class Reply:
     """What arrived from a node.
 
     Attributes:
-        call: the call that it answers.
         sender: the node's name, as the transport knows it.
-        content: bytes, or the reason for a failure.
         seconds: since the call.
     """
 

@@ -47,10 +47,7 @@ class Joined:
     """The clients that are present.
 
     Attributes:
-        nodes: each client's node.
-        reports: each client's report.
         left_out: names of present nodes with impossible descriptions.
-        warnings: one sentence each for the user.
     """
 
     nodes: dict[int, str] = field(default_factory=dict)
@@ -75,12 +72,7 @@ def wait_for_nodes(
     """Wait until enough nodes are present, and return them.
 
     Args:
-        fleet: the nodes.
-        agreement: what they must share with this side.
         nodes: required number of nodes; None: those of all clients. Never more than there are clients.
-        wait_seconds: longest wait.
-        tell: given a sentence whenever something changes.
-        poll_seconds: between two checks.
 
     A node with an impossible description is rejected; when the time is over, the run starts without it, if nobody else
     is missing.
@@ -88,42 +80,26 @@ def wait_for_nodes(
     Raises:
         RunError: too few nodes were present in time; names the missing clients.
     """
-    began, news = time.monotonic(), [""]
-
-    def say(sentence: str) -> None:
-        if sentence != news[-1]:
-            news.append(sentence)
-            tell(sentence)
-
-    with waiting(tell, lambda: f"waiting for nodes: {passed(began)} of {wait_seconds:g} s; {news[-1]}".rstrip("; ")):
-        return _wait(fleet, agreement, nodes, wait_seconds, say, poll_seconds)
-
-
-def _wait(
-    fleet: Fleet,
-    agreement: Agreement,
-    nodes: int | None,
-    wait_seconds: float,
-    say: Callable[[str], None],
-    poll_seconds: float,
-) -> Joined:
-    until = time.monotonic() + wait_seconds
-    joining = _Joining(fleet, agreement, poll_seconds)
-    while True:
-        joining.ask(min(max(until - time.monotonic(), 1.0), _DESCRIBING_SECONDS))
-        joined = joining.joined()
-        is_over = time.monotonic() >= until
-        count = len(joining.known)
-        if count and (len(joined.nodes) >= joining.wanted(joined, is_over) or (nodes is not None and count >= nodes)):
-            joined.warnings.extend(joining.warn(joined))
-            return joined
-        sentence = _missing(joined, agreement.clients, joining.refused)
-        if nodes is not None:
-            sentence = f"{count} of fleet.nodes = {nodes} nodes are there; {sentence}"
-        if is_over:
-            raise RunError(f"fleet.wait_seconds = {wait_seconds:g}: {sentence}")
-        say(sentence)
-        time.sleep(min(poll_seconds, max(until - time.monotonic(), 0.0)))
+    began, told = time.monotonic(), ""
+    until, joining = began + wait_seconds, _Joining(fleet, agreement, poll_seconds)
+    with waiting(tell, lambda: f"waiting for nodes: {passed(began)} of {wait_seconds:g} s; {told}".rstrip("; ")):
+        while True:
+            joining.ask(min(max(until - time.monotonic(), 1.0), _DESCRIBING_SECONDS))
+            joined, count = joining.joined(), len(joining.known)
+            is_over = time.monotonic() >= until
+            are_there = len(joined.nodes) >= joining.wanted(joined, is_over) or (nodes is not None and count >= nodes)
+            if count and are_there:
+                joined.warnings.extend(joining.warn(joined))
+                return joined
+            sentence = _missing(joined, agreement.clients, joining.refused)
+            if nodes is not None:
+                sentence = f"{count} of fleet.nodes = {nodes} nodes are there; {sentence}"
+            if is_over:
+                raise RunError(f"fleet.wait_seconds = {wait_seconds:g}: {sentence}")
+            if sentence != told:
+                told = sentence
+                tell(sentence)
+            time.sleep(min(poll_seconds, max(until - time.monotonic(), 0.0)))
 
 
 class _Joining:
@@ -200,13 +176,6 @@ def ask_again(
     """Return the nodes' current reports during a run.
 
     Nodes without a proper answer in time, or with an impossible one, are left out.
-
-    Args:
-        fleet: the nodes.
-        agreement: what they share with this side.
-        nodes: each client's node.
-        timeout: seconds to wait.
-        tell: given a sentence for each node that is left out.
     """
     there = fleet.nodes()
     names = [name for name in dict.fromkeys(nodes.values()) if name in there]

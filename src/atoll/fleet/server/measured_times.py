@@ -27,14 +27,7 @@ class MeasuredTimes:
         self._sending = np.zeros(clients)
 
     def add(self, client: int, passed: int, seconds: float, round_trip: float) -> None:
-        """Add a training.
-
-        Args:
-            client: the client.
-            passed: samples in all its batches.
-            seconds: training time reported by the node.
-            round_trip: seconds from request to reply.
-        """
+        """Add a training: the samples in all its batches, its seconds at the node, and those from request to reply."""
         computing = min(seconds, round_trip)
         with self._lock:
             self._replies[client] += 1
@@ -86,13 +79,14 @@ class MeasuredTimes:
         """Return the measurements by name, one value per client, as in ``measured.json``; None if unknown."""
         return {
             "replies": self.replies.tolist(),
-            "seconds_per_sample": _cells(self.seconds_per_sample),
-            "compute_seconds": _cells(self.compute_seconds),
-            "upload_seconds": _cells(self.upload_seconds),
+            "seconds_per_sample": cells_of(self.seconds_per_sample),
+            "compute_seconds": cells_of(self.compute_seconds),
+            "upload_seconds": cells_of(self.upload_seconds),
         }
 
 
-def _cells(seconds: Floats) -> list[float | None]:
+def cells_of(seconds: Floats) -> list[float | None]:
+    """Return seconds as they are written, None for NaN."""
     return [None if np.isnan(value) else float(value) for value in seconds]
 
 

@@ -27,11 +27,7 @@ class RefusedIn(BaseModel):
 
 
 class Notices:
-    """Collects rejections until an event is over; thread-safe.
-
-    Attributes:
-        say: reports a sentence immediately.
-    """
+    """Collects rejections until an event is over; thread-safe."""
 
     def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
         """Report through `say`."""

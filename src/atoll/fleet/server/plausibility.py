@@ -17,12 +17,6 @@ def believe(
     A client's samples are those agreed on in ``fleet.toml``, or else the reported ones, capped at `samples_limit` times
     the median. A client that lists impossible slots of the day counts as always available, since otherwise nobody's
     slots could be used.
-
-    Args:
-        reports: by client.
-        agreed: agreed samples by client, where known.
-        samples_limit: a multiple of the median; None: no cap.
-        slots: number of slots in a day.
     """
     believed, remarks = {}, {}
     most = _most(reports, agreed, samples_limit)

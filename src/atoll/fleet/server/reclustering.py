@@ -13,10 +13,10 @@ from atoll.experiment.reported_clients import ReportedClients
 from atoll.fleet.agreed.messages import ClientReport
 from atoll.fleet.agreed.transport import samples_of
 from atoll.fleet.server.client_reports import ReportedTable, as_reported, only_samples, reported_table
-from atoll.fleet.server.clustering_log import Clustered, as_told, cells_of, read_clusterings
+from atoll.fleet.server.clustering_log import Clustered, as_told, read_clusterings
 from atoll.fleet.server.fleet_executor import FleetExecutor
 from atoll.fleet.server.joining import Joined, ask_again
-from atoll.fleet.server.measured_times import MeasuredTimes
+from atoll.fleet.server.measured_times import MeasuredTimes, cells_of
 from atoll.fleet.server.plausibility import MOST_SLOTS, believe, require_own_weights
 from atoll.network.network import Network
 from atoll.settings.choices import method_needs, uses_network
@@ -72,7 +72,6 @@ class Planner:
 
     Attributes:
         experiment: with the clients' reports at the start of the run.
-        warnings: one sentence each for the user.
     """
 
     def __init__(
@@ -84,15 +83,7 @@ class Planner:
         resume: bool = False,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Plan from reports, or restore the plan of a resumed run.
-
-        Args:
-            experiment: the run.
-            executor: the fleet's, which measures clients.
-            joined: the clients that are present.
-            path: file with a line per clustering.
-            resume: whether the file belongs to this run.
-            tell: given a sentence at every re-clustering.
+        """Plan from reports, or restore a resumed run's plan from the file with a line per clustering.
 
         Raises:
             InputError: a client does not report what re-clustering needs, or reports something impossible; or the

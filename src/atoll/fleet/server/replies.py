@@ -79,18 +79,11 @@ class Expected:
     """What one client was asked: everything that its reply is checked against.
 
     Attributes:
-        node: the client's node.
-        client: the client's number.
-        nonce: of the call.
-        event: number of the event.
-        repeat: number of the intra-cluster round.
         start: the start model; None for losses.
         form: of the update before the first stage.
         samples: reported number of samples; None: unknown.
         max_update_norm: largest accepted norm of an update; None: any.
-        models: number of models to measure.
         state: placeholder for the client's new state, where clients keep one.
-        stages: that the update passes through, in order.
         can_pass: returns whether it may have trained on so many samples of so many that it has (`Agreement.can_pass`).
     """
 
@@ -181,13 +174,7 @@ def read_losses(asked: Expected, sender: str, reply: bytes | base.Failure) -> Fl
 
 
 def open_reply(reply: bytes, kind: type[AnyHeader], most: int) -> tuple[AnyHeader, list[Model]] | Reason:
-    """Return a reply's header and models, or why they are rejected.
-
-    Args:
-        reply: the bytes.
-        kind: of the header.
-        most: largest number of bytes.
-    """
+    """Return a reply's header and models, or why they are rejected."""
     if len(reply) > most:
         return "oversized"
     try:

@@ -40,10 +40,7 @@ class ProtocolStep:
     """A step of the protocol.
 
     Attributes:
-        task: name of the nodes' handler.
-        request: header of the request.
         fields: further fields of the request to a node, from a summation.
-        reply: header of the reply.
         read: returns a reply's content, given its sender and models, or why it is rejected.
         take: passes the nodes' replies on.
     """
@@ -132,12 +129,7 @@ class SecureSums:
         self.false: dict[str, str] = {}
 
     def carry_out(self, sums: Sequence[Summation], tell: Callable[[str], None] = lambda _: None) -> None:
-        """Carry out sums; afterwards each has a `total`, or the reason `why` not.
-
-        Args:
-            sums: not yet started.
-            tell: told now and then which nodes are missing.
-        """
+        """Carry out sums; afterwards each has a `total`, or the reason `why` not."""
         for step in STEPS:
             going = [number for number, each in enumerate(sums) if not each.why]
             told = self._ask(step, {number: sums[number] for number in going}, tell)

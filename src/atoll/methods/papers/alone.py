@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from atoll.aggregation.mean import Weighted
+from atoll.aggregation.mean import keep_start
 from atoll.data.population import Population
 from atoll.engine.engine import Method
-from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked
@@ -31,12 +30,8 @@ def alone(
     Nothing is sent, and the server keeps the initial model; the metric `client_accuracy` measures clients' models.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         fraction: share of clients that train in each round, as in FedAvg, for equal work.
         clock: clients' training times; None: every round takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: the rule has a proximal term, but there is no communicated model for it to pull toward.
@@ -53,8 +48,3 @@ def alone(
     events = pack(replace(event, models_down=0, models_up=0) for event in method.schedule.events)
     schedule = replace(method.schedule, events=events)
     return replace(method, schedule=schedule, trainer=LoneTrainer, combine=keep_start)
-
-
-def keep_start(models: Weighted, start: Model, cohort_weight: float) -> Model:
-    """Return the server's model unchanged (a combine rule)."""
-    return start

@@ -35,11 +35,7 @@ def apfl(
     Args:
         population: the clients, equally weighted.
         rule: the local training rule; plain SGD.
-        rounds: number of rounds, T.
         alpha: share of a client's own model; 0: FedAvg, 1: trained alone.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: the optimiser is not plain SGD, or there is a proximal term.

@@ -43,13 +43,8 @@ def bcd(
 
     Args:
         population: the clients, equally weighted.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         gamma: penalty weight; 0: clients train alone.
         server_lr: the server's step toward the mean; 1 minimises over z exactly.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: the rule has its own proximal term, or resamples.

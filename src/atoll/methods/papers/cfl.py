@@ -36,14 +36,10 @@ def cfl(
     ``a = max of <d_i, d_j> / (||d_i|| ||d_j||)``, and continue from its mean. With eps1 = 0 it is FedAvg.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         clusters: maximum number of clusters; the paper sets no limit.
         eps1: a cluster is stationary if its mean update is shorter.
         eps2: a client is not stationary if its update is longer.
         gamma: bound on a client's deviation from its group, the paper's gamma_max; 0: no bound.
-        clock: clients' training and upload times; None: every round takes one second.
         seed: unused, as all clients train.
 
     Raises:

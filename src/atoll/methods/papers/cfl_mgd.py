@@ -11,7 +11,6 @@ from atoll.methods.papers.ifca import Option, ifca
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.rule_requirements import require_sgd
 from atoll.schedules.events import Clock
-from atoll.support.errors import InputError
 from atoll.support.limits import BelowOne, Count, Positive, Share
 
 if TYPE_CHECKING:
@@ -41,15 +40,9 @@ def cfl_mgd(
     rule's optimiser, which must be SGD; with beta = 0 this is IFCA with SGD.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         clusters: number of models, P.
         beta: the clusters' momentum.
         option: whether models or gradients are averaged.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
         restarts: number of initialisations to try; the one with the least loss is kept.
         restart_rounds: number of trial rounds per initialisation.
         resample: use disjoint data for cluster assignment and training in every round.
@@ -59,8 +52,6 @@ def cfl_mgd(
     Raises:
         InputError: beta is out of range, the optimiser is not SGD, or `ifca` rejects the settings.
     """
-    if not 0 <= beta < 1:
-        raise InputError(f"method.beta = {beta}: must be at least 0 and less than 1")
     require_sgd(
         rule,
         "method.name = 'cfl-mgd', which keeps momentum per cluster (method.beta); 'ifca' accepts any optimizer, "

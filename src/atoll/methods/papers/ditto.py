@@ -29,13 +29,8 @@ def ditto(
     model. The server's model is bit-identical to FedAvg's; a round takes twice the computation.
 
     Args:
-        population: the clients.
         rule: the local training rule; its proximal term applies only to the server's model.
-        rounds: number of rounds, T.
         penalty: weight of the pull of personal models toward the server's, lambda; 0: trained alone.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
     """
     from atoll.methods.parts.personal_trainer import DittoTrainer  # late: reading settings needs no PyTorch
 

@@ -37,13 +37,10 @@ def fedamp(
     u_i||^2``, here by the local rule from u_i. All clients take part in every round; the w_i start from one model.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
         rounds: number of rounds.
         penalty: lambda.
         alpha: step of the mixing, alpha_k.
         sigma: squared distance over which clients' weights fall, sigma.
-        clock: clients' training and upload times; None: every round takes one second.
         seed: unused, as all clients train.
 
     Raises:

@@ -13,7 +13,6 @@ from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.schedules.events import Clock, Mix
 from atoll.schedules.overlapping import PendingWork, buffered
-from atoll.support.errors import InputError
 from atoll.support.limits import Count, NotNegative, Positive, PositiveFloat, Share
 
 Staleness = Literal["constant", "polynomial", "hinge"]
@@ -44,8 +43,6 @@ def fedasync(
     The paper's clients also have a proximal term, `rule.proximal`.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
         clock: each client's training and upload times.
         rounds: number of server updates.
         concurrency: number of clients training at any time.
@@ -59,7 +56,6 @@ def fedasync(
     Raises:
         InputError: a setting is out of range, or concurrency exceeds the number of clients.
     """
-    _check(mixing, staleness, exponent, hinge_after, hinge_slope)
 
     def weigh(tau: int) -> float:
         if staleness == "polynomial":
@@ -72,15 +68,3 @@ def fedasync(
         return Mix(1 - weight, ((job.place, weight),))
 
     return Method(buffered(population.sizes, clock, rounds, concurrency, 1, mix, seed), rule, combine=only_model)
-
-
-def _check(mixing: float, staleness: str, exponent: float, after: int, slope: float) -> None:
-    if not 0 < mixing <= 1:
-        raise InputError(f"method.mixing = {mixing}: must be greater than 0 and at most 1")
-    if staleness not in ("constant", "polynomial", "hinge"):
-        raise InputError(f"method.staleness = {staleness!r}: must be 'constant', 'polynomial' or 'hinge'")
-    for name, value, least in (("exponent", exponent, 0), ("hinge_after", after, 0)):
-        if not value >= least:
-            raise InputError(f"method.{name} = {value}: must be at least {least}")
-    if not slope > 0:
-        raise InputError(f"method.hinge_slope = {slope}: must be greater than 0")

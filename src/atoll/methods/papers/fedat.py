@@ -10,7 +10,7 @@ from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.schedules.events import Clock, Mix, Schedule
 from atoll.schedules.overlapping import PendingWork, merge_jobs
-from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
+from atoll.schedules.timeline import cohort_size, draw_cohort
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive, Share
@@ -36,18 +36,14 @@ def fedat(
     The paper's clients also have a proximal term, `rule.proximal`. With one tier this is bit-identical to FedAvg.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
         clock: each client's training and upload times, which define the tiers, of equal numbers of clients.
         rounds: number of server updates, over all tiers.
         tiers: number of tiers, clients grouped by speed, M.
         fraction: share of a tier's clients in each cohort.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: more tiers than clients.
     """
-    check_rounds(rounds, fraction)
     if not 1 <= tiers <= len(population):
         raise InputError(f"method.tiers = {tiers}: must be at least 1 and at most data.clients = {len(population)}")
     members = tiers_of(clock, tiers)

@@ -80,10 +80,6 @@ def exchanging(
     each the sum of all others. In sequence, each party but the first and the last also sends its new outputs after
     training.
     """
-    if rounds < 1:
-        raise InputError(f"rounds = {rounds}: must be at least 1")
-    if mode not in ("parallel", "sequential"):
-        raise InputError(f"method.mode = {mode!r}: must be 'parallel' or 'sequential'")
     turns = _turns(parties, mode)
     events: list[Event] = []
     now = 0.0

@@ -32,8 +32,6 @@ def fedbuff(
     equal client weights; bit-identical if K is a power of two.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
         clock: each client's training and upload times.
         rounds: number of server updates.
         concurrency: number of clients training at any time.

@@ -12,7 +12,7 @@ from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule, make_event
 from atoll.schedules.packed import pack
-from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort, next_time_of_day
+from atoll.schedules.timeline import cohort_size, draw_cohort, next_time_of_day
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import Share
@@ -38,9 +38,7 @@ def fedcluster(
     the server's model W, trains, and ``W <- sum_k p_k w_k / sum_k p_k``.
 
     Args:
-        population: the clients.
         clustering: their clusters, none empty.
-        rule: the local training rule.
         rounds: number of rounds, with one cycle per cluster in each.
         fraction: share of a cluster's clients in each cohort.
         order: order of the cycles, reshuffled in every round or fixed.
@@ -55,7 +53,7 @@ def cycling(
     population: Population,
     clustering: Clustering,
     rounds: int,
-    fraction: float = 1.0,
+    fraction: Share = 1.0,
     order: Order = "reshuffled",
     clock: Clock | None = None,
     seed: int = 0,
@@ -67,9 +65,6 @@ def cycling(
     replacement. If the clustering has times of day, a cycle begins at its cluster's next such time, so that the
     schedule spans simulated days. Without a clock every cycle takes one second. With one cluster this is FedAvg.
     """
-    check_rounds(rounds, fraction)
-    if order not in ("reshuffled", "fixed"):
-        raise InputError(f"method.order = {order!r}: must be 'reshuffled' or 'fixed'")
     if (empty := np.flatnonzero(clustering.sizes == 0)).size:
         raise InputError(f"clustering: cluster {empty[0]} has no clients; lower clustering.clusters")
     events = _cycles(population, clustering, rounds, fraction, order, clock, seed)

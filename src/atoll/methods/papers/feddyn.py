@@ -40,13 +40,7 @@ def feddyn(
     goes to 0, local steps approach FedAvg's but the server's do not: h / alpha does not depend on alpha.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         alpha: regularisation weight.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
         module: the model, to tell parameters from buffers; None: all tensors are parameters.
 
     Raises:

@@ -38,14 +38,8 @@ def fedem(
     computation. With K = 1 it is FedAvg.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         module: the K models, as `mixture` makes them.
         clusters: number of models, K.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: more models than clients, or the module is not a mixture of so many.

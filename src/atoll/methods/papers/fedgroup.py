@@ -13,9 +13,8 @@ from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.learned import Turn, apart, as_vectors, nearest_means, normalised
 from atoll.schedules.events import Clock, Event
-from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
+from atoll.schedules.timeline import cohort_size, draw_cohort
 from atoll.support.arrays import Floats, Ids
-from atoll.support.errors import InputError
 from atoll.support.limits import Positive, Share
 from atoll.support.seeds import generator
 
@@ -41,21 +40,16 @@ def fedgroup(
     cosine to its founders' mean D. Groups do not exchange models (the paper's eta_g = 0).
 
     Args:
-        population: the clients.
         rule: the local training rule, also for pretraining.
         rounds: number of rounds after the cold start, T.
         clusters: number of groups, m.
         pretrained: cold-start clients per group; at most all clients are used.
         fraction: share of all clients in each cohort, regardless of group.
         clock: clients' training and upload times; None: every event takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: more groups than clients.
     """
-    check_rounds(rounds, fraction)
-    if clusters > len(population):
-        raise InputError(f"method.clusters = {clusters}: must be at most data.clients = {len(population)}")
     from atoll.methods.parts.update_trainers import PretrainTrainer  # late: reading settings needs no PyTorch
 
     everyone = np.arange(len(population))

@@ -35,12 +35,7 @@ def fednova(
     Traffic is that of FedAvg: the server knows n_k. With equal step counts this is bit-identical to FedAvg.
 
     Args:
-        population: the clients.
         rule: the local training rule, with `epochs`; SGD, with or without momentum.
-        rounds: number of rounds, T.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: the optimiser is not SGD, there is a proximal term, or step counts are fixed.

@@ -35,14 +35,8 @@ def fedrc(
     over the clients of the previous round, uniform at first, at least 1e-8. It is communicated with the models.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         module: the K models, as `mixture_by_class` makes them.
         clusters: number of models, K.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: more models than clients, or the module is not a mixture of so many by class.

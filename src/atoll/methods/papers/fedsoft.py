@@ -42,16 +42,10 @@ def fedsoft(
     S models go down, and one up.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         module: a client's model and the centres, as `own_and_centres` makes them.
         clusters: number of centres, S.
         penalty: weight of the pull toward the centres, lambda.
         least_importance: the least u_ks, sigma.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: more centres than clients, or the module is not made of so many.

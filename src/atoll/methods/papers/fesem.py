@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atoll.aggregation.mean import Weighted, mean
+from atoll.aggregation.mean import keep_start, mean
 from atoll.data.population import Population
 from atoll.engine.engine import Method, State
 from atoll.engine.grouping import Grouping
-from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.learned import Turn, apart, as_vectors, nearest_means
@@ -35,11 +34,7 @@ def fesem(
     and k-means of their models, run to convergence, is the first E-step.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         clusters: number of centres, K.
-        clock: clients' training and upload times; None: every round takes one second.
         seed: seed for k-means.
 
     Raises:
@@ -52,16 +47,11 @@ def fesem(
     return Method(
         apart(population, clusters, turns, rounds, clock),
         rule,
-        combine=keep_start,
+        combine=keep_start,  # centres move in the M-step
         trainer=ModelTrainer,
         labels=np.zeros_like(everyone),
         regroup=ExpectationMaximisation(clusters, seed),
     )
-
-
-def keep_start(models: Weighted, start: Model, cohort_weight: float) -> Model:
-    """Leave a centre unchanged, as it moves in the M-step (a combine rule)."""
-    return start
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.learned import Linkage, Turn, agglomerate, apart, as_vectors
 from atoll.schedules.events import Clock, Event
-from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
+from atoll.schedules.timeline import cohort_size, draw_cohort
 from atoll.support.errors import InputError
 from atoll.support.limits import Count, NotNegative, Positive, Share
 from atoll.support.seeds import generator
@@ -48,8 +48,6 @@ def flhc(
     ``w_i - w`` are clustered agglomeratively, then discarded. All clusters continue from w.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
         rounds: number of rounds, T, including warm-up and clustering.
         clusters: number of clusters; with a threshold, the maximum.
         warmup: rounds of FedAvg before clustering.
@@ -58,13 +56,10 @@ def flhc(
         threshold: clusters farther apart are merged only while there are more than `clusters`; unset: merging stops
             at `clusters`.
         fraction: share of all clients in each cohort, regardless of cluster.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: the warm-up leaves no round, Ward's linkage is used with another metric, or too many clusters.
     """
-    check_rounds(rounds, fraction)
     if warmup >= rounds:
         raise InputError(f"method.warmup = {warmup}: must be less than rounds = {rounds}, to leave one for clustering")
     if linkage == "ward" and metric != "euclidean":

@@ -85,10 +85,8 @@ def hierarchical(
     time of the event before the change, from its last start model.
 
     Args:
-        population: the clients.
         clustering: each client's aggregator; aggregators may have no clients.
         network: training and transfer times.
-        rule: the local training rule.
         rounds: number of local step indices, T.
         pattern: how clusters merge: centralised or decentralised, synchronous or asynchronous.
         intra_rounds: intra-cluster averages before each merge, T'.

@@ -35,10 +35,8 @@ def hierfavg(
     weighted by their samples. T = `rounds`, in local steps, must be a multiple of kappa_1 kappa_2.
 
     Args:
-        population: the clients.
         clustering: each client's edge server.
         network: training and transfer times.
-        rule: the local training rule.
         rounds: number of local steps, T.
         intra_rounds: edge averages before each cloud average, kappa_2.
         pattern: always censyn; used by clusterings that depend on a pattern.

@@ -17,7 +17,7 @@ from atoll.methods.parts.checking import checked
 from atoll.methods.parts.rule_requirements import refuse_epochs
 from atoll.schedules.events import Clock, Mix, Schedule, make_event
 from atoll.schedules.packed import pack
-from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
+from atoll.schedules.timeline import cohort_size, draw_cohort
 from atoll.support.errors import InputError
 from atoll.support.limits import Count, Positive, Share
 from atoll.support.seeds import generator
@@ -50,14 +50,8 @@ def ifca(
     `gradients`, with one local step: ``chi_p <- chi_p - (eta / m) * sum of g_i``, m counting the whole cohort.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         clusters: number of models, P.
         option: whether models or gradients are averaged.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
         restarts: number of initialisations to try; the one with the least loss is kept.
         restart_rounds: number of trial rounds per initialisation.
         resample: use disjoint data for cluster assignment and training in every round.
@@ -128,9 +122,6 @@ def all_together(
     Each client receives all clusters' models and returns one. Clusters are never merged, and there is no server
     model. The cohort is ``cohort_size(fraction, clients)`` clients drawn without replacement.
     """
-    check_rounds(rounds, fraction)
-    if clusters < 1:
-        raise InputError(f"method.clusters = {clusters}: must be at least 1")
     everyone = np.arange(len(population))
     active = tuple(range(clusters))
     starts = tuple((c, Mix(published=((c, 1.0),))) for c in active)  # one object for all events

@@ -33,14 +33,8 @@ def moon(
     five thirds of the computation, a backward pass counting as two forward ones.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         mu: weight of the contrastive loss.
         temperature: tau.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
     """
     from atoll.methods.parts.contrastive import ContrastiveTrainer  # late: reading settings needs no PyTorch
 

@@ -13,7 +13,7 @@ from atoll.methods.parts.checking import checked
 from atoll.methods.parts.learned import Turn, agglomerate, apart
 from atoll.methods.parts.principal_angles import Angle, distances_between, signatures
 from atoll.schedules.events import Clock, Schedule
-from atoll.schedules.timeline import check_rounds, cohort_size, draw_cohort
+from atoll.schedules.timeline import cohort_size, draw_cohort
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.limits import NotNegative, Positive, Share
@@ -52,9 +52,6 @@ def pacfl(
     model. The vectors, at four bytes per element, count as models sent in the first event, rounded up.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         module: the model, whose size is the unit for counting the vectors.
         clusters: number of clusters; with a threshold, the maximum.
         vectors: singular vectors per class, p.
@@ -63,13 +60,10 @@ def pacfl(
         threshold: clusters farther apart (degrees) are merged only while there are more than `clusters`; unset:
             merging stops at `clusters`.
         fraction: share of all clients in each cohort, regardless of cluster.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: more clusters than clients.
     """
-    check_rounds(rounds, fraction)
     if clusters > len(population):
         raise InputError(f"method.clusters = {clusters}: must be at most data.clients = {len(population)}")
     bases = signatures(population, module, vectors)

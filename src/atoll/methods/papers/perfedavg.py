@@ -45,9 +45,6 @@ def perfedavg(
         variant: how the Hessian is treated.
         inner_lr: rate of clients' own step, alpha.
         delta: length of the differences, relative to the gradient.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: the optimiser is not plain SGD, or there is a proximal term.

@@ -34,13 +34,7 @@ def fedbn(
     other normalisation layers stay too, and so do batch normalisation's running statistics.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         module: the initial model.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: the model has no normalisation layers.
@@ -69,14 +63,8 @@ def fedper(
     Arivazhagan et al. 2019: a client trains the base together with its own head of K_P layers.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         module: the initial model.
         personal_layers: number of last layers with parameters kept at the clients, K_P; 0 is FedAvg.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: no layer would be communicated.
@@ -103,15 +91,9 @@ def fedrep(
     `body_steps`, so that the number of local steps is the same as in other methods.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         module: the initial model.
         personal_layers: number of last layers with parameters kept at the clients, the head.
         body_steps: number of final local steps that train the body; the earlier ones train the head.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: no layer would be communicated, or no local step is left for the head.

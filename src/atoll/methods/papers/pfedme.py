@@ -38,15 +38,10 @@ def pfedme(
 
     Args:
         population: the clients, equally weighted.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         penalty: weight of the pull of personal models toward local ones, lambda.
         inner_steps: steps toward each theta, K.
         inner_lr: their rate.
         server_lr: the server's step toward the mean, beta.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: the rule has its own proximal term.

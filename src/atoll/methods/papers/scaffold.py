@@ -33,13 +33,8 @@ def scaffold(
     c is communicated with the model, which doubles traffic; c_i stays at its client. Clients have equal weights.
 
     Args:
-        population: the clients.
         rule: the local training rule; plain SGD.
-        rounds: number of rounds, T.
         server_lr: the server's step size, eta_g.
-        fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
 
     Raises:
         InputError: the optimiser is not plain SGD, or there is a proximal term: c_i would not be a mean of gradients.

@@ -1,7 +1,7 @@
 """Methods called from a script are checked like an experiment file, with the same error messages."""
 
-from collections.abc import Callable, Mapping
-from inspect import signature
+from collections.abc import Callable, Iterable, Mapping
+from inspect import getdoc, signature
 from typing import Any, ParamSpec, TypeVar
 
 from atoll.support.errors import InputError
@@ -12,13 +12,21 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _COMMON = {"rounds": Positive, "seed": Count}  # settings outside any section
+_TOLD = {
+    "population": "the clients.",
+    "rule": "the local training rule.",
+    "rounds": "number of rounds, T.",
+    "fraction": "share of clients in each cohort.",
+    "clock": "clients' training and upload times; None: every round takes one second.",
+    "seed": "seed for drawing cohorts.",
+}
 _OBJECTS = ("population", "clustering", "network", "clock", "rule", "module", "phases", "pace")
 
 
 def checked(make: Callable[P, R]) -> Callable[P, R]:
     """Return the method's function with its arguments checked: types, limits, and equal numbers of clients.
 
-    The function then raises an `InputError` before doing anything else.
+    The function then raises an `InputError` before doing anything else. Its docstring is completed by `with_common`.
     """
     module = signature(make).parameters.get("module")
 
@@ -27,7 +35,25 @@ def checked(make: Callable[P, R]) -> Callable[P, R]:
         if module is not None and given.get("module") is not module.default:
             require_has("module", given["module"], "state_dict", "a PyTorch module")
 
-    return check_arguments(make, _path, _COMMON, check)
+    made = check_arguments(make, _path, _COMMON, check)
+    made.__doc__ = with_common(getdoc(make) or "", signature(make).parameters)
+    return made
+
+
+def with_common(docstring: str, names: Iterable[str]) -> str:
+    """Return a method's docstring whose `Args:` say what they leave out, since it is the same for most methods.
+
+    >>> print(with_common("Average.\\n\\nArgs:\\n    rounds: at most 5.\\n", ["rule", "rounds"]))
+    Average.
+    <BLANKLINE>
+    Args:
+        rule: the local training rule.
+        rounds: at most 5.
+    <BLANKLINE>
+    """
+    head, begin, own = docstring.partition("Args:\n")
+    left_out = [name for name in names if name in _TOLD and f"    {name}: " not in own]
+    return head + begin + "".join(f"    {name}: {_TOLD[name]}\n" for name in left_out if begin) + own
 
 
 def _path(name: str) -> str:

@@ -24,7 +24,6 @@ class Turn:
 
     Attributes:
         cohort: the clients that train, each from its own cluster's model.
-        round: the event's round.
         regroups: whether clients are clustered anew after it.
         asks: whether it only collects results for clustering and leaves models unchanged.
     """
@@ -46,10 +45,7 @@ def apart(
     """Return the schedule of independently training clusters: each client receives and returns its cluster's model.
 
     Args:
-        population: the clients.
         clusters: maximum number of clusters.
-        turns: the events.
-        rounds: total number of rounds.
         clock: clients' training and upload times; None: every event takes one second.
         labels: each client's cluster, if known before training.
 
@@ -113,7 +109,6 @@ def agglomerate(distances: Floats, clusters: int, linkage: Linkage, threshold: f
     Args:
         distances: pairwise distances in the order of `scipy.spatial.distance.pdist`; at least one.
         clusters: number of clusters; with a threshold, the maximum.
-        linkage: distance between clusters: ward, complete, average or single.
         threshold: clusters farther apart are merged only while there are too many.
     """
     from scipy.cluster import hierarchy
