@@ -64,7 +64,7 @@ def judge_kept(evidence: Path) -> list[dict[str, Any]]:
     papers = [read_paper(name) for name in PAPERS]
     found = []
     with TemporaryDirectory() as folder:
-        for place in sorted(each for each in evidence.glob("*/*") if each.is_dir()):
+        for place in sorted({file.parent for file in evidence.glob("*/*/*.json.gz")}):
             recipe, scale, out = place.parent.name, place.name, Path(folder) / place.name / place.parent.name
             seeds = seeds_kept(evidence, recipe, scale)
             tasks = plan_tasks(recipe, scale, out, is_trained(recipe, papers), seeds, evidence=evidence)

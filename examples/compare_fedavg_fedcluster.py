@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 import atoll
-from atoll.report.tables.writing import as_markdown
+from atoll.report.tables.writing import table_of
 
 SETTINGS = {
     "name": "compare",
@@ -26,7 +26,7 @@ def main(rounds: int, out: Path) -> None:
     """Run both, print a table and draw the curves."""
     atoll.run_all(SETTINGS, out, rounds=rounds, overwrite=True, progress=True)
     runs = atoll.find_runs([out])
-    print(as_markdown(atoll.rounds_to_target(runs)))
+    print(table_of(atoll.rounds_to_target(runs)).as_markdown())
     for file in atoll.save_figure(atoll.plot_curves(runs, "client_updates"), out / "curves"):
         print(file)
 

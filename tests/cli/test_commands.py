@@ -255,6 +255,7 @@ def test_data(atoll: Command, folder: Path) -> None:
     assert json.loads(atoll("data", "list", "--root", "empty", "--json").succeeded()) == {
         "digits": "built in",
         "regression": "built in",
+        "sea": "built in",
         **dict.fromkeys(("mnist", "fashion-mnist", "emnist", "cifar10", "cifar100")),
     }
     assert "atoll data fetch mnist" in atoll("data", "list", "--root", "empty").succeeded()

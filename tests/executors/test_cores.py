@@ -36,9 +36,10 @@ from atoll import (
     train,
 )
 from atoll.aggregation.mean import average_gradients, average_models
-from atoll.engine.cohorts import Cohort, Executor, Rows, split_clients
+from atoll.engine.cohorts import Cohort, Executor, Rows
 from atoll.executors.cores.cores_executor import Cores
 from atoll.executors.cores.cores_workers import RETRIES, Workers
+from atoll.executors.distributed import cut
 from atoll.executors.weighted import Weighted
 from atoll.local.models import Model
 from atoll.local.rule import adam, momentum, sgd
@@ -210,7 +211,7 @@ def test_the_last_clients_are_trained_by_falling_cost_to_the_same_bits(workers: 
     )
     cohorts = [cohort_of(start, range(23), event) for event, start in enumerate(far_starts(2))]
     with Cores(trainer, workers, BYTES) as cores:
-        units = [unit for cohort in cohorts for unit in split_clients(cohort)]
+        units = [unit for cohort in cohorts for unit in cut(cohort, 1)]
         order, last = cores._order(units), 46 - (2 * workers + 4)
         assert order[:last] == list(range(last))
         assert [sizes[units[i].clients[0]] for i in order[last:]] == sorted(sizes[last - 23 :], reverse=True)
@@ -310,7 +311,7 @@ def fail() -> None:
 def test_a_killed_worker_is_replaced_and_the_bits_are_the_same(workers: int, tmp_path: Path) -> None:
     cohorts = [cohort_of(start, range(7), event) for event, start in enumerate(far_starts(4))]
     expected = Serial(Trainer(linear_module(), POPULATION, RULE, SEED)).train(cohorts, average_models)
-    trouble = Troubled({2: killed(1, tmp_path / "2"), 3: killed(RETRIES, tmp_path / "3")})
+    trouble = Troubled({2: killed(1, tmp_path / "2"), 3: killed(RETRIES - 1, tmp_path / "3")})  # in one sum
     with Cores(trouble, workers, BYTES) as cores:
         for ours, theirs in zip(cores.train(cohorts, average_models), expected, strict=True):
             assert_same(ours.model, theirs.model)

@@ -1,6 +1,7 @@
 """Combine rules: how the results of a cluster's cohort become its next model."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from atoll.local.models import Model
@@ -26,7 +27,7 @@ def says(*properties: str) -> Callable[[Rule], Rule]:
     """Mark a combine rule with properties that executors rely on; an unmarked rule receives every client's model.
 
     - ``is_weighted_mean``: it returns the models' weighted mean, so an executor may compute that its own way;
-    - ``needs_only_mean``: it depends only on the models' weighted mean and total weight;
+    - ``needs_only_mean``: it depends only on the models' weighted mean and total weight, so it may be given a `Sum`;
     - ``median_of_losses``: clients' losses are combined by their median too, since some may be false.
     """
 
@@ -52,6 +53,57 @@ def takes_median_of_losses(combine: Combine) -> bool:
     return getattr(combine, "median_of_losses", False)
 
 
+@dataclass(eq=False)
+class Sum:
+    """A weighted sum of models, to which models and other sums may be added. A rule sees one pair: weight and mean.
+
+    Attributes:
+        weight: the total weight.
+        model: the sum of each tensor; one that is not floating point (a counter) is the first model's. Empty at first.
+    """
+
+    weight: float = 0.0
+    model: Model = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[tuple[float, Model]]:
+        """Yield the total weight and the mean."""
+        yield self.weight, self.mean()
+
+    def add(self, weight: float, model: Model) -> None:
+        """Add a model, which is not kept."""
+        if self.model:
+            for name, tensor in self.model.items():
+                if tensor.is_floating_point():
+                    tensor.add_(model[name], alpha=weight)
+        else:
+            self.model = {n: each * weight if each.is_floating_point() else each.clone() for n, each in model.items()}
+        self.weight += weight
+
+    def join(self, other: "Sum") -> None:
+        """Add another sum, whose tensors may be kept."""
+        if self.model and other.model:
+            for name, tensor in self.model.items():
+                if tensor.is_floating_point():
+                    tensor.add_(other.model[name])
+        self.model = self.model or other.model
+        self.weight += other.weight
+
+    def mean(self) -> Model:
+        """Return the weighted mean."""
+        return {name: each / self.weight if each.is_floating_point() else each for name, each in self.model.items()}
+
+
+def sum_of(models: Weighted) -> Sum:
+    """Return the weighted sum of (weight, model) pairs, added in their order; of a sum, itself."""
+    if isinstance(models, Sum):
+        return models
+    total = Sum()
+    for weight, model in models:
+        total.add(weight, model)
+        del model  # so that the next client's takes its place in memory and cache
+    return total
+
+
 def mean(models: Weighted) -> Model:
     """Return the weighted mean of (weight, model) pairs, summed in their order; weights need not sum to one.
 
@@ -61,18 +113,7 @@ def mean(models: Weighted) -> Model:
     >>> mean([(1.0, {"w": torch.tensor(0.0)}), (3.0, {"w": torch.tensor(4.0)})])
     {'w': tensor(3.)}
     """
-    pairs = iter(models)
-    total, first = next(pairs)
-    mixed = {name: tensor * total if tensor.is_floating_point() else tensor.clone() for name, tensor in first.items()}
-    averaged = [(name, tensor) for name, tensor in mixed.items() if tensor.is_floating_point()]
-    for weight, model in pairs:
-        total += weight
-        for name, tensor in averaged:
-            tensor.add_(model[name], alpha=weight)
-        del model  # so that the next client's takes its place in memory and cache
-    for _, tensor in averaged:
-        tensor.div_(total)
-    return mixed
+    return sum_of(models).mean()
 
 
 @says("is_weighted_mean")
@@ -88,15 +129,8 @@ def average_gradients(models: Weighted, start: Model, cohort_weight: float) -> M
     With one local step each, ``chi - (eta / m) * sum of u_i`` is ``chi + (share of the cohort) * (mean - chi)``.
     Optimiser states (the u_i) are averaged over the cluster's own clients.
     """
-    weights: list[float] = []
-
-    def counted() -> Weighted:
-        for weight, model in models:
-            weights.append(weight)
-            yield weight, model
-
-    average = mean(counted())
-    share = sum(weights) / cohort_weight
+    total = sum_of(models)
+    average, share = total.mean(), total.weight / cohort_weight
     if share == 1:
         return average
     return {

@@ -41,6 +41,11 @@ class Screening:
         """Whether norms of accepted updates are remembered."""
         return self.usual_norms != "off"
 
+    @property
+    def judges_alone(self) -> bool:
+        """Whether each result is judged without the others, so that it can be where the client trains."""
+        return not self.learns_norms and type(self).sent is Screening.sent
+
     def sent(self, clients: Ids, start: Model, updates: Iterator[ClientUpdate]) -> Iterator[ClientUpdate]:
         """Return what these clients send, one by one, given what they trained: the same, unless they collude."""
         return updates

@@ -1,7 +1,7 @@
 """The executors' inputs and outputs, and the protocols of executors and trainers."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -163,14 +163,6 @@ class Executor(Protocol):
     def close(self) -> None:
         """Release its resources, such as worker processes."""
         ...
-
-
-def split_clients(cohort: Cohort) -> Iterator[Cohort]:
-    """Yield a cohort for each single client."""
-    alone = replace(cohort, weights=np.ones(1), event_weight=1.0)
-    for row in range(len(cohort.clients)):
-        clients = cohort.clients[row : row + 1]
-        yield replace(alone, clients=clients, states=cohort.states_of(clients))
 
 
 def only_model(models: Weighted, start: Model, cohort_weight: float) -> Model:

@@ -2,13 +2,16 @@
 
 import math
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain, groupby, islice
 from operator import attrgetter, mul
+from typing import cast
 
-from atoll.aggregation.mean import Combine, takes_median_of_losses
+from atoll.aggregation.mean import Combine, Sum, needs_only_mean, takes_median_of_losses
 from atoll.aggregation.screening import Screening
+from atoll.aggregation.sum_tree import SumTree
 from atoll.aggregation.usual_norms import ENOUGH, limits_of, require_usual
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.local.models import Model
@@ -16,24 +19,55 @@ from atoll.local.task import ClientUpdate
 from atoll.support.errors import AtollError, RunError, failure_of
 
 
+@dataclass(frozen=True, eq=False)
+class PartialSum:
+    """The results of a subtree of a cohort's `SumTree`, added up where its clients trained.
+
+    Attributes:
+        span: the places of the subtree.
+        clients: number of clients; fewer than `span` at the end of the cohort.
+        total: the sum of the models that count.
+        losses, weights: of the clients whose results count, in order.
+        refused: number of rejected results, by reason.
+    """
+
+    span: int
+    clients: int
+    total: Sum
+    losses: Sequence[float]
+    weights: Sequence[float]
+    refused: Mapping[str, int]
+
+
+def add_up(cohort: Cohort, updates: Iterator[ClientUpdate], screening: Screening | None, span: int) -> PartialSum:
+    """Add up the results of some of a cohort's clients, a subtree of so many places, as `combine_updates` would."""
+    results = _Results(cohort, screening)
+    with _naming(cohort):
+        total = results.add_up(updates)
+    return PartialSum(span, len(cohort.clients), total, results.losses, results.weights, results.refused)
+
+
 def combine_updates(
     cohorts: Sequence[Cohort],
     combine: Combine,
-    updates: Iterable[ClientUpdate],
+    updates: Iterable[ClientUpdate | PartialSum],
     screening: Screening | None = None,
 ) -> list[ClusterUpdate]:
     """Combine the updates of all cohorts' tasks, in order, holding one client's model at a time.
 
-    A rule may hold more. Results that the screening rejects are left out and counted; their clients keep their previous
-    state. Without any result the start model is kept. A screening that learns usual norms holds the models of an
-    event's clients if their clusters' starts are of a time when too few norms were known.
+    A rule that `needs_only_mean` is given their `Sum`, added up as a `SumTree`; then consecutive clients' results may
+    have been added up before, if there is no screening or it judges each alone. Other rules may hold more models.
+    Results that the screening rejects are left out and counted; their clients keep their previous state. Without any
+    result the start model is kept. A screening that learns usual norms holds the models of an event's clients if their
+    clusters' starts are of a time when too few norms were known.
 
     Raises:
         RunError: the combine rule fails; names event and cluster. Or most results of an event are unusual.
     """
-    coming = iter(updates)
-    if screening is None:
-        return [_combine(_Results(cohort), combine, coming) for cohort in cohorts]
+    if screening is None or screening.judges_alone:
+        every = iter(updates)
+        return [_combine(_Results(cohort, screening), combine, every) for cohort in cohorts]
+    coming = iter(cast("Iterable[ClientUpdate]", updates))
     done: list[ClusterUpdate] = []
     for event, of_event in groupby(cohorts, attrgetter("event")):
         results = [_Results(cohort, screening) for cohort in of_event]
@@ -65,24 +99,42 @@ def _name_of(client: int) -> str:
     return f"client {client}"
 
 
-def _combine(results: "_Results", combine: Combine, updates: Iterator[ClientUpdate]) -> ClusterUpdate:
+def _combine(results: "_Results", combine: Combine, updates: Iterator[ClientUpdate | PartialSum]) -> ClusterUpdate:
     cohort = results.cohort
-    try:
-        pairs = results.take(updates)
-        first = next(pairs, None)
-        if first is None:
-            return ClusterUpdate(cohort.start, math.nan, 0.0, results.refused)
-        model = combine(chain([first], pairs), cohort.start, cohort.event_weight)
-        deque(pairs, maxlen=0)  # a rule need not take all, but the following updates are the next cohort's
-    except AtollError:
-        raise
-    except Exception as error:  # raised by a user's combine rule
-        where = f"event {cohort.event}, cluster {cohort.cluster}"
-        raise RunError(f"{where}: combining the clients' models failed ({failure_of(error)})") from error
+    with _naming(cohort):
+        model = _combined(results, combine, updates)
+    if model is None:
+        return ClusterUpdate(cohort.start, math.nan, 0.0, results.refused)
     arrived = math.fsum(results.weights) / float(cohort.weights.sum()) if results.refused else 1.0
     average = weighted_median if takes_median_of_losses(combine) else weighted_mean
     loss = average(results.losses, results.weights)
     return ClusterUpdate(model, loss, arrived, results.refused, states=results.states, norms=tuple(results.norms))
+
+
+def _combined(results: "_Results", combine: Combine, updates: Iterator[ClientUpdate | PartialSum]) -> Model | None:
+    """Return the combined model; None if no result counts."""
+    cohort = results.cohort
+    if needs_only_mean(combine):
+        total = results.add_up(updates)
+        return combine(total, cohort.start, cohort.event_weight) if results.weights else None
+    pairs = results.take(cast("Iterator[ClientUpdate]", updates))
+    if (first := next(pairs, None)) is None:
+        return None
+    model = combine(chain([first], pairs), cohort.start, cohort.event_weight)
+    deque(pairs, maxlen=0)  # a rule need not take all, but the following updates are the next cohort's
+    return model
+
+
+@contextmanager
+def _naming(cohort: Cohort) -> Iterator[None]:
+    """Name event and cluster in errors."""
+    try:
+        yield
+    except AtollError:
+        raise
+    except Exception as error:  # raised by a user's combine rule
+        failed = f"combining the clients' models failed ({failure_of(error)})"
+        raise RunError(f"event {cohort.event}, cluster {cohort.cluster}: {failed}") from error
 
 
 class _Results:
@@ -124,18 +176,41 @@ class _Results:
 
     def take(self, updates: Iterator[ClientUpdate]) -> Iterator[tuple[float, Model]]:
         """Yield the weight and model of each valid result, holding one at a time."""
-        cohort = self.cohort
-        for client, weight in zip(cohort.clients.tolist(), cohort.weights.tolist(), strict=True):
+        for client, weight in self._clients():
             update = next(updates)
-            if reason := self._why_refused(update) or self._why_unusual(client, update):
-                self.refused[reason] += 1
-                continue
-            self.losses.append(update.loss)
-            self.weights.append(weight)
-            if update.state is not None:
-                self.states[client] = update.state
-            yield weight, update.model
+            if self._counts(client, weight, update):
+                yield weight, update.model
             del update
+
+    def add_up(self, updates: Iterator[ClientUpdate | PartialSum]) -> Sum:
+        """Return the sum of the valid results, holding one model at a time besides the sums of a `SumTree`."""
+        tree, clients = SumTree(), self._clients()
+        for client, weight in clients:
+            update = next(updates)
+            if isinstance(update, PartialSum):
+                tree.join(update.span, update.total)
+                self.losses += update.losses
+                self.weights += update.weights
+                self.refused.update(update.refused)
+                deque(islice(clients, update.clients - 1), maxlen=0)
+            else:
+                tree.add(weight, update.model if self._counts(client, weight, update) else None)
+            del update
+        return tree.total()
+
+    def _clients(self) -> Iterator[tuple[int, float]]:
+        return zip(self.cohort.clients.tolist(), self.cohort.weights.tolist(), strict=True)
+
+    def _counts(self, client: int, weight: float, update: ClientUpdate) -> bool:
+        """Note a result; return whether it is valid."""
+        if reason := self._why_refused(update) or self._why_unusual(client, update):
+            self.refused[reason] += 1
+            return False
+        self.losses.append(update.loss)
+        self.weights.append(weight)
+        if update.state is not None:
+            self.states[client] = update.state
+        return True
 
     def _why_refused(self, update: ClientUpdate) -> str | None:
         return self._screening.why_refused(update, self.cohort.start) if self._screening else None

@@ -1,20 +1,90 @@
 """The common part of executors with worker processes: what a worker trains at a time, and which bits that gives."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Self
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
-from atoll.aggregation.mean import Combine, is_weighted_mean
+from atoll.aggregation.mean import Combine, Sum, average_models, is_weighted_mean, needs_only_mean
 from atoll.aggregation.screening import Screening
-from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
-from atoll.engine.combining import combine_updates
+from atoll.aggregation.sum_tree import LEAF, subtree_at
+from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor, only_model
+from atoll.engine.combining import PartialSum, add_up, combine_updates
+from atoll.executors.packing import Packed, pack_all, unpack, unpack_all
+from atoll.executors.serial import Serial
+from atoll.local.models import Model
 from atoll.local.task import ClientUpdate
+from atoll.support.arrays import Ids
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingUnit:
+    """What a worker trains at a time.
+
+    Attributes:
+        cohort: a cohort, or some of its clients.
+        whole: whether it is a whole cohort, for `Distributed.by_cohort`.
+        span: places of the subtree of the cohort's `SumTree` whose sum is returned; 0: each client's model is.
+        screening: which results the sum leaves out; None: none.
+    """
+
+    cohort: Cohort
+    whole: bool = False
+    span: int = 0
+    screening: Screening | None = None
+
+    def __str__(self) -> str:
+        """Name the event, the cluster and the clients, for errors."""
+        numbers = self.cohort.clients.tolist()
+        listed = ", ".join(map(str, numbers if len(numbers) <= LEAF else [*numbers[:3], "...", numbers[-1]]))
+        clients = "" if self.whole else f", {'client' if len(numbers) == 1 else 'clients'} {listed}"
+        return f"event {self.cohort.event}, cluster {self.cohort.cluster}{clients}: training"
+
+    def without_models(self) -> "TrainingUnit":
+        """Return it without start model and client states, which are sent separately."""
+        return replace(self, cohort=replace(self.cohort, start={}, states={}))
+
+
+Trained = tuple[Model, float | PartialSum, dict[int, Packed]]  # a model with its loss, or a sum; client states
+
+
+def train_unit(
+    unit: TrainingUnit, start: Model, states: Mapping[int, Packed], serial: Serial, by_cohort: Executor | None
+) -> list[Trained]:
+    """Train a unit, in a worker: return what to send for its cohort, its subtree or each of its clients."""
+    cohort = replace(unit.cohort, start=start, states=unpack_all(states))
+    if unit.span:
+        part = add_up(cohort, serial.updates(cohort), unit.screening, unit.span)
+        return [(part.total.model, replace(part, total=Sum(part.total.weight)), {})]
+    if unit.whole and by_cohort is not None:
+        averages = by_cohort.train([cohort], average_models)
+    else:
+        averages = [serial.train([alone], only_model)[0] for alone in cut(cohort, 1)]
+    return [(average.model, average.loss, pack_all(average.states)) for average in averages]
+
+
+def update_of(outcome: float | PartialSum, model: Model, states: Mapping[int, Packed]) -> ClientUpdate | PartialSum:
+    """Return the update that a worker sent, in the run's process."""
+    if isinstance(outcome, PartialSum):
+        return replace(outcome, total=Sum(outcome.total.weight, model))
+    return ClientUpdate(model, outcome, next(map(unpack, states.values()), None))
+
+
+def why_single(combine: Combine, screening: Screening | None, keeps_state: bool, rule: str = "the combine rule") -> str:
+    """Return why each client's model must be sent to the run's process; empty if workers may send sums of them."""
+    if keeps_state:
+        return "clients keep state"
+    if screening is not None and not screening.judges_alone:
+        return "results are compared with each other"
+    return "" if needs_only_mean(combine) else f"{rule} needs more than their mean"
 
 
 class Distributed(ABC):
-    """Workers train single clients, or whole cohorts if there is a `by_cohort`."""
+    """Workers train single clients, subtrees of cohorts, or whole cohorts if there is a `by_cohort`."""
 
+    trainer: ClientTrainer
     by_cohort: Executor | None
+    finest: ClassVar[int]  # a unit need not be smaller than a worker's share of all work, divided by this
 
     def __enter__(self) -> Self:
         return self
@@ -39,10 +109,68 @@ class Distributed(ABC):
         """Return whether a worker trains a whole cohort, which it cannot if single results are needed."""
         return self.by_cohort is not None and screening is None and is_weighted_mean(combine)
 
+    def units(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None, workers: int, together: int = 1
+    ) -> Iterator[TrainingUnit]:
+        """Yield what workers train at a time, in order; of clients whose models are sent, at most `together`."""
+        if self.takes_whole(combine, screening):
+            yield from (TrainingUnit(cohort, whole=True) for cohort in cohorts)
+            return
+        if why_single(combine, screening, self.trainer.keeps_state):
+            yield from (TrainingUnit(part) for cohort in cohorts for part in cut(cohort, together))
+            return
+        sums = cut_into_sums(cohorts, self.trainer, workers, self.finest, together)
+        yield from (replace(unit, screening=screening) for unit in sums)
+
     def merge(
-        self, cohorts: Sequence[Cohort], combine: Combine, updates: Iterable[ClientUpdate], screening: Screening | None
+        self,
+        cohorts: Sequence[Cohort],
+        combine: Combine,
+        updates: Iterable[ClientUpdate | PartialSum],
+        screening: Screening | None,
     ) -> list[ClusterUpdate]:
         """Return each cluster's update from the workers' results: whole cohorts, or their clients in order."""
         if self.takes_whole(combine, screening):
-            return [ClusterUpdate(update.model, update.loss) for update in updates]
+            return [ClusterUpdate(update.model, update.loss) for update in updates if isinstance(update, ClientUpdate)]
         return combine_updates(cohorts, combine, updates, screening)
+
+
+def cut(cohort: Cohort, size: int) -> Iterator[Cohort]:
+    """Yield parts of a cohort, of at most `size` clients each."""
+    return (part_of(cohort, place, size) for place in range(0, len(cohort.clients), size))
+
+
+def part_of(cohort: Cohort, place: int, size: int) -> Cohort:
+    """Return the cohort's clients from a place on, at most `size` of them."""
+    part = slice(place, place + size)
+    clients = cohort.clients[part]
+    return replace(cohort, clients=clients, weights=cohort.weights[part], states=cohort.states_of(clients))
+
+
+def cut_into_sums(
+    cohorts: Sequence[Cohort], trainer: ClientTrainer, workers: int, finest: int, together: int = 1
+) -> Iterator[TrainingUnit]:
+    """Yield subtrees of the cohorts, and between them clients whose models are sent, at most `together`, in order.
+
+    Units shrink toward the end, so that workers of different speeds finish together: one has at most a quarter of a
+    worker's share of what is left, since a worker may have two, or half of it if it is a leaf.
+    """
+    cost = trainer.samples_a_step
+    every = left = sum(cost(cohort.clients) for cohort in cohorts)
+    for cohort in cohorts:
+        place = 0
+        while place < len(cohort.clients):
+            span = _span_at(place, cohort.clients, cost, left / workers / 4, every / workers / finest)
+            part = part_of(cohort, place, span or min(together, LEAF - place % LEAF))
+            yield TrainingUnit(part, span=span)
+            place += len(part.clients)
+            left -= cost(part.clients)
+
+
+def _span_at(place: int, clients: Ids, cost: Callable[[Ids], int], quarter: float, least: float) -> int:
+    """Return the places of the subtree that a worker sums next; 0 if it should train single clients."""
+
+    def fits(span: int) -> bool:
+        return cost(clients[place : place + span]) <= max(2 * quarter if span == LEAF else quarter, least)
+
+    return subtree_at(place, len(clients), fits)

@@ -1,6 +1,7 @@
 """The reference executor: one client after the other, in this process."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
@@ -37,8 +38,12 @@ class Serial:
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
     ) -> list[ClusterUpdate]:
         """Return each cluster's update, in the order of the cohorts; combine rules use one thread, as in `Cores`."""
-        updates = (self._train(task) for cohort in cohorts for task in cohort.tasks)
+        updates = chain.from_iterable(map(self.updates, cohorts))
         return combine_updates(cohorts, combine, updates, screening)
+
+    def updates(self, cohort: Cohort) -> Iterator[ClientUpdate]:
+        """Train a cohort's clients one by one, each when its update is requested."""
+        return map(self._train, cohort.tasks)
 
     def carries_through(self, combine: Combine) -> bool:
         """Return False: every intra-cluster round is requested separately."""

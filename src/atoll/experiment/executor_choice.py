@@ -12,8 +12,10 @@ from torch import nn
 from atoll.aggregation.mean import is_weighted_mean
 from atoll.engine.cohorts import ClientTrainer, Executor
 from atoll.engine.engine import Method
+from atoll.engine.stages import Need
 from atoll.executors.cores.cores_executor import Cores
 from atoll.executors.cost import Units, time_unit
+from atoll.executors.distributed import why_single
 from atoll.executors.ray.ray_executor import Ray
 from atoll.executors.serial import Serial
 from atoll.executors.stacked.fit import why_not_stacked
@@ -83,6 +85,8 @@ def choose_executor(
         choice = _choose_on_gpu(method, trainer)
     else:
         choice = _choose_on_cpu(wanted, method, trainer, start, sent_bytes)
+    if choice.name in ("cores", "ray") and (reason := _why_single(method, trainer)):
+        choice = replace(choice, why=f"{choice.why}; each client's model comes to this process, since {reason}")
     if wanted.cuda_graphs and choice.name != "stacked":
         raise InputError(f"run.cuda_graphs = true: needs run.executor = 'stacked' on a GPU; this run has {choice}")
     if wanted.precision == "bfloat16" and device == "cpu" and lacks_bfloat16():
@@ -94,6 +98,13 @@ def choose_executor(
     if wanted.executor == "auto" and wanted.precision == "float32" and device == "cpu" and _may_gain(trainer):
         return replace(choice, why=f"{choice.why}; run.precision = 'bfloat16' may be faster, with other results")
     return choice
+
+
+def _why_single(method: Method, trainer: ClientTrainer) -> str:
+    """Return why workers cannot send sums of models; empty if they can."""
+    stages = (stage.told for stage in reversed(method.stages) if stage.combine)
+    rule = next(stages, method.told(Need.MEAN))
+    return why_single(method.combined_by, method.screening, trainer.keeps_state, rule)
 
 
 def _may_gain(trainer: ClientTrainer) -> bool:

@@ -2,26 +2,19 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from atoll.aggregation.mean import Combine, average_models, is_weighted_mean
+from atoll.aggregation.mean import Combine, needs_only_mean
 from atoll.aggregation.screening import Screening
-from atoll.engine.cohorts import (
-    ClientTrainer,
-    ClusterUpdate,
-    Cohort,
-    Executor,
-    Rows,
-    only_model,
-    split_clients,
-)
+from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor, Rows
+from atoll.engine.combining import PartialSum
 from atoll.executors.cores.cores_workers import Workers
 from atoll.executors.cores.shared import Layout, SharedModels
-from atoll.executors.distributed import Distributed
-from atoll.executors.packing import Packed, pack_all, unpack, unpack_all
+from atoll.executors.distributed import Distributed, TrainingUnit, train_unit, update_of
+from atoll.executors.packing import Packed, pack_all
 from atoll.executors.serial import Serial
 from atoll.local.batches import cut_rows, mean_by_client
 from atoll.local.models import Model
@@ -29,30 +22,29 @@ from atoll.local.task import ClientUpdate
 from atoll.support.arrays import Floats, Ids
 from atoll.support.process import one_thread
 
+_MOST_CLIENTS = 256  # of whom a pipe's buffer holds the numbers and weights, and the losses, on any platform
+
 
 @dataclass(frozen=True, eq=False)
 class _Training:
-    """A cohort to train, without its models.
+    """A unit to train, without its models.
 
     Attributes:
-        cohort: the cohort.
-        whole: whether it trains in one pass.
+        unit: the unit.
         start: the start model's slot.
         layout: its layout.
         result: the slot for the result.
         states: client states; not in slots, since their size is unknown before a client has trained.
     """
 
-    cohort: Cohort
-    whole: bool
+    unit: TrainingUnit
     start: int
     layout: Layout
     result: int
     states: dict[int, Packed]
 
     def __str__(self) -> str:
-        client = "" if self.whole else f", client {self.cohort.clients[0]}"
-        return f"event {self.cohort.event}, cluster {self.cohort.cluster}{client}: training"
+        return str(self.unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +61,14 @@ class _Measuring:
 class Cores(Distributed):
     """Trains clients in single-threaded processes that share the data and the models with this one.
 
-    Results are combined here in the order of the clients, so they are bit-identical to those of `Serial`, or of
-    `by_cohort`, for any number of workers. Tasks go one at a time to whichever worker is free, the last ones by
-    decreasing cost, so that the workers finish together, however unequal they or the clients are. Workers are forked
-    when there is work for them, preferably before this process has started threads that hold locks.
+    Results are combined here in the order of the clients, or summed in the workers by subtrees of the same `SumTree`,
+    so they are bit-identical to those of `Serial`, or of `by_cohort`, for any number of workers. Units go one at a time
+    to whichever worker is free, the last ones by decreasing cost, so that the workers finish together, however unequal
+    they or the clients are. Workers are forked when there is work for them, preferably before this process has started
+    threads that hold locks.
     """
+
+    finest = 24  # memory is fast, so it is more important that workers finish together
 
     def __init__(
         self, trainer: ClientTrainer, workers: int, model_bytes: int, by_cohort: Executor | None = None
@@ -85,7 +80,7 @@ class Cores(Distributed):
             workers: maximum number of processes.
             model_bytes: maximum bytes of a communicated model, including moments.
             by_cohort: trains a whole cohort in a worker, such as `Weighted`, if the combine rule is the mean of models;
-                None: workers train single clients.
+                None: workers train clients one by one.
 
         Raises:
             InputError: fewer than one worker, or a platform that cannot fork processes.
@@ -93,8 +88,7 @@ class Cores(Distributed):
         self.trainer = trainer
         self.by_cohort = by_cohort
         self._serial = Serial(trainer)
-        # Client states are in both requests and answers, and may be as large as a model.
-        self.workers = Workers(workers, self._answer, str, at_a_time=1 if trainer.keeps_state else 2)
+        self.workers = Workers(workers, self._answer, str)
         self._ahead = 2 * workers + 4  # so that one slow worker does not block the others
         self._models = SharedModels(2 * self._ahead, model_bytes)
 
@@ -110,10 +104,9 @@ class Cores(Distributed):
         Raises:
             RunError: as in `Serial`, or workers died repeatedly on the same client.
         """
-        whole = self.takes_whole(combine, screening)
-        units = cohorts if whole else [client for cohort in cohorts for client in split_clients(cohort)]
+        units = list(self.units(cohorts, combine, screening, self.workers.count))
         with self._working():
-            updates = self._train(units, whole, kept=whole or not is_weighted_mean(combine))
+            updates = self._train(units, kept=not needs_only_mean(combine))
             return self.merge(cohorts, combine, updates, screening)
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
@@ -124,21 +117,24 @@ class Cores(Distributed):
             columns = [self._measure(models[low : low + slots], rows) for low in range(0, len(models), slots)]
         return np.hstack(columns)
 
-    def _train(self, units: Sequence[Cohort], whole: bool, kept: bool) -> Iterator[ClientUpdate]:
-        """Yield the units' updates in order; with `kept`, each in its own memory.
+    def _train(self, units: Sequence[TrainingUnit], kept: bool) -> Iterator[ClientUpdate | PartialSum]:
+        """Yield the units' updates in order; with `kept`, and of more than one client, each in its own memory.
 
         Otherwise a model is valid only until the next one is requested, since its slot may then be overwritten. Early
         results come only from the last units, whose slots are not reused.
         """
-        order = self._order(units)
-        early: dict[int, ClientUpdate] = {}
+        # Client states, as large as models, and what is told of each client are in both requests and answers.
+        large = self.trainer.keeps_state or any(len(unit.cohort.clients) > _MOST_CLIENTS for unit in units)
+        self.workers.at_a_time = 1 if large else 2
+        order = self._order([unit.cohort for unit in units])
+        early: dict[int, ClientUpdate | PartialSum] = {}
         due = 0
-        requests = self._place((units[i] for i in order), whole)
-        for number, (layout, loss, states) in enumerate(self.workers.map(requests, len(units), self._ahead)):
-            shared = self._models.view(number % self._ahead, layout)
-            model = {name: tensor.clone() for name, tensor in shared.items()} if kept else shared
-            state = next(map(unpack, states.values()), None)
-            early[order[number]] = ClientUpdate(model, loss, state)
+        requests = self._place(units[i] for i in order)
+        for number, (layout, outcome, states) in enumerate(self.workers.map(requests, len(units), self._ahead)):
+            unit, model = units[order[number]], self._models.view(number % self._ahead, layout)
+            if kept or unit.whole or unit.span:
+                model = {name: tensor.clone() for name, tensor in model.items()}
+            early[order[number]] = update_of(outcome, model, states)
             while due in early:
                 yield early.pop(due)
                 due += 1
@@ -151,18 +147,18 @@ class Cores(Distributed):
         last = range(max(0, len(units) - self._ahead), len(units))
         return [*range(last.start), *sorted(last, key=lambda i: -_cost(units[i], self.trainer))]
 
-    def _place(self, units: Iterable[Cohort], whole: bool) -> Iterator[_Training]:
+    def _place(self, units: Iterable[TrainingUnit]) -> Iterator[_Training]:
         """Put the units' start models into slots; consecutive units with the same start share one.
 
         At most `_ahead` units are under way at a time, and so at most as many start models.
         """
         start, layout, slot = None, None, -1
         for number, unit in enumerate(units):
-            if layout is None or unit.start is not start:
-                start, slot = unit.start, (slot + 1) % self._ahead
+            if layout is None or unit.cohort.start is not start:
+                start, slot = unit.cohort.start, (slot + 1) % self._ahead
                 layout = self._models.write(self._ahead + slot, start)
             slots = self._ahead + slot, layout, number % self._ahead
-            yield _Training(replace(unit, start={}, states={}), whole, *slots, pack_all(unit.states))
+            yield _Training(unit.without_models(), *slots, pack_all(unit.cohort.states))
 
     def _measure(self, models: Sequence[Model], rows: Sequence[Rows]) -> Floats:
         """Return the mean losses of at most as many models as there are slots, [clients, models]."""
@@ -175,12 +171,8 @@ class Cores(Distributed):
         if isinstance(work, _Measuring):
             return self.trainer.sample_losses([self._models.view(*placed) for placed in work.models], work.rows)
         start = self._models.view(work.start, work.layout)
-        cohort = replace(work.cohort, start=start, states=unpack_all(work.states))
-        if work.whole and self.by_cohort is not None:
-            (average,) = self.by_cohort.train([cohort], average_models)
-        else:
-            (average,) = self._serial.train([cohort], only_model)
-        return self._models.write(work.result, average.model), average.loss, pack_all(average.states)
+        ((model, outcome, states),) = train_unit(work.unit, start, work.states, self._serial, self.by_cohort)
+        return self._models.write(work.result, model), outcome, states
 
     @contextmanager
     def _working(self) -> Iterator[None]:

@@ -88,7 +88,7 @@ class Workers:
         self._workers: list[_Worker] = []
         self._answer = answer
         self._name = name
-        self._at_a_time = at_a_time
+        self.at_a_time = at_a_time
 
     @property
     def processes(self) -> list[BaseProcess]:
@@ -157,7 +157,7 @@ class Workers:
             fewest = min((len(worker.under_way) for worker in self._workers), default=0)
             idle = len(self._workers) < self.count or fewest == 0
             left = count - pending.handed_out + len(pending.again)
-            if not idle and (fewest == self._at_a_time or left <= self.count):
+            if not idle and (fewest == self.at_a_time or left <= self.count):
                 return
             if not (taken := pending.take(end)):
                 return

@@ -1,8 +1,7 @@
 """Parallel training on a Ray cluster of one or many machines, bit-identical to training one by one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,8 @@ import numpy as np
 from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor
-from atoll.executors.distributed import Distributed
+from atoll.engine.combining import PartialSum
+from atoll.executors.distributed import Distributed, TrainingUnit, update_of
 from atoll.executors.packing import pack, pack_all, unpack
 from atoll.executors.ray.cluster import Cluster, connect
 from atoll.executors.ray.ray_worker import RemoteMeasuring, Training
@@ -34,10 +34,13 @@ _REQUESTS_A_WORKER = 8  # at least, if there are enough clients, so that the wor
 class Ray(Distributed):
     """Trains clients in single-threaded processes of a Ray cluster, which hold the clients' data and the model.
 
-    Results are combined here in the order of the clients, so they are bit-identical to those of `Serial`, or of
-    `by_cohort`, for any number of workers and machines with the same kind of processor. Each start model is sent once
+    Results are combined here in the order of the clients, or summed in the workers by subtrees of the same `SumTree`,
+    so they are bit-identical to those of `Serial`, or of `by_cohort`, for any number of workers and machines with the
+    same kind of processor. Each start model is sent once
     to each machine. If a worker or its machine dies, its clients are trained again elsewhere.
     """
+
+    finest = 6  # a network is slow
 
     def __init__(
         self,
@@ -85,9 +88,10 @@ class Ray(Distributed):
             RunError: as in `Serial`; or workers died repeatedly on the same clients, none are left, or the cluster is
                 gone.
         """
-        whole = self.takes_whole(combine, screening)
         with self._working() as workers:
-            return self.merge(cohorts, combine, self._train(workers, cohorts, whole), screening)
+            count = workers.cluster.workers
+            units = self.units(cohorts, combine, screening, count, self._together(cohorts, count))
+            return self.merge(cohorts, combine, self._train(workers, units), screening)
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
@@ -97,24 +101,25 @@ class Ray(Distributed):
             parts = [(RemoteMeasuring(part), sent) for part in cut_rows(rows)]
             return mean_by_client(np.concatenate(list(workers.map(parts, ahead=len(parts)))), rows)
 
-    def _train(self, workers: RayWorkers, cohorts: Sequence[Cohort], whole: bool) -> Iterator[ClientUpdate]:
-        """Yield the updates of clients or cohorts, in order."""
-        count = workers.cluster.workers
+    def _together(self, cohorts: Sequence[Cohort], workers: int) -> int:
+        """Return the most clients in one request, of those whose models are sent."""
         clients = sum(len(cohort.clients) for cohort in cohorts)
         most = _MOST_BYTES // max(count_bytes(cohorts[0].start), 1) if cohorts else 1
-        size = max(min(clients // (_REQUESTS_A_WORKER * count), _MOST_CLIENTS, most), 1)
-        units = cohorts if whole else [part for cohort in cohorts for part in cut(cohort, size)]
-        for answer in workers.map(self._send(workers.cluster, units, whole), ahead=4 * count + 2):
-            for model, loss, states in answer:
-                yield ClientUpdate(unpack(model), loss, next(map(unpack, states.values()), None))
+        return max(min(clients // (_REQUESTS_A_WORKER * workers), _MOST_CLIENTS, most), 1)
 
-    def _send(self, cluster: Cluster, units: Sequence[Cohort], whole: bool) -> Iterator[tuple[Training, Any]]:
+    def _train(self, workers: RayWorkers, units: Iterable[TrainingUnit]) -> Iterator[ClientUpdate | PartialSum]:
+        """Yield the units' updates, in order."""
+        for answer in workers.map(self._send(workers.cluster, units), ahead=4 * workers.cluster.workers + 2):
+            for model, outcome, states in answer:
+                yield update_of(outcome, unpack(model), states)
+
+    def _send(self, cluster: Cluster, units: Iterable[TrainingUnit]) -> Iterator[tuple[Training, Any]]:
         """Put the units' start models into the object store; consecutive units with the same start share one copy."""
         start, sent = None, None
         for unit in units:
-            if sent is None or unit.start is not start:
-                start, sent = unit.start, cluster.put([pack(unit.start)])
-            yield Training(replace(unit, start={}, states={}), whole, pack_all(unit.states)), sent
+            if sent is None or unit.cohort.start is not start:
+                start, sent = unit.cohort.start, cluster.put([pack(unit.cohort.start)])
+            yield Training(unit.without_models(), pack_all(unit.cohort.states)), sent
 
     def _connect(self) -> RayWorkers:
         if self._workers is None:
@@ -138,11 +143,3 @@ class Ray(Distributed):
             except BaseException:
                 workers.close()
                 raise
-
-
-def cut(cohort: Cohort, size: int) -> Iterator[Cohort]:
-    """Yield parts of a cohort, of at most `size` clients each."""
-    for low in range(0, len(cohort.clients), size):
-        part = slice(low, low + size)
-        clients = cohort.clients[part]
-        yield replace(cohort, clients=clients, weights=cohort.weights[part], states=cohort.states_of(clients))

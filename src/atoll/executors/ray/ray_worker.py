@@ -4,15 +4,15 @@ import importlib
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from atoll.aggregation.mean import average_models
-from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Rows, only_model, split_clients
+from atoll.engine.cohorts import ClientTrainer, Rows
 from atoll.executors.cores.cores_workers import Answer, try_to_answer
-from atoll.executors.packing import Packed, pack, pack_all, unpack, unpack_all
+from atoll.executors.distributed import TrainingUnit, train_unit
+from atoll.executors.packing import Packed, pack, unpack
 from atoll.executors.serial import Serial
 from atoll.executors.weighted import Weighted
 from atoll.local.models import Model
@@ -23,16 +23,13 @@ from atoll.support.process import keep_freed_memory
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """Clients of one cohort to train, without their models: in one pass, or one by one from their client states."""
+    """A unit to train from these client states, without its models."""
 
-    cohort: Cohort
-    whole: bool
+    unit: TrainingUnit
     states: dict[int, Packed] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        listed = ", ".join(map(str, self.cohort.clients))
-        clients = "" if self.whole else f", {'client' if len(self.cohort.clients) == 1 else 'clients'} {listed}"
-        return f"event {self.cohort.event}, cluster {self.cohort.cluster}{clients}: training"
+        return str(self.unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +66,7 @@ class Worker:
     def answer(self, request: Training | RemoteMeasuring, models: Sequence[Packed]) -> Answer:
         """Return the answer to a request about these models.
 
-        For training: the model, loss and client states of each client or cohort. For evaluation: the losses
-        [samples, models].
+        For training: the `Trained` of each client, subtree or cohort. For evaluation: the losses [samples, models].
         """
         return try_to_answer(lambda it: self._answer(it, [unpack(model) for model in models]), request, str)
 
@@ -87,14 +83,8 @@ class Worker:
     def _answer(self, request: Training | RemoteMeasuring, models: list[Model]) -> Any:
         if isinstance(request, RemoteMeasuring):
             return self._trainer.sample_losses(models, request.rows)
-        cohort = replace(request.cohort, start=models[0], states=unpack_all(request.states))
-        averages = self._train(cohort, request.whole)
-        return [(pack(average.model), average.loss, pack_all(average.states)) for average in averages]
-
-    def _train(self, cohort: Cohort, whole: bool) -> list[ClusterUpdate]:
-        if whole and self._weighted is not None:
-            return self._weighted.train([cohort], average_models)
-        return [self._serial.train([alone], only_model)[0] for alone in split_clients(cohort)]
+        trained = train_unit(request.unit, models[0], request.states, self._serial, self._weighted)
+        return [(pack(model), outcome, states) for model, outcome, states in trained]
 
 
 def require_same(versions: Mapping[str, str | None]) -> None:

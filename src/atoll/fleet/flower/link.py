@@ -94,7 +94,8 @@ def main() -> None:
         ledger.forget_all()
         compact(database)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with contextlib.suppress(ValueError, OSError):  # macOS names no number
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     connections = Connections(given.nodes)
     secret = (given.folder / "secret").read_text().strip()
     configuration = uvicorn.Config(
