@@ -70,6 +70,11 @@ data.dataset=
 data.dataset=imagenet
 data.dataset=5
 data.dataset=no.such.module:function
+data.dataset=packaged
+data.dataset=packaged data.table=chem98
+data.dataset=packaged data.table=chem97 data.part=halves
+data.dataset=packaged data.table=chem97 data.fewest_rows=0
+data.dataset=packaged data.table=chem97 data.largest_groups=0
 data.dataset=json:nothing
 data.dataset=:
 data.dataset=a:b:c

@@ -34,10 +34,16 @@ TEXTS = {
     "method.combine": "median",
     "privacy.trust": "server",
     "travel.codec": "int8",
+    "drift.kind": "partition",
 }
-NEEDED = {"privacy.trust": {"privacy": {"clip": 1.0, "noise": 1.0}}}  # settings that another value asks for
+NEEDED: dict[str, dict[str, Any]] = {  # settings that another value asks for
+    "privacy.trust": {"privacy": {"clip": 1.0, "noise": 1.0}},
+    "drift.kind": {"drift": {"rounds": [1]}},
+    "drift.rounds": {"drift": {"kind": "partition"}},
+}
 VALUES: dict[str, tuple[str, Any]] = {
     "secure.threshold": ("0.75", 0.75),
+    "drift.rounds": ("[2, 4]", [2, 4]),
     "fleet.samples_limit": ("1.5", 1.5),
     "network.grid": ("[2, 3]", [2, 3]),
     "data.augment": ("crop-flip", "crop-flip"),

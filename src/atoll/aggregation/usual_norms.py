@@ -64,9 +64,6 @@ def limits_of(
     Args:
         known: norms accepted before each cohort's start.
         own: of the event's updates, if few are known to one of the cohorts.
-
-    Raises:
-        RunError: updates that counted when few norms were known are now found to be far too long; names their clients.
     """
     for each in known:
         found = [*lengths(each), *own]
@@ -84,11 +81,7 @@ def limits_of(
 def require_usual(
     event: int, accepted: int, unusual: Mapping[int, float], limit: float, name_of: Callable[[int], object] = int
 ) -> None:
-    """Stop if most of an event's results, and not just one or two, are refused: then the limit or the model is wrong.
-
-    Raises:
-        RunError: names the clients.
-    """
+    """Stop if most of an event's results, and not just one or two, are refused: the limit or the model is wrong."""
     if len(unusual) < LEAST or len(unusual) <= accepted:
         return
     raise RunError(

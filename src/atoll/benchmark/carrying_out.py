@@ -51,11 +51,7 @@ class Campaign:
     _took: list[float] = field(default_factory=list)
 
     def carry_out(self) -> None:
-        """Carry out all trials and runs that no result file has.
-
-        Raises:
-            InputError: no method can start with a suite's budget, or a result file cannot be read.
-        """
+        """Carry out all trials and runs that no result file has."""
         left = len(self.suites) * len(self.contestants) * (self.trials + self.seeds)
         for suite in self.suites:
             suite.budgets  # noqa: B018 - so that a budget that is too small is refused before anything runs

@@ -41,11 +41,7 @@ class Contestant:
 
 
 def find_contestants(names: Sequence[str] = ()) -> list[Contestant]:
-    """Return the methods of these names, by default all; of a user's own, ``module:function``, the rate alone is tuned.
-
-    Raises:
-        InputError: if a name is unknown or given twice.
-    """
+    """Return the methods of these names, by default all; of a user's own (``module:function``) the rate alone."""
     known = _known()
     if len(set(names)) < len(names):
         raise InputError(f"--methods {','.join(names)}: names a method twice")

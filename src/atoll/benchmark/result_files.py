@@ -94,11 +94,7 @@ class ResultFile:
 
 
 def read_results(places: Sequence[Path], suite: str) -> dict[str, ResultFile]:
-    """Return what the folders know of each method on a suite.
-
-    Raises:
-        InputError: if a file cannot be read as a result file.
-    """
+    """Return what the folders know of each method on a suite."""
     found: dict[str, ResultFile] = {}
     for own in (_read(file) for place in places for file in sorted((place / suite).glob("*.json"))):
         held = found.setdefault(own.method, ResultFile(suite, own.method, own.title, own.left_out))

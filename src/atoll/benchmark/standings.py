@@ -47,11 +47,7 @@ class Placing:
 
 
 def stand(files: Iterable[ResultFile], budget: str) -> list[Placing]:
-    """Return the methods of a suite that have runs, the best mean score first.
-
-    Raises:
-        InputError: FedAvg, whose costs are the budgets, has no runs.
-    """
+    """Return the methods of a suite that have runs, the best mean score first."""
     able = [file for file in files if file.counted and not file.why_missing]
     reference = [each for file in able if file.method == REFERENCE for each in file.counted]
     if not reference:

@@ -29,11 +29,7 @@ def suite_names() -> list[str]:
 
 
 def require_suites(names: Sequence[str]) -> list[str]:
-    """Return the suites of these names, all by default.
-
-    Raises:
-        InputError: if one is unknown.
-    """
+    """Return the suites of these names, all by default."""
     for name in names:
         if name not in suite_names():
             raise InputError(f"suite {name!r}: {unknown(name, suite_names())}")
@@ -69,11 +65,7 @@ class Suite:
         return self._make(contestant, [*changes, f"seed={seed}"], f"{contestant.title}, seed {seed}", (self.scale,))
 
     def cut(self, made: Settings, is_trial: bool) -> Settings:
-        """Return settings that end when all budgets are used up, or for a trial that of client updates.
-
-        Raises:
-            InputError: the method cannot take this suite, or not start within the budget.
-        """
+        """Return settings that end when all budgets are used up, or for a trial that of client updates."""
         updates = float(made.run.client_updates or 1)
         if is_trial:
             return _lasting(made, {"updates": updates}, updates, rows=1)
@@ -81,22 +73,14 @@ class Suite:
 
     @staticmethod
     def check(settings: Settings) -> None:
-        """Make all that can be made before training.
-
-        Raises:
-            InputError: the method cannot take this suite.
-        """
+        """Make all that can be made before training."""
         experiment = Experiment(settings)
         experiment.check()
         check_probes(experiment)
 
     @cached_property
     def budgets(self) -> dict[str, float]:
-        """What a run may use: client updates, and the virtual seconds and bytes that FedAvg needs for as many.
-
-        Raises:
-            InputError: not even FedAvg can start with so few updates.
-        """
+        """What a run may use: client updates, and the virtual seconds and bytes that FedAvg needs for as many."""
         (reference,) = find_contestants([REFERENCE])
         made = self._make(reference, [], "budgets", (self.scale,))
         updates = made.run.client_updates or 1

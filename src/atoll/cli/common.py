@@ -110,11 +110,7 @@ def read_experiments(
 
 
 def check_runs(runs: "Sequence[Experiment]", schedules: bool = True) -> None:
-    """Check runs before anything is made or written; if `schedules` is False, everything but their schedules.
-
-    Raises:
-        InputError: if one of them cannot be carried out.
-    """
+    """Check runs before anything is made or written; if `schedules` is False, everything but their schedules."""
     from atoll.runs.probes import check_probes
     from atoll.runs.titles import title_of
     from atoll.trackers import require_trackers
@@ -128,11 +124,7 @@ def check_runs(runs: "Sequence[Experiment]", schedules: bool = True) -> None:
 
 
 def check_file(option: str, path: Path | None) -> None:
-    """Reject an option's path that names no file.
-
-    Raises:
-        InputError: if it is empty, or a folder.
-    """
+    """Reject an option's path that names no file."""
     if path is None:
         return
     if path.name in ("", ".."):
@@ -142,22 +134,14 @@ def check_file(option: str, path: Path | None) -> None:
 
 
 def refuse_below_file(folder: Path) -> None:
-    """Reject a folder that cannot exist, since it is a file or lies below one.
-
-    Raises:
-        InputError: if so.
-    """
+    """Reject a folder that cannot exist, since it is a file or lies below one."""
     for place in (folder, *folder.parents):
         if place.exists() and not place.is_dir():
             raise InputError(f"{folder} is a file, or lies below one ({place}); give the path of a folder")
 
 
 def claim_file(option: str, path: Path | None) -> None:
-    """Make the folder for an option's file, before the work whose result it will hold.
-
-    Raises:
-        InputError: if the path names no file, or no file can be there.
-    """
+    """Make the folder for an option's file, before the work whose result it will hold."""
     check_file(option, path)
     if path is None:
         return
@@ -187,22 +171,14 @@ def option_words(*options: tuple[str, Any]) -> list[str]:
 
 
 def refuse_both(resume: bool, overwrite: bool) -> None:
-    """Reject `--resume` together with `--overwrite`.
-
-    Raises:
-        InputError: if both are given.
-    """
+    """Reject `--resume` together with `--overwrite`."""
     if resume and overwrite:
         raise InputError("--resume and --overwrite: give one of them, not both")
 
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """If the disk is full, say how to resume the run once there is space.
-
-    Raises:
-        RunError: if so.
-    """
+    """If the disk is full, say how to resume the run once there is space."""
     try:
         yield
     except (AtollError, OSError) as error:

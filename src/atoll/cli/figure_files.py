@@ -14,11 +14,7 @@ _NOT_WRITTEN = {".bmp", ".eps", ".gif", ".htm", ".html", ".jpeg", ".jpg", ".ps",
 
 
 def claim_plot(path: Path | None) -> None:
-    """Make the folder of `--plot`, as `claim_file` does.
-
-    Raises:
-        InputError: as there, or if the ending is that of another image format.
-    """
+    """Make the folder of `--plot`, as `claim_file` does."""
     if path is not None and path.suffix.lower() in _NOT_WRITTEN:
         raise InputError(f"--plot {path}: must end in .pdf, .svg or .png, or have no ending, for a PNG and an SVG")
     claim_file("--plot", path)

@@ -25,9 +25,6 @@ def serving_metrics(address: str | None, fleet: "FleetConfiguration", folder: Pa
     """Serve the metrics of a fleet and of the run in a folder while this context lasts; None: do not.
 
     An address is ``[HOST:]PORT``; without a host only this machine can read them.
-
-    Raises:
-        InputError: it is none, it is in use, or the package is not installed.
     """
     if address is None:
         yield

@@ -19,11 +19,7 @@ _ONE_EACH = 20  # the most nodes that a new fleet's table lists
 
 
 def roles_of(fleet: "FleetConfiguration") -> list[dict[str, Any]]:
-    """Return the fleet's authority and its server: name, files, and the day when their certificates expire.
-
-    Raises:
-        InputError: if one has expired.
-    """
+    """Return the fleet's authority and its server: name, files, and the day when their certificates expire."""
     from atoll.fleet.folder.certificates import validity
 
     server = f"{fleet.host}:{fleet.port}"
@@ -76,11 +72,7 @@ def status_table(fleet: "FleetConfiguration", rows: Sequence[dict[str, Any]]) ->
 
 
 def status_rows(fleet: "FleetConfiguration", folder: Path | None = None) -> list[dict[str, Any]]:
-    """Return a row for each node: who it is, whether it is present, and how it does in the run in this folder.
-
-    Raises:
-        InputError: the server is not running, a certificate has expired, or a file of the run is damaged.
-    """
+    """Return a row for each node: who it is, whether it is present, and how it does in the run in this folder."""
     from atoll.fleet.flower.calls import status_of_nodes
 
     rows = status_of_nodes(fleet)
@@ -106,11 +98,7 @@ def add_run(rows: Sequence[dict[str, Any]], folder: Path) -> None:
 
 
 def last_row(folder: Path) -> dict[str, Any]:
-    """Return a run's last row of metrics; empty before the first.
-
-    Raises:
-        InputError: the file is damaged.
-    """
+    """Return a run's last row of metrics; empty before the first."""
     path = folder / "metrics.jsonl"
     try:
         lines = whole_lines(path, folder) if path.exists() else []

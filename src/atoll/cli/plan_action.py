@@ -149,11 +149,7 @@ def _race(asked: PlanOptions, race: Race, entrants: list[Entrant], field: Field)
 
 
 def _finish(asked: PlanOptions, ranked: Sequence[Entrant], field: Field) -> None:
-    """Write and print the result.
-
-    Raises:
-        RunError: if no plan reaches the target.
-    """
+    """Write and print the result."""
     budget, first = asked.budget, ranked[0]
     reason, rows = table.why(ranked, budget), table.as_dicts(ranked, budget)
     found: dict[str, Any] = {"plans": rows, "dropped": [vars(each) for each in field.dropped], "why": reason}

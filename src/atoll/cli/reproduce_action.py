@@ -114,11 +114,7 @@ def usual_scale(folder: Path | None, evidence: Path | None, run: bool) -> str:
 
 
 def reproduce_papers(asked: ReproduceOptions) -> int:
-    """Run a paper's figures and tables, or one recipe, and write the page; return how many runs failed.
-
-    Raises:
-        InputError: if an option is invalid, or the folder holds something else.
-    """
+    """Run a paper's figures and tables, or one recipe, and write the page; return how many runs failed."""
     papers, recipes = _choose(asked.what)
     _check(asked)
     shares = _share_out(asked, recipes)
@@ -192,11 +188,7 @@ def _check(asked: ReproduceOptions) -> None:
 
 
 def _choose(what: str) -> tuple[list[Paper], list[str]]:
-    """Return the papers whose claims to judge, and the recipes to run.
-
-    Raises:
-        InputError: if there is neither such a paper nor such a recipe.
-    """
+    """Return the papers whose claims to judge, and the recipes to run."""
     if what == "all":
         papers = [read_paper(name) for name in PAPERS]
         own = [recipe for paper in papers for recipe in paper.recipes]
@@ -212,9 +204,6 @@ def _claim_folder(asked: ReproduceOptions, has_kept: bool) -> int:
     """Record the scale and seeds of a folder's runs, since runs at different scales must not be compared.
 
     Returns the number of seeds: the one asked for, by default that of the folder.
-
-    Raises:
-        InputError: if the folder's runs are at another scale or have more seeds, or it holds something else.
     """
     place, note = asked.place, asked.place / _NOTE
     before = _read_note(note) if note.is_file() else {}
@@ -259,11 +248,7 @@ def _run(
     quiet: bool,
     verbose: bool,
 ) -> int:
-    """Carry out the tasks; add what went wrong to `problems`, by recipe, and return how many failed.
-
-    Raises:
-        RunError: if the data of all tasks are missing.
-    """
+    """Carry out the tasks; add what went wrong to `problems`, by recipe, and return how many failed."""
     missing = running.find_missing(tasks)
     if all(task.settings[0].data.dataset in missing for task in tasks):  # then no claim can be judged
         raise RunError("; ".join(missing.values()))

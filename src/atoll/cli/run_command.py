@@ -83,11 +83,7 @@ def run(
 
 
 def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experiment]":
-    """Return the runs, or the one run that replays a schedule, after checking that they can be carried out here.
-
-    Raises:
-        InputError: if one of them cannot, or several are to replay one schedule.
-    """
+    """Return the runs, or the one run that replays a schedule, after checking that they can be carried out here."""
     from atoll.experiment.executor_choice import require_no_fleet
 
     if schedule is not None:

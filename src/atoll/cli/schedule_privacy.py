@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def show_spending(runs: "Sequence[Experiment]", as_json: bool, plot: Path | None, inches: float | None) -> None:
-    """Print what each run's schedule spends, and plot the first run's epsilon over rounds.
-
-    Raises:
-        InputError: if a run has no privacy.
-    """
+    """Print what each run's schedule spends, and plot the first run's epsilon over rounds."""
     shown = [spending_of(each, _private(each)) for each in runs]
     if as_json:
         print_json(shown)

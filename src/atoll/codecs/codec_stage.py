@@ -26,11 +26,7 @@ class Coder:
     seed: int
 
     def send(self, task: ClientTask, update: ClientUpdate) -> ClientUpdate:
-        """Return the encoded update, and e as the state.
-
-        Raises:
-            InputError: the codec fails.
-        """
+        """Return the encoded update, and e as the state."""
         wanted = _add_error(subtract(update.model, task.start), task.state or {})
         payload = self.coding.encode(wanted, generator(self.seed, "codec", *task.key))
         lost = self._lost(wanted, payload) if self.feedback else None

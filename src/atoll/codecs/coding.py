@@ -31,11 +31,7 @@ class Coding:
     codec: Codec
 
     def encode(self, update: Model, rng: np.random.Generator) -> bytes:
-        """Return an update's bytes, whose number depends only on its form.
-
-        Raises:
-            InputError: the codec fails, does not return bytes, or returns another number of bytes than for zeros.
-        """
+        """Return an update's bytes, whose number depends only on its form."""
         payload, wanted = self._encode(update, rng), self.bytes_of(form_of(update))
         if len(payload) != wanted:
             raise InputError(
@@ -62,11 +58,7 @@ class Coding:
         return {name: update[name] for name in form}
 
     def bytes_of(self, form: Form) -> int:
-        """Return the number of bytes of any update of a form.
-
-        Raises:
-            InputError: the codec fails, or does not return bytes.
-        """
+        """Return the number of bytes of any update of a form."""
         return _bytes_of(self, tuple(form.items()))
 
     def sent_form(self, form: Form) -> Form:

@@ -18,9 +18,6 @@ def as_array(name: str, value: Any) -> Array:
     """Return numbers as an array of a type that PyTorch has; arrays that have one already are not copied.
 
     Takes NumPy arrays, lists, tensors, and Series and frames of pandas and similar libraries.
-
-    Raises:
-        InputError: if it does not hold numbers, rows differ in length, or a number is not finite.
     """
     array = value if isinstance(value, np.ndarray) else _read(name, value)
     array = _from_objects(array) if array.dtype == object else array
@@ -34,11 +31,7 @@ def as_array(name: str, value: Any) -> Array:
 
 
 def as_whole(name: str, value: Any) -> Ids:
-    """Return a flat array of whole numbers, of any type, as int64.
-
-    Raises:
-        InputError: if it is not flat, or a number is not whole.
-    """
+    """Return a flat array of whole numbers, of any type, as int64."""
     array = as_array(name, value)
     array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array  # a frame of one column
     if array.ndim != 1:

@@ -22,10 +22,6 @@ def read_clients(path: str | Path, clients: int) -> dict[str, npt.NDArray[Any]]:
 
     Columns, all optional: ``utc_offset`` (hours), ``longitude`` (degrees), ``slots`` (numbers counted from 0, separated
     by spaces or semicolons; may be empty) and ``client`` (a number), which gives the order.
-
-    Raises:
-        InputError: if the file cannot be read, a column is unknown, the number of rows is wrong, or a value is not a
-            number.
     """
     setting = f"data.clients_file = {str(path)!r}"
     with refusing(f"{setting}: cannot be read", UnicodeDecodeError, csv.Error):

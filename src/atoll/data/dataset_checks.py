@@ -17,11 +17,7 @@ _MOST_TURNS = 4
 
 
 def checked_parts(data: Any) -> Mapping[str, Any]:
-    """Return a data set's fields as it keeps them: NumPy arrays, int64 labels, Python numbers.
-
-    Raises:
-        InputError: if a field does not fit; names it.
-    """
+    """Return a data set's fields as it keeps them: NumPy arrays, int64 labels, Python numbers."""
     require("name", data.name, str)
     parts = {"classes": require("classes", data.classes, Count), "scale": _scale(data.scale), "turns": _turns(data)}
     _require_loss(data.loss, parts["classes"])

@@ -64,11 +64,7 @@ def load(name: str, root: str | Path | None = None, fetch: bool = True) -> Datas
 
 
 def find(name: str, root: str | Path | None = None) -> Path | None:
-    """Return the folder that holds all files of a data set, or None; always None for those that need no files.
-
-    Raises:
-        InputError: if the name is unknown, or the root is not a folder.
-    """
+    """Return the folder that holds all files of a data set, or None; always None for those that need no files."""
     _check_name(name)
     if name in BUILT_IN:
         return None
@@ -97,9 +93,6 @@ def make_regression(
         width: length of an input.
         noise: standard deviation of the targets' noise.
         distance: between any two planted vectors.
-
-    Raises:
-        InputError: if there are more groups than `width` (distances could not be equal) or than clients.
     """
     if not 1 <= groups <= min(width, clients):
         raise InputError(f"data.groups = {groups}: must be from 1 to width = {width} and to data.clients = {clients}")

@@ -184,11 +184,7 @@ def partition_as_bytes(population: Population, tests: Population) -> bytes:
 
 
 def rows_of_clients(parts: Any, told: str = "data.partition") -> list[Ids]:
-    """Return one flat index array per client.
-
-    Raises:
-        InputError: if the parts have another form; begins with what is `told`.
-    """
+    """Return one flat index array per client."""
     if not isinstance(parts, Iterable) or (isinstance(parts, np.ndarray) and parts.ndim != 2):
         raise InputError(f"{told}: {_FORM}, not {kind_of(parts)}")
     found = []

@@ -32,9 +32,6 @@ def standardise(data: Dataset, how: Standardise, mean: Moments = None, deviation
         mean: for "given": one number, or one per channel.
         deviation: the same.
 
-    Raises:
-        InputError: if numbers are missing, too many or unused, or a channel has no deviation.
-
     >>> from atoll.data.datasets import load
     >>> str(standardise(load("digits"), "pool").standard)
     'less 0.3058, over 0.3762'

@@ -128,11 +128,7 @@ def chain_of(method: Method, module: nn.Module, population: Population, seed: in
 
 
 def require_halves(chain: Chain, task: ClientTask) -> None:
-    """Run every stage once, and reject one whose halves disagree on the form of the message.
-
-    Raises:
-        InputError: names the stage.
-    """
+    """Run every stage once, and reject one whose halves disagree on the form of the message."""
     for count, stage in enumerate(chain.stages, 1):
         if stage.fixed is not None or not (stage.send or stage.receive or stage.form):
             continue  # nodes of a fleet mask, not the chain

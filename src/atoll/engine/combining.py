@@ -60,9 +60,6 @@ def combine_updates(
     Results that the screening rejects are left out and counted; their clients keep their previous state. Without any
     result the start model is kept. A screening that learns usual norms holds the models of an event's clients if their
     clusters' starts are of a time when too few norms were known.
-
-    Raises:
-        RunError: the combine rule fails; names event and cluster. Or most results of an event are unusual.
     """
     if screening is None or screening.judges_alone:
         every = iter(updates)

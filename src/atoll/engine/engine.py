@@ -359,11 +359,7 @@ def merge(method: Method, state: State, trained: EventResult) -> Step:
 
 
 def _regroup(method: Method, event: Event, state: State) -> State:
-    """Return the state with the clusters found after an event.
-
-    Raises:
-        RunError: the rule fails, or returns invalid clusters; names the event.
-    """
+    """Return the state with the clusters found after an event."""
     if method.regroup is None or state.labels is None:
         raise RunError(f"event {event.index}: regroups, but the method has no Method.regroup")
     try:
@@ -390,12 +386,7 @@ def _require_learnable(method: Method) -> None:
 
 
 def _keep_states(method: Method, clients: Mapping[int, Model], trained: EventResult) -> Mapping[int, Model]:
-    """Return the client states after an event.
-
-    Raises:
-        RunError: only one of the executor's and the method's trainers keeps state, so events that share a client may
-            not have been kept apart.
-    """
+    """Return the client states after an event."""
     if not trained.states and not (method.keeps_state and trained.weights):
         return clients
     if bool(trained.states) != method.keeps_state:

@@ -53,11 +53,7 @@ class Flights:
         Thread(target=self._train, args=(method, work, event, state, delay), daemon=True).start()
 
     def next(self) -> Landed:
-        """Return the next work to be completed.
-
-        Raises:
-            AtollError: it failed.
-        """
+        """Return the next work to be completed."""
         landed = self._landed.get()
         if isinstance(landed, BaseException):
             raise landed

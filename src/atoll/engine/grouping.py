@@ -32,9 +32,6 @@ def read_grouping(made: Any, clients: int, starts: Sequence[Model], where: str) 
         clients: number of clients.
         starts: the model of each cluster.
         where: the beginning of error messages.
-
-    Raises:
-        RunError: the result is invalid.
     """
     found = made if isinstance(made, Grouping) else Grouping(made)
     if fault := why_no_labels(found.labels, clients, len(starts)):

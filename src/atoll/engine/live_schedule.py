@@ -57,9 +57,6 @@ def follow(live: LiveRun, executor: Executor, state: State, past: Sequence[Event
             follow arrival.
         state: the state to continue from.
         past: the events so far, as they took place.
-
-    Raises:
-        RunError: no client has answered for `wait_seconds`; or training fails.
     """
     if live.method.arrivals is None:
         yield from _follow_plan(live, executor, state)
@@ -186,22 +183,14 @@ def _is_fruitless(trained: EventResult) -> bool:
 
 
 def _wait(live: LiveRun, last: float) -> None:
-    """Wait until some client could answer.
-
-    Raises:
-        RunError: no client has answered for too long.
-    """
+    """Wait until some client could answer."""
     while not live.is_anyone_there():
         _require_patience(live, last)
         time.sleep(live.pause_seconds)
 
 
 def _require_patience(live: LiveRun, last: float) -> None:
-    """Give up if no client has answered for too long.
-
-    Raises:
-        RunError: says for how long.
-    """
+    """Give up if no client has answered for too long."""
     if (waited := live.clock() - last) >= live.wait_seconds:
         raise RunError(
             f"no client has answered for {waited:.0f} s, longer than fleet.wait_seconds = {live.wait_seconds:g}; "

@@ -22,11 +22,7 @@ class ServerRule(Protocol):
 def apply_rule(
     rule: ServerRule, event: int, before: Model, merged: Model, state: Model | None
 ) -> tuple[Model, Model | None]:
-    """Return the server's new model, and the rule's state.
-
-    Raises:
-        RunError: the rule fails, or returns a model or a state of another form; names the event.
-    """
+    """Return the server's new model, and the rule's state."""
     try:
         made = rule(before, merged, state)
     except AtollError:

@@ -111,9 +111,6 @@ def require_chain(stages: Sequence[Stage], lacking: Callable[[Need], str]) -> No
     Args:
         stages: in their order.
         lacking: returns the setting because of which the method lacks something; empty if it does not.
-
-    Raises:
-        InputError: names the stage and the setting or stage that it is incompatible with, and says why.
     """
     names: dict[str, Stage] = {}
     before: dict[Need, str] = {}
@@ -133,11 +130,7 @@ def fixed_of(stages: Iterable[Stage]) -> "FixedPoint | None":
 
 
 def sent_form(stages: Iterable[Stage], form: Form) -> Form:
-    """Return the form of what leaves a client, given the form of its update.
-
-    Raises:
-        InputError: a stage's `form` fails, or returns no form.
-    """
+    """Return the form of what leaves a client, given the form of its update."""
     from torch import Size, dtype  # here, so that reading settings stays fast
 
     for stage in stages:
@@ -160,9 +153,6 @@ def receive(stages: Sequence[Stage], sent: Model, start: Model, form: Form) -> M
         sent: the message; its form is `sent_form(stages, form)`.
         start: the model that the client started from.
         form: form of the update before the first stage.
-
-    Raises:
-        ValueError: no client half could have produced the message.
     """
     forms = [form]
     for stage in stages:

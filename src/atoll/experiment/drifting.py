@@ -26,11 +26,7 @@ _OWNED = ("natural", "file")
 
 
 def drifts(settings: Settings) -> bool:
-    """Return whether clients' data change during the run.
-
-    Raises:
-        InputError: the settings of ``[drift]`` contradict each other, the run, or what assumes fixed data.
-    """
+    """Return whether clients' data change during the run."""
     wanted = settings.drift
     if wanted.kind == "none":
         for key, value in dict(wanted).items():
@@ -70,9 +66,6 @@ def drifting_clients(settings: Settings) -> tuple[Population, Population]:
 
     A test client always has the concept of its client; the test samples of each concept are dealt out once. A client
     holds equally many samples in all phases: the fewest that it was dealt.
-
-    Raises:
-        InputError: the settings do not fit the data, or leave a client without samples.
     """
     data = turned(settings, load_dataset(settings))
     concepts = _concepts(settings, data)

@@ -100,11 +100,7 @@ class Attacker:
         return ClientUpdate(self.attack(task.start, update.model, rng, self.strength), loss)
 
     def trains(self, trainer: ClientTrainer) -> Train:
-        """Return the training function, with flipped labels for attackers.
-
-        Raises:
-            InputError: there are no classes, or the trainer has no data whose labels could be flipped.
-        """
+        """Return the training function, with flipped labels for attackers."""
         theirs = _with_flipped_labels(trainer)
         return lambda task: (theirs if task.client in self.attackers else trainer).train(task)
 

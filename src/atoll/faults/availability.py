@@ -34,11 +34,7 @@ class Availability:
     pace: Pace | None = None
 
     def at(self, clients: Ids, seconds: Floats) -> Mask:
-        """Return which clients are up at these times; before its first row a client is in the opposite state.
-
-        Raises:
-            InputError: a time after the end.
-        """
+        """Return which clients are up at these times; before its first row a client is in the opposite state."""
         if seconds.size and (last := float(seconds.max())) > self.end:
             raise InputError(
                 f"faults.availability_file = {self.path!r}: ends at {self.end:g} s, but an event begins at {last:g} s; "
@@ -56,10 +52,6 @@ def read_availability(path: str, names: Sequence[str]) -> Availability:
 
     ``up`` (up or down) says whether the client is available from then on; ``compute`` and ``rate`` multiply its normal
     computation and transfer speeds. Empty cells change nothing. Rows may be in any order.
-
-    Raises:
-        InputError: names the row: an unknown client, a time that is no number of at least 0, another state, a speed
-            that is not positive, or nothing that changes; or the client that has none.
     """
     records = read_records(Path(path))
     require_fields(records, ("client", "seconds", *COLUMNS))

@@ -59,9 +59,6 @@ def by_tiers(clock: Clock | None, seed: int, select_tiers: Positive = 5) -> Sele
         clock: each client's training and upload times.
         seed: seed for drawing tiers and cohorts.
         select_tiers: number of tiers, clients grouped by speed.
-
-    Raises:
-        InputError: more tiers than clients; or, on drawing, a tier smaller than a cohort.
     """
     if clock is None:
         raise InputError("method.select = 'tiers': needs a method with a clock, which says how fast each client is")
@@ -96,9 +93,6 @@ def power_of_choice(population: Population, seed: int, candidates: Positive = 20
         population: the clients.
         seed: seed for drawing candidates.
         candidates: number of candidates, d.
-
-    Raises:
-        InputError: more candidates than clients; or, on drawing, fewer than the cohort size.
     """
     if not 1 <= candidates <= len(population):
         raise InputError(
@@ -124,11 +118,7 @@ SELECTIONS: dict[str, Callable[..., Selection | None]] = {
 
 
 def reselect(method: Method, selection: Selection, population: Population, clock: Clock | None) -> Method:
-    """Return the method with newly selected cohorts of the same sizes, timed by the clock.
-
-    Raises:
-        InputError: the method does not train one model on one cohort of all clients per round, timed by this clock.
-    """
+    """Return the method with newly selected cohorts of the same sizes, timed by the clock."""
     events = method.schedule.events
     _require_cohorts(method, clock)
     redrawn, now = [], 0.0

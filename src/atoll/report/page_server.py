@@ -86,9 +86,6 @@ def make_server(watch: Watch, host: str, port: int) -> ThreadingHTTPServer:
     """Return a server that listens, and once run answers GET and HEAD of the page and its state.
 
     Port 0 takes any free one; it is in `server_port`.
-
-    Raises:
-        InputError: the port is taken or not allowed, or the host is not an address of this machine.
     """
 
     class _Server(ThreadingHTTPServer):

@@ -129,9 +129,6 @@ def read_paper(name: str) -> Paper:
 
     Where a file has a `second` reading, each claim on one of its `recipes` stands for another, too, which is
     exploratory, on the panel with that reading's name.
-
-    Raises:
-        InputError: if the file is malformed.
     """
     text = (resources.files("atoll.claims") / f"{name}.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)

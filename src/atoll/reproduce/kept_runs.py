@@ -66,11 +66,7 @@ def _pack(file: Path, folder: Path, commit: str | None, digested: str, texts: Ma
 
 
 def unpack(file: Path, folder: Path, settings: Settings) -> None:
-    """Put a kept run into a folder, which is then that of a finished run.
-
-    Raises:
-        InputError: the file is damaged, of no commit, or of other settings than these.
-    """
+    """Put a kept run into a folder, which is then that of a finished run."""
     content = _read(file, FILES)
     ran = validate(parse_toml(content["files"]["config.toml"].encode()))
     if not content["digest"] == digest_anywhere(ran) == digest_anywhere(settings):
@@ -79,11 +75,7 @@ def unpack(file: Path, folder: Path, settings: Settings) -> None:
 
 
 def unpack_plans(file: Path, folder: Path) -> None:
-    """Put kept clusterings into a folder; those of other settings are made again.
-
-    Raises:
-        InputError: the file is damaged, or of no commit.
-    """
+    """Put kept clusterings into a folder; those of other settings are made again."""
     _put(folder, _read(file, (PLANS,))["files"], (PLANS,))
 
 

@@ -14,11 +14,7 @@ from atoll.support.untrusted import read_json
 
 
 def read_plans(folder: Path) -> dict[str, Any]:
-    """Return the clusterings in a folder, with the settings that made them.
-
-    Raises:
-        InputError: if they cannot be read.
-    """
+    """Return the clusterings in a folder, with the settings that made them."""
     file = folder / PLANS
     try:
         held = read_json(file, folder) if file.exists() else {"settings": [], "plans": []}

@@ -137,11 +137,7 @@ def restore(tasks: Iterable[RecipeTask]) -> dict[Path, str]:
 
 
 def begin_tasks(tasks: Iterable[RecipeTask]) -> None:
-    """Check that the tasks' folders can be used, and record which runs they hold.
-
-    Raises:
-        InputError: if one holds something else.
-    """
+    """Check that the tasks' folders can be used, and record which runs they hold."""
     by_folder: dict[Path, list[RecipeTask]] = {}
     for task in tasks:
         if task.is_trained:

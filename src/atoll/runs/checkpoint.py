@@ -41,9 +41,6 @@ def save_checkpoint(folder: Path, state: State, origin: Fingerprint) -> None:
     A model that several clusters share is written once. The JSON file is written last and holds the tensors'
     checksum and its own, so a checkpoint is valid only if both files are complete. Of `SpilledStates` only those not
     in a file yet are written; the checksums of their files are in the JSON file too.
-
-    Raises:
-        RunError: it cannot be written; earlier checkpoints are kept.
     """
     models, layout = lay_out(state)
     tensors = {
@@ -72,9 +69,6 @@ def load_checkpoint(folder: Path, first: State, origin: Fingerprint) -> tuple[St
     """Return the latest intact checkpoint, and a sentence for each damaged one skipped; None if there is none.
 
     The models of `first`, the state before the first event, have the expected names, shapes and types.
-
-    Raises:
-        InputError: all checkpoints are damaged, or the latest intact one is of another run, model or format.
     """
     warnings: list[str] = []
     for path in sorted(folder.glob("event-*.json"), reverse=True):
@@ -164,11 +158,7 @@ def read_note(path: Path) -> Note:
 
 
 def _require_origin(path: Path, note: Note, origin: Fingerprint) -> None:
-    """Reject a checkpoint from which this run cannot resume.
-
-    Raises:
-        InputError: it is of another format, executor or run.
-    """
+    """Reject a checkpoint from which this run cannot resume."""
     if note["format"] != FORMAT:
         raise InputError(
             f"--resume: the checkpoint {path} has format {note['format']}, this version of Atoll reads {FORMAT}; "

@@ -47,11 +47,7 @@ class Checkpointer:
         self._is_due = False
 
     def take(self, state: State) -> bool:
-        """Take the state after an event, and save it if due; return whether a run can resume from it.
-
-        Raises:
-            RunError: the checkpoint cannot be written; the previous one is kept.
-        """
+        """Take the state after an event, and save it if due; return whether a run can resume from it."""
         done, limits = state.events_done, self._recorder.experiment.settings.run
         if limits.checkpoint_every:
             self._is_due |= self._recorder.is_due(done, limits.checkpoint_every)

@@ -98,11 +98,7 @@ def _by_model(starts: Iterable[tuple[int, Model, Ids]], kept: Mapping[int, Model
 
 
 def require_states_here(name: str, experiment: Experiment) -> None:
-    """Reject a probe of clients' states if these are on their nodes.
-
-    Raises:
-        InputError: the run is on a fleet, and clients keep states.
-    """
+    """Reject a probe of clients' states if these are on their nodes."""
     if experiment.method.keeps_state and experiment.settings.run.executor == "fleet":
         raise InputError(
             f"run.probes = {name!r}: is measured with what clients keep, which never leaves their nodes "

@@ -92,11 +92,7 @@ def export_model(
 
 
 def load_module(settings: Settings, model: Model) -> nn.Module:
-    """Return the module that the settings name with a model's parameters, in evaluation mode, on the CPU.
-
-    Raises:
-        RunError: the saved model does not match the settings.
-    """
+    """Return the module that the settings name with a model's parameters, in evaluation mode, on the CPU."""
     module = draw_module(settings, load_dataset(settings))
     own = module.state_dict()
     if unlike := [name for name, kept in model.items() if name not in own or own[name].shape != kept.shape]:
@@ -109,11 +105,7 @@ def load_module(settings: Settings, model: Model) -> nn.Module:
 
 
 def predict(settings: Settings, model: Model, inputs: Any, probabilities: bool = False) -> npt.NDArray[Any]:
-    """Return a model's predictions for inputs as the data set stores them; see `Result.predict`.
-
-    Raises:
-        InputError: inputs of another shape.
-    """
+    """Return a model's predictions for inputs as the data set stores them; see `Result.predict`."""
     data, module = load_dataset(settings), load_module(settings, model)
     array = np.asarray(inputs)
     if array.shape[1:] != data.shape or array.dtype.kind not in "biuf":

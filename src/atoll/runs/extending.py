@@ -22,11 +22,7 @@ from atoll.support.wording import show
 
 
 def extend(folder: RunFolder, recorder: Recorder) -> None:
-    """Make a folder's run one of the recorder's length: a finished run goes on, and so does one that was stopped.
-
-    Raises:
-        InputError: the run has done more, or the longer run would have begun differently; says what to do.
-    """
+    """Make a folder's run one of the recorder's length: a finished run goes on, and so does one that was stopped."""
     settings, before = recorder.experiment.settings, folder.settings_table()
     old, new = flatten(before), flatten(as_written(settings))
     changed = [key for key in LENGTH if old.get(key) != new.get(key)]

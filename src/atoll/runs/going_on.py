@@ -13,11 +13,7 @@ from atoll.support.untrusted import read_json
 
 
 def require_kind(folder: RunFolder, is_live: bool, replayed: str | None) -> None:
-    """Reject a run of another kind: on a fleet or not, with the method's schedule or another.
-
-    Raises:
-        InputError: the run is of another kind.
-    """
+    """Reject a run of another kind: on a fleet or not, with the method's schedule or another."""
     if is_live and not folder.happened.exists():
         raise InputError(f"--resume: {folder.path} was run in simulation, and cannot continue on a fleet")
     if not is_live and folder.happened.exists():
@@ -32,11 +28,7 @@ def require_kind(folder: RunFolder, is_live: bool, replayed: str | None) -> None
 
 
 def require_data(folder: RunFolder, settings: Settings) -> None:
-    """Reject data files other than those the run was started with.
-
-    Raises:
-        InputError: one has changed, is missing, or is new.
-    """
+    """Reject data files other than those the run was started with."""
     if (before := _environment(folder).get("data")) is None:  # written by an older version
         return
     now, files = digests_of(settings), files_of(settings)
@@ -50,11 +42,7 @@ def require_data(folder: RunFolder, settings: Settings) -> None:
 
 
 def mend_schedule(folder: RunFolder, schedule: Schedule) -> list[str]:
-    """Rewrite the schedule if its file is missing or damaged, and say so; resuming does not read it.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    """Rewrite the schedule if its file is missing or damaged, and say so; resuming does not read it."""
     with suppress(OSError):
         if digest_of_file(folder.schedule) == _environment(folder).get("schedule"):
             return []
@@ -63,11 +51,7 @@ def mend_schedule(folder: RunFolder, schedule: Schedule) -> list[str]:
 
 
 def _environment(folder: RunFolder) -> dict[str, Any]:
-    """Return the content of ``environment.json``.
-
-    Raises:
-        InputError: it is missing or damaged.
-    """
+    """Return the content of ``environment.json``."""
     path = folder.path / "environment.json"
     try:
         environment = read_json(path, folder.path)

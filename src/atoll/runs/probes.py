@@ -61,11 +61,7 @@ class Probes:
         self._watched = round_, self._accuracies(state, round_)
 
     def measure(self, state: State) -> Numbers:
-        """Return all probes' columns at a state.
-
-        Raises:
-            InputError: a probe fails, returns something other than numbers, or an existing column.
-        """
+        """Return all probes' columns at a state."""
         columns: Numbers = {}
         self.by_client = {}
         for name, function in self.functions.items():
@@ -80,11 +76,7 @@ class Probes:
         return columns
 
     def rehearse(self) -> Numbers:
-        """Measure the initial models if the settings name probes, so that a bad one fails before training.
-
-        Raises:
-            InputError: as for `measure`.
-        """
+        """Measure the initial models if the settings name probes, so that a bad one fails before training."""
         if not self.experiment.settings.run.probes:
             return {}
         return self.measure(init(self.experiment.method, *self.experiment.training.initial_models()))
@@ -199,11 +191,7 @@ class Probes:
 
 
 def check_probes(experiment: Experiment) -> Numbers:
-    """Return what custom probes measure of the initial models.
-
-    Raises:
-        InputError: one of them is unusable, or `run.stop_at` is.
-    """
+    """Return what custom probes measure of the initial models."""
     found = Probes(experiment).rehearse()
     stop_rules(experiment, [*found])
     return found

@@ -97,11 +97,7 @@ class Recorder:
         return bisect_right(self.rounds, self.rounds[events_done - 1], lo=events_done)
 
     def require_all(self, rows: Sequence[Row], events_done: int) -> None:
-        """Reject rows if one is missing, repeated or out of order.
-
-        Raises:
-            InputError: names the first event whose row is wrong.
-        """
+        """Reject rows if one is missing, repeated or out of order."""
         every = self.experiment.settings.run.evaluate_every
         wanted = [0, *(done for done in range(1, events_done + 1) if self.is_due(done, every))]
         for event, row in itertools.zip_longest(wanted, rows, fillvalue=None):
@@ -112,11 +108,7 @@ class Recorder:
                 )
 
     def measure(self, state: State, local_loss: float | None, wall_time: float) -> Row:
-        """Return the metrics row of a state.
-
-        Raises:
-            RunError: the loss, or another number of the row, is not finite; a probe fails; or all results are too long.
-        """
+        """Return the metrics row of a state."""
         done = state.events_done
         most, trained = self.experiment.settings.faults.max_update_norm, self.sums["client_updates"][done]
         if most is not None and 0 < trained <= state.refused.get("too_large", 0):

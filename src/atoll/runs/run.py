@@ -224,11 +224,7 @@ def _checksum(experiment: Experiment) -> str | None:
 
 
 def _last(folder: RunFolder, recorder: Recorder, warnings: Sequence[str], is_live: bool) -> RunProgress:
-    """Return the progress of a finished run.
-
-    Raises:
-        InputError: the folder is of another experiment, or damaged.
-    """
+    """Return the progress of a finished run."""
     require_kind(folder, is_live, _checksum(recorder.experiment))
     folder.take_over(recorder.experiment.settings)
     rows, summary = folder.rows(), folder.summary()
@@ -243,11 +239,7 @@ def _last(folder: RunFolder, recorder: Recorder, warnings: Sequence[str], is_liv
 def _restore(
     folder: RunFolder, recorder: Recorder, origin: Fingerprint, warnings: list[str], is_live: bool
 ) -> tuple[State | None, list[Row]]:
-    """Return the state and rows to resume from; None, and no rows, without a checkpoint.
-
-    Raises:
-        InputError: the folder is of another experiment, or damaged.
-    """
+    """Return the state and rows to resume from; None, and no rows, without a checkpoint."""
     experiment = recorder.experiment
     require_kind(folder, is_live, _checksum(experiment))
     folder.take_over(experiment.settings)

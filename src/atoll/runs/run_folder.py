@@ -38,11 +38,7 @@ TRACKED = "trackers"  # written and managed by `run.trackers`
 
 
 def entries_of(path: Path) -> set[str]:
-    """Return the names of a folder's entries; none if it does not exist.
-
-    Raises:
-        InputError: it cannot be read, or is a file or inside one.
-    """
+    """Return the names of a folder's entries; none if it does not exist."""
     try:
         return {entry.name for entry in path.iterdir()}
     except FileNotFoundError:
@@ -98,12 +94,7 @@ class RunFolder:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Lock the folder for one run, creating it first; remove it again if it stays empty.
-
-        Raises:
-            InputError: another process has locked it.
-            RunError: it cannot be created.
-        """
+        """Lock the folder for one run, creating it first; remove it again if it stays empty."""
         is_new = not self.path.exists()
         make_folder(self.path)
         try:
@@ -117,11 +108,7 @@ class RunFolder:
                     self.path.rmdir()
 
     def require_room(self, overwrite: bool = False) -> None:
-        """Reject a folder in which a run cannot start; write nothing.
-
-        Raises:
-            InputError: the folder holds a run and `overwrite` is off, or something other than a run.
-        """
+        """Reject a folder in which a run cannot start; write nothing."""
         if self.is_run and not overwrite:
             raise InputError(
                 f"--out {self.path}: already holds a run; add --resume to continue it, --overwrite to replace it, "
@@ -143,10 +130,6 @@ class RunFolder:
 
         A live run's schedule is as planned; its actual events are recorded later. `replayed` is the checksum of a
         schedule that replaces the method's; `account` is the privacy ledger's, if there is one.
-
-        Raises:
-            InputError: as `require_room` does.
-            RunError: it cannot be written.
         """
         self.require_room(overwrite)
         try:
@@ -187,20 +170,12 @@ class RunFolder:
                 place.with_name(f".{name}.part").unlink(missing_ok=True)
 
     def settings_table(self) -> dict[str, Any]:
-        """Return the settings of the folder's run.
-
-        Raises:
-            InputError: they cannot be read.
-        """
+        """Return the settings of the folder's run."""
         with refusing(f"--resume: {self.path / 'config.toml'} cannot be read", ValueError):
             return read_toml(self.path / "config.toml", self.path)
 
     def lengthen(self, settings: Settings, schedule: Schedule) -> None:
-        """Give the run another schedule, and make it unfinished; killed at any point, it can be lengthened again.
-
-        Raises:
-            RunError: it cannot be written.
-        """
+        """Give the run another schedule, and make it unfinished; killed at any point, it can be lengthened again."""
         (self.path / "summary.json").unlink(missing_ok=True)
         write_schedule(self.schedule, schedule)
         place = self.path / "environment.json"
@@ -209,39 +184,23 @@ class RunFolder:
         self._write_settings(settings)
 
     def take_over(self, settings: Settings) -> None:
-        """Reject settings other than the run's; record those that may differ.
-
-        Raises:
-            InputError: settings differ, or those of the folder cannot be read.
-        """
+        """Reject settings other than the run's; record those that may differ."""
         if self.require_same(settings) != as_written(settings):
             self._write_settings(settings)
 
     def require_same(self, settings: Settings) -> dict[str, Any]:
-        """Return the settings of the folder's run, after comparing them with these.
-
-        Raises:
-            InputError: settings differ, or those of the folder cannot be read.
-        """
+        """Return the settings of the folder's run, after comparing them with these."""
         before = self.settings_table()
         if changes := differences(before, settings):
             raise InputError(f"--resume: {self.path} was run with other settings: {changes}")
         return before
 
     def append(self, row: Row) -> None:
-        """Append one row of metrics; if the disk is full, the file keeps its complete rows.
-
-        Raises:
-            RunError: the row cannot be written.
-        """
+        """Append one row of metrics; if the disk is full, the file keeps its complete rows."""
         append_line(self.metrics, row)
 
     def write_clients(self, row: Row, values: Mapping[str, Floats]) -> None:
-        """Write the row's metrics of single clients, replacing earlier ones.
-
-        Raises:
-            RunError: it cannot be written.
-        """
+        """Write the row's metrics of single clients, replacing earlier ones."""
         if not values:
             return
         columns = {
@@ -251,11 +210,7 @@ class RunFolder:
         write_atomically(self.path / CLIENTS, to_json({"event": row["event"], "round": row["round"]} | columns))
 
     def rows(self) -> list[Row]:
-        """Return the complete rows of metrics so far; one cut short by a crash is left out.
-
-        Raises:
-            InputError: the file is missing or damaged.
-        """
+        """Return the complete rows of metrics so far; one cut short by a crash is left out."""
         try:
             return [_whole(parse_json(line)) for line in whole_lines(self.metrics, self.path)]
         except OSError as error:
@@ -274,11 +229,7 @@ class RunFolder:
         return kept
 
     def summary(self) -> dict[str, Any]:
-        """Return the content of a finished run's ``summary.json``.
-
-        Raises:
-            InputError: it is missing or damaged.
-        """
+        """Return the content of a finished run's ``summary.json``."""
         path = self.path / "summary.json"
         with refusing(f"{path} cannot be read", ValueError):
             summary: Any = read_json(path, self.path)

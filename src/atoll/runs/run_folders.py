@@ -10,11 +10,7 @@ from atoll.support.files import make_folder, to_json, write_atomically
 
 
 def name_folders(runs: Sequence[Experiment]) -> list[str]:
-    """Return the name of each run's folder, from its panel and label.
-
-    Raises:
-        InputError: two runs have the same name, or one is called report.
-    """
+    """Return the name of each run's folder, from its panel and label."""
     names = [" ".join(filter(None, (e.settings.panel, e.settings.label))) for e in runs]
     slugs = [slug(name) or f"run-{i}" for i, name in enumerate(names)]
     if "report" in slugs:
@@ -26,11 +22,7 @@ def name_folders(runs: Sequence[Experiment]) -> list[str]:
 
 
 def prepare_folders(names: Sequence[str], out: Path, resume: bool, overwrite: bool) -> list[Path]:
-    """Return the folder of each run, `out` itself for one run, after checking that all can be used.
-
-    Raises:
-        InputError: a run can neither start nor continue in a folder.
-    """
+    """Return the folder of each run, `out` itself for one run, after checking that all can be used."""
     if len(names) == 1:
         folders = [out]
     else:
@@ -48,11 +40,7 @@ def prepare_folders(names: Sequence[str], out: Path, resume: bool, overwrite: bo
 
 
 def begin_folders(out: Path, names: Sequence[str]) -> None:
-    """Record which runs a folder holds, and in which order; a single run needs no such list.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    """Record which runs a folder holds, and in which order; a single run needs no such list."""
     if len(names) == 1:
         return
     make_folder(out)

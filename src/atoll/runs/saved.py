@@ -41,9 +41,6 @@ class SavedRun:
         Args:
             cluster: counted from 0. With a server, a cluster's model is the last average of its clients; without one,
                 it is their next start model.
-
-        Raises:
-            InputError: no such cluster; or each cluster has a model, and there is no common one.
         """
         chosen = self._whole() if cluster is None else self._of_cluster(cluster)
         return {name: tensor for name, tensor in chosen.items() if "@" not in name}
@@ -72,11 +69,7 @@ class SavedRun:
 
 
 def read_saved(folder: Path | str) -> SavedRun:
-    """Read a run's settings and its latest intact checkpoint, onto the CPU.
-
-    Raises:
-        InputError: no run, unreadable settings, or no intact checkpoint.
-    """
+    """Read a run's settings and its latest intact checkpoint, onto the CPU."""
     folder = require_path("run", folder)
     config = folder / "config.toml"
     if not config.is_file():

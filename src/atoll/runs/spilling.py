@@ -52,11 +52,7 @@ class Shelf:
         self._files = {int(number): file for number, file in (files or {}).items()}
 
     def write(self, states: Iterable[tuple[int, _Kept]]) -> None:
-        """Write states to new files, whether or not they are in files already.
-
-        Raises:
-            RunError: a file cannot be written, or read.
-        """
+        """Write states to new files, whether or not they are in files already."""
         for batch in self._batches(states):
             content = save(
                 {
@@ -157,11 +153,7 @@ class SpilledStates(ClientStates):
         return sum(count_bytes(kept.model) for kept in self._near.values() if kept.model is not None)
 
     def __or__(self, newer: Mapping[int, Model]) -> "SpilledStates":
-        """Return these states updated with newer ones; all go to files if they exceed the memory limit.
-
-        Raises:
-            RunError: the files cannot be written.
-        """
+        """Return these states updated with newer ones; all go to files if they exceed the memory limit."""
         added = {client: _Kept(model) for client, model in newer.items()}
         near = {k: kept for k, kept in self._near.items() if kept.model is not None and k not in added}
         after = SpilledStates(self.shelf)
@@ -171,11 +163,7 @@ class SpilledStates(ClientStates):
         return after
 
     def settle(self) -> dict[str, Note]:
-        """Write states not in a file yet, rewrite those in mostly outdated files, and describe the files.
-
-        Raises:
-            RunError: a file cannot be written, or read.
-        """
+        """Write states not in a file yet, rewrite those in mostly outdated files, and describe the files."""
         sparse = self.shelf.sparse(self._kept)
         self.shelf.write((k, kept) for k, kept in self._kept.items() if kept.file is None or kept.file in sparse)
         return self.shelf.describe(set(self.files.values()))

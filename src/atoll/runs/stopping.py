@@ -49,11 +49,7 @@ class StopRule:
 
 
 def stop_rules(experiment: Experiment, probed: Sequence[str]) -> list[StopRule]:
-    """Return the conditions of `run.stop_at`, of which the first that holds ends the run; `probed` are probes' columns.
-
-    Raises:
-        InputError: a condition is malformed, of a metric that the run does not have, or looked at too rarely.
-    """
+    """Return the conditions of `run.stop_at`; the first that holds ends the run. `probed` are the probes' columns."""
     run = experiment.settings.run
     told = f"run.stop_at = {run.stop_at!r}"
     rules = []
@@ -93,11 +89,7 @@ class Stopping:
             self._look(rows[:count])
 
     def take(self, rows: Sequence[Row]) -> None:
-        """Look at the last row, which is new; before training, rules do not apply.
-
-        Raises:
-            InputError: the first row lacks the metric of a rule.
-        """
+        """Look at the last row, which is new; before training, rules do not apply."""
         if len(rows) > 1:
             self._look(rows)
         elif missing := [rule.metric for rule in self._rules if rule.metric not in rows[0]]:

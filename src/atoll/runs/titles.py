@@ -16,9 +16,6 @@ def choose_runs(runs: Sequence[Settings], only: str | None) -> list[Settings]:
     """Return the run with this title or else those whose title contains it; without `only`, all.
 
     Case is ignored if nothing matches otherwise.
-
-    Raises:
-        InputError: no title contains it.
     """
     require("only", only, str | None)
     if only == "":

@@ -24,9 +24,6 @@ def replaying(experiment: Experiment, schedule: Path | str) -> Experiment:
     """Return the experiment with the events of a run folder's ``happened.jsonl`` or ``schedule.npz`` as its schedule.
 
     A run on a fleet is replayed in this process, with results bit-identical to those of nodes.
-
-    Raises:
-        InputError: the file cannot be read, is damaged, or does not belong to this experiment.
     """
     settings = experiment.settings
     if Path(schedule).suffix == ".jsonl" and usual_norms(settings) == "refuse":  # the file says whose were refused
@@ -39,11 +36,7 @@ def replaying(experiment: Experiment, schedule: Path | str) -> Experiment:
 
 
 def with_fleet(experiment: Experiment) -> Experiment:
-    """Return the experiment with ``run.executor = "fleet"``.
-
-    Raises:
-        InputError: settings, or a schedule, for simulation only.
-    """
+    """Return the experiment with ``run.executor = "fleet"``."""
     settings = experiment.settings
     if experiment.schedule is not None:
         raise InputError("--schedule: recorded events are replayed in simulation, not on a fleet")
@@ -60,12 +53,7 @@ def with_fleet(experiment: Experiment) -> Experiment:
 
 
 def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> tuple[FleetExecutor, Joined]:
-    """Wait for enough nodes, and tell what changes meanwhile; return the executor that trains on them, and the nodes.
-
-    Raises:
-        InputError: nodes that contradict each other.
-        RunError: too few nodes within `fleet.wait_seconds`.
-    """
+    """Wait for enough nodes, and tell what changes; return the executor that trains on them, and the nodes."""
     settings = experiment.settings
     agreement = agree(settings, experiment.population.data, experiment.module, experiment.method)
     fleet.allow(most_bytes(agreement.sent_form))

@@ -89,9 +89,6 @@ def verify_run(run: Path | str, place: Path) -> Check:
 
     The events are those that happened, so a run on a fleet, asynchronous or not, is replayed in simulation; an
     unfinished run is compared up to its last checkpoint. Only columns that both runs have are compared.
-
-    Raises:
-        InputError: the folder holds no run with a checkpoint, or its events cannot be carried out here.
     """
     saved = read_saved(run)
     folder, done = RunFolder(saved.folder), saved.state.events_done

@@ -10,11 +10,7 @@ from atoll.support.errors import InputError
 
 
 def refuse_cohorts(method: Method, fixed: FixedPoint, sizes: Ids) -> None:
-    """Reject cohorts too small to hide in, sums that may overflow, and weights unknown to nodes.
-
-    Raises:
-        InputError: names the setting.
-    """
+    """Reject cohorts too small to hide in, sums that may overflow, and weights unknown to nodes."""
     for event in method.schedule.events:
         if event.clusters is None or not len(event.cohort):
             continue
@@ -41,11 +37,7 @@ def weighs_by_samples(method: Method, sizes: Ids) -> bool:
 
 
 def refuse_module(module: nn.Module) -> None:
-    """Reject a model with tensors that cannot be averaged.
-
-    Raises:
-        InputError: names the tensor.
-    """
+    """Reject a model with tensors that cannot be averaged."""
     if whole := [name for name, tensor in module.state_dict().items() if not tensor.is_floating_point()]:
         raise InputError(
             f"secure.sums = true: cannot be used with the model: {whole[0]!r} holds integers, which have no "

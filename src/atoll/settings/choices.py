@@ -56,11 +56,7 @@ class NamedChoice:
         return {name: each for name, each in self.functions.items() if not getattr(each, "is_lazy", False)}
 
     def resolve(self, name: str) -> Function:
-        """Return the function of this name.
-
-        Raises:
-            InputError: if the name is unknown, or the user's function cannot be imported.
-        """
+        """Return the function of this name."""
         return resolve(self.setting, name, self.functions)  # type: ignore[no-any-return]
 
     def parameters(self, function: Function) -> Iterator[Parameter]:
@@ -130,11 +126,7 @@ def uses_network(settings: Sections) -> bool:
 
 
 def chosen(table: Table) -> dict[NamedChoice, Function]:
-    """Return the functions that a table of settings names; a tuple where it names a list.
-
-    Raises:
-        InputError: if a name is unknown, or a user's function cannot be imported.
-    """
+    """Return the functions that a table of settings names; a tuple where it names a list."""
     found: dict[NamedChoice, Any] = {}
     for choice in CHOICES:
         section = table.get(choice.section, {})

@@ -155,9 +155,6 @@ def compose(layers: Sequence[Table], own: Iterable[Key] = (), several: bool = Fa
 
     A setting is inherited if its layer lies below the one that names the function which does not take it; with
     `several` runs, also if it comes from any layer but the run's own. `own` are those that users' functions take.
-
-    Raises:
-        InputError: if a setting is unknown or unused where it stands, or a value has the wrong type or is out of range.
     """
     whole: Table = dict(with_plain_names(reduce(overlay, layers)))
     idle = unused(whole, own)

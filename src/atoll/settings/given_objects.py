@@ -68,11 +68,7 @@ def _is_object(value: Any) -> bool:
 
 
 def _name(choice: NamedChoice, given: Any) -> str:
-    """Return a function's built-in name, or one under which it is remembered.
-
-    Raises:
-        InputError: if it is a module, whose weights all runs would share.
-    """
+    """Return a function's built-in name, or one under which it is remembered."""
     if callable(getattr(given, "state_dict", None)) and not isinstance(given, type):
         raise InputError(
             f"{choice.setting}: is a module, {type(given).__name__!r}; give a function that returns one, so that each "

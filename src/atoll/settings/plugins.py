@@ -22,11 +22,7 @@ _GIVEN: dict[str, Any] = {}  # objects that this process passed directly, by the
 
 
 def resolve(setting: str, name: str, known: Mapping[str, Any]) -> Any:
-    """Return the rule of this name.
-
-    Raises:
-        InputError: if the name is unknown (suggests the nearest), or a user's function cannot be imported.
-    """
+    """Return the rule of this name."""
     if name in known:
         return known[name]
     if name in _GIVEN:
@@ -115,9 +111,6 @@ def call(
     """Call a rule with those of `given` that it has parameters for, and `extra` if it has ``**parameters``.
 
     None counts as not given.
-
-    Raises:
-        InputError: if a parameter is missing, or a user's own rule raises anything.
     """
     return bind(setting, rule, given, extra)()
 

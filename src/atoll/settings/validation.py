@@ -54,11 +54,7 @@ class Settings(Sections, metaclass=_Checked):
 
 
 def validate(table: Mapping[str, Any]) -> Settings:
-    """Check a table of settings.
-
-    Raises:
-        InputError: if a setting is unknown or wrong; names it, its value and what is allowed.
-    """
+    """Check a table of settings."""
     if odd := [key for key in table if not isinstance(key, str)]:
         raise InputError(f"{odd[0]!r}: the names of settings must be texts")
     table = plain({key: dict(each) if isinstance(each, Section) else each for key, each in table.items()})
@@ -76,9 +72,6 @@ def validate(table: Mapping[str, Any]) -> Settings:
 def with_plain_names(table: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the table with ``data.dataset = "hf:x"`` as the data set ``hf`` with the repository x, and PyTorch's
     optimisers and schedules by the names that they have here.
-
-    Raises:
-        InputError: clients cannot train with one of these.
     """
     local = table.get("local", {})
     if isinstance(local, Mapping):

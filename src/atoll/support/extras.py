@@ -17,9 +17,6 @@ def load_extra(module: str, extra: str, told: str, package: str = "") -> Any:
         extra: the extra of Atoll that names it.
         told: what needs it: the subject of the error's sentence.
         package: the package's name, if it differs from the module's.
-
-    Raises:
-        InputError: if it is not installed.
     """
     try:
         return import_module(module)
@@ -28,11 +25,7 @@ def load_extra(module: str, extra: str, told: str, package: str = "") -> Any:
 
 
 def require_version(package: str, extra: str, told: str) -> None:
-    """Check that a package's version is one that an extra allows, where Atoll relies on more than its documented names.
-
-    Raises:
-        InputError: if it is another.
-    """
+    """Check that an extra allows a package's version, where Atoll relies on more than its documented names."""
     from packaging.requirements import Requirement
 
     found = metadata.version(package)

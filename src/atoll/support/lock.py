@@ -65,10 +65,6 @@ def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
     Args:
         folder: the folder to lock; it must exist.
         patience: seconds to wait for another holder.
-
-    Raises:
-        InputError: if another process, or another run in this one, holds the lock; names the process.
-        RunError: if the file cannot be written.
     """
     path = folder / LOCK
     try:

@@ -43,9 +43,6 @@ def require_made(*_: object) -> None:
 def require(name: str, value: Any, annotation: Any) -> Any:
     """Return the value if it has this type and is within its limits; NumPy's numbers become Python's.
 
-    Raises:
-        InputError: if it does not; says what is allowed, as for a setting.
-
     >>> require("local.steps", np.int64(3), int)
     3
     """

@@ -56,9 +56,6 @@ def parse_axes(texts: Iterable[str]) -> list[Axis]:
 
     >>> parse_axes(["local.lr=0.01,0.05", "seed=0..2,7"])
     [Axis(name='local.lr', texts=('0.01', '0.05')), Axis(name='seed', texts=('0', '1', '2', '7'))]
-
-    Raises:
-        InputError: if a text is malformed, a range is empty, a value or setting is repeated, or runs are too many.
     """
     axes = [_read_axis(name, given) for name, given in _split_all(texts)]
     if (count := math.prod(len(axis.texts) for axis in axes)) > MOST:
@@ -71,9 +68,6 @@ def parse_space(texts: Iterable[str]) -> list[Axis | Interval]:
 
     >>> parse_space(["local.lr=0.001..0.1:log", "local.optimizer=sgd,adam"])
     [Interval(name='local.lr', low=0.001, high=0.1, is_whole=False, is_log=True), Axis(...)]
-
-    Raises:
-        InputError: as `parse_axes`; or if a range is not in order, or a logarithmic one not positive.
     """
     space: list[Axis | Interval] = []
     for name, given in _split_all(texts):
@@ -95,9 +89,6 @@ def parse_part(text: str) -> slice:
 
     >>> "abcdefg"[parse_part("2/3")]
     'be'
-
-    Raises:
-        InputError: if it is malformed, or there is no such part.
     """
     found = _PART.fullmatch(text.strip())
     if found is None or not 1 <= int(found["number"]) <= int(found["parts"]) <= MOST:

@@ -11,11 +11,7 @@ from atoll.sweep.sweep_plan import Member
 
 
 def require_effect(names: Iterable[str], members: Sequence[Member], goal: Goal) -> list[str]:
-    """Reject a setting that changes no run of a sweep; return a warning for each that leaves some runs unchanged.
-
-    Raises:
-        InputError: if a setting changes nothing; says which and why.
-    """
+    """Reject a setting that changes no run of a sweep; return a warning for each that leaves some runs unchanged."""
     warnings = []
     for name in names:
         idle = {run: _is_idle(name, own) for run, own in _variants(name, members).items()}

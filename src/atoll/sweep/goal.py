@@ -93,9 +93,6 @@ def make_goal(metric: str | None, target: float | None, of: str, runs: Iterable[
         target: the value of `of` to reach.
         of: test_accuracy for classification, test_loss for regression.
         runs: their custom probes may add columns.
-
-    Raises:
-        InputError: if the runs do not record the metric, a cost has no target, or a target no cost.
     """
     metric = metric or (of if target is None else "virtual_time")
     _require_column(metric, runs)

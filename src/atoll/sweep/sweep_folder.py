@@ -21,9 +21,6 @@ def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> bool:
     """Return whether the folder already holds this sweep; writes nothing.
 
     A sweep may be resumed with more runs than before, such as further seeds, and a search with more trials.
-
-    Raises:
-        InputError: if the folder cannot be used; says what it holds, and what to do.
     """
     before = read_note(out)
     if before is None:
@@ -47,11 +44,7 @@ def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> bool:
 
 
 def require_same(folder: Path, settings: Settings) -> None:
-    """Reject a run's folder that was started with other settings.
-
-    Raises:
-        InputError: if settings differ, naming them, or the folder cannot be used.
-    """
+    """Reject a run's folder that was started with other settings."""
     if not RunFolder(folder).is_run:
         RunFolder(folder).require_room()
         return
@@ -60,12 +53,7 @@ def require_same(folder: Path, settings: Settings) -> None:
 
 @contextmanager
 def claimed(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
-    """Lock the sweep's folder for this process alone, and write its note.
-
-    Raises:
-        InputError: if another process holds it.
-        RunError: if it cannot be written.
-    """
+    """Lock the sweep's folder for this process alone, and write its note."""
     make_folder(out)
     with locked(out):
         write_note(out, note)
@@ -74,12 +62,7 @@ def claimed(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def shared(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
-    """Start a sweep's folder, or join the processes that work in it, each on its own runs.
-
-    Raises:
-        InputError: if a process holds it for itself, or has started something else in it meanwhile.
-        RunError: if it cannot be written.
-    """
+    """Start a sweep's folder, or join the processes that work in it, each on its own runs."""
     make_folder(out)
     with in_turn(out):
         require_folder(out, note, resume=True)
@@ -100,21 +83,13 @@ def with_runs_before(out: Path, note: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_note(out: Path, note: Mapping[str, Any]) -> None:
-    """Write ``sweep.json``, and ``experiment.json``, which gives `atoll report` the order of the runs.
-
-    Raises:
-        RunError: if they cannot be written.
-    """
+    """Write ``sweep.json``, and ``experiment.json``, which gives `atoll report` the order of the runs."""
     write_atomically(out / "experiment.json", to_json({"runs": list(note["runs"])}))
     write_atomically(out / NOTE, to_json(dict(note)))
 
 
 def read_note(out: Path) -> dict[str, Any] | None:
-    """Return a sweep folder's note; None if the folder is empty or does not exist.
-
-    Raises:
-        InputError: if the folder holds something other than a sweep.
-    """
+    """Return a sweep folder's note; None if the folder is empty or does not exist."""
     entries = entries_of(out)
     if NOTE not in entries:
         if entries <= {

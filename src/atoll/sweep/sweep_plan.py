@@ -44,11 +44,7 @@ class Member:
 def make_members(
     table: Table, axes: Sequence[Axis], scale: str | None = None, changes: Iterable[str] = (), only: Iterable[str] = ()
 ) -> list[Member]:
-    """Return each of the experiment's runs, or of those with the titles of `only`, with every combination of values.
-
-    Raises:
-        InputError: if a setting is unknown or out of range, or two runs share a folder.
-    """
+    """Return each of the experiment's runs, or of those with the titles of `only`, with every combination of values."""
     names, changes, titles = [axis.name for axis in axes], list(changes), set(only)
     members: list[Member] = []
     for texts in combinations(axes):
@@ -83,11 +79,7 @@ def check_members(members: Iterable[Member]) -> None:
 
 
 def check_settings(runs: Mapping[str, Settings]) -> None:
-    """Check runs, given by name, by making all that can be made before training.
-
-    Raises:
-        InputError: names the run, and says what is wrong with it.
-    """
+    """Check runs, given by name, by making all that can be made before training."""
     for name, settings in runs.items():
         with reading(name):
             require_no_fleet(settings.run)

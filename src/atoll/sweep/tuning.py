@@ -23,11 +23,7 @@ _STUDY = "atoll"
 
 
 def require_optuna() -> Any:
-    """Return the package, logging only errors.
-
-    Raises:
-        InputError: if it is not installed.
-    """
+    """Return the package, logging only errors."""
     try:
         optuna = importlib.import_module("optuna")
     except ImportError as error:

@@ -44,10 +44,6 @@ def tracked(
         settings: of the run.
         place: the run's folder.
         resume: as for `run_events`; if false, what trackers hold of an earlier run in the folder is removed.
-
-    Raises:
-        InputError: if a tracker is not installed, before anything is trained, or cannot be opened.
-        RunError: if a tracker could not write the end of a finished run.
     """
     require_trackers(settings)
     folder = RunFolder(place)
@@ -96,11 +92,7 @@ class _Trackers:
         return warnings
 
     def close(self, summary: Row | None) -> None:
-        """Write everything; with the summary if the run is finished.
-
-        Raises:
-            RunError: names the trackers that failed; the others are closed too.
-        """
+        """Write everything; with the summary if the run is finished."""
         failed = list[str]()
         numbers = None if summary is None else numbers_of(summary)
         for name, tracker in self.opened.items():

@@ -27,9 +27,6 @@ def groups(groups: Indices, concepts: Ids, deal: Deal) -> Sequence[Parts]:
     """Give clients samples of the planted group that is their concept: a rotation, swapped labels, or the data's own.
 
     A group's samples are dealt out by ``data.partition`` among all clients that are ever in it, once for each phase.
-
-    Raises:
-        InputError: a concept is no group.
     """
     found = np.empty(concepts.shape, object)
     planted = int(groups.max()) + 1
@@ -58,7 +55,7 @@ def draw_concepts(start: Ids, concepts: int, phases: int, share: float, rng: np.
     """Return each client's concept in each phase, [phases, clients]: each time a share of them moves to another.
 
     >>> draw_concepts(np.zeros(4, int), 2, 3, 0.5, np.random.default_rng(0)).tolist()
-    [[0, 0, 0, 0], [0, 0, 1, 1], [0, 1, 0, 1]]
+    [[0, 0, 0, 0], [1, 0, 1, 0], [1, 0, 0, 1]]
     """
     found = [start]
     for _ in range(phases - 1):

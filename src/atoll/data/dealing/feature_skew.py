@@ -84,11 +84,7 @@ SKEWS: dict[str, Callable[..., Inputs]] = {"none": none, "noise": noise, "rotati
 
 
 def with_colours(data: Dataset) -> Dataset:
-    """Return images with three channels, which are equal for grey images.
-
-    Raises:
-        InputError: if inputs are not images.
-    """
+    """Return images with three channels, which are equal for grey images."""
     if len(data.shape) != 3 or data.shape[0] not in (1, 3):
         raise InputError(
             f"data.skew = 'colour': needs images of one or three channels, {data.name} has {list(data.shape)}"
@@ -100,11 +96,7 @@ def with_colours(data: Dataset) -> Dataset:
 
 
 def level_of_rows(parts: Parts, level_of_parts: Ids, otherwise: Ids) -> Ids:
-    """Return each sample's level, [samples]: that of the client holding it, or `otherwise` if no client does.
-
-    Raises:
-        InputError: if clients of different levels hold the same sample, or an index is outside the pool.
-    """
+    """Return each sample's level, [samples]: that of the client holding it, or `otherwise` if no client does."""
     levels = otherwise.copy()
     for part, level in zip(parts, level_of_parts.tolist(), strict=True):
         if not 0 <= part.min() <= part.max() < len(levels):

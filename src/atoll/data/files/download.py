@@ -43,10 +43,6 @@ def download(name: str, root: Path) -> Path:
 
     All files are gathered in a temporary folder below root, which is renamed at the end: the final folder is never
     incomplete, and existing files are never replaced or mixed with new ones.
-
-    Raises:
-        InputError: if the folder exists but lacks some of the files.
-        RunError: if the download, its verification or writing fails.
     """
     source = SOURCES[name]
     target = root / source.folder

@@ -42,10 +42,6 @@ def read_folder(
         scale: factor applied to input values; unset: 1/255 for uint8, else 1.
         channels_last: arrays of images are [n, height, width, channels].
         test_every: without any test samples, one in this many of each client's samples is held out.
-
-    Raises:
-        InputError: if a folder or file is missing or cannot be read, a client has no samples, a label is out of range,
-            or clients' samples differ in shape or type.
     """
     base = require_root(root, "folder", "the folder of the clients' files")
     if not base.is_dir():
@@ -78,11 +74,7 @@ def folder_files(base: Path) -> list[Path]:
 
 
 def require_root(root: str | None, dataset: str, what: str) -> Path:
-    """Return the absolute path in `data.root`.
-
-    Raises:
-        InputError: if it is not set; says what it is with this data set.
-    """
+    """Return the absolute path in `data.root`."""
     if root is None:
         raise InputError(f"data.root is not set: with data.dataset = {dataset!r} it is {what}")
     return Path(root).expanduser().absolute()

@@ -34,9 +34,6 @@ def read_images(root: str | None = None, side: Positive | None = None, test_ever
         root: the folder, `data.root`: client/class/image or class/image, either all below train and test or none.
         side: images are resized to squares with this many pixels a side; unset: all must have the same size.
         test_every: without a folder `test`, one in this many images of each client and class is held out.
-
-    Raises:
-        InputError: if the folder has another layout, or an image cannot be read.
     """
     base = require_root(root, "images", "the folder of the images")
     if test_every < 2:

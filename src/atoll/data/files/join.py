@@ -40,9 +40,6 @@ def make_part(source: str, inputs: npt.NDArray[Any], targets: npt.NDArray[Any], 
         inputs: [n, *shape].
         targets: [n].
         channels_last: images are [n, height, width, channels], and become [n, channels, height, width].
-
-    Raises:
-        InputError: if there are no samples, inputs and targets differ in number, or a value is not a finite number.
     """
     for name, array in (("inputs", inputs), ("targets", targets)):
         if array.dtype.kind not in "biuf":
@@ -90,10 +87,6 @@ def join(
         classes: number of classes; None: one more than the largest label; real targets have none.
         scale: factor applied to input values; None: 1/255 for pixels, else 1.
         test_every: without any test samples, one in this many of each client's samples is held out.
-
-    Raises:
-        InputError: if there are no clients or no test samples, parts differ in shape or type, or a label is out of
-            range.
     """
     if not clients:
         raise InputError(f"{name}: there are no clients")

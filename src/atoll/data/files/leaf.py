@@ -30,9 +30,6 @@ def read_leaf(root: str | None = None, side: Positive | None = None, test_every:
         root: `data.root`: one JSON file, or a folder with such files, either directly or in train and test.
         side: inputs are images with this many pixels a side; unset: inputs stay flat.
         test_every: without a folder `test`, one in this many of each user's samples is held out.
-
-    Raises:
-        InputError: if there are no such files, or their contents have another form.
     """
     base = require_root(root, "leaf", "the folder of the JSON files")
     files = {half: _files_in(base / half) for half in ("train", "test")}

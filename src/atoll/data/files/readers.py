@@ -22,9 +22,6 @@ def read_idx(path: str | Path) -> npt.NDArray[np.uint8]:
     """Read an array of bytes from an IDX file, gzipped or plain.
 
     The header is 0, 0, 8 (unsigned bytes), the number of dimensions, and each dimension as a big-endian 32-bit integer.
-
-    Raises:
-        InputError: if the file has another form; names it, what was expected and what was found.
     """
     content = _read_bytes(Path(path))
     dimensions = content[3] if len(content) > 3 else 0
@@ -47,9 +44,6 @@ def read_cifar(path: str | Path, classes: int = 10) -> tuple[npt.NDArray[np.uint
 
     A record is one byte of label and 3,072 bytes of pixels, channel by channel, row by row; with 100 classes, a coarse
     label (of 20) precedes the label.
-
-    Raises:
-        InputError: if the file has another form; names it, what was expected and what was found.
     """
     content = _read_bytes(Path(path))
     labels = 1 if classes == 10 else 2

@@ -25,11 +25,7 @@ TARGET_NAMES = ("targets", "target", "y", "label", "labels")
 
 
 def open_table(path: Path) -> Table:
-    """Return the columns of a .parquet or .npz file.
-
-    Raises:
-        InputError: if it cannot be read, now or column by column, or pyarrow is missing for Parquet.
-    """
+    """Return the columns of a .parquet or .npz file."""
     return _open_parquet(path) if path.suffix == ".parquet" else _open_npz(path)
 
 
@@ -50,9 +46,6 @@ def read_samples(
         inputs: the column of inputs; several columns of numbers become one vector per sample. None: the first of
             `INPUT_NAMES` that exists.
         targets: the column of targets. None: the first of `TARGET_NAMES` that exists.
-
-    Raises:
-        InputError: if a column does not exist or cannot be read.
     """
     if isinstance(inputs, list):
         columns = [_column(table, source, name, (), "inputs") for name in inputs]
@@ -102,11 +95,7 @@ def _open_parquet(path: Path) -> Table:
 
 
 def read_column(column: Any, where: str) -> Array:
-    """Return an Arrow array of numbers, arrays or images as [rows, ...]; images as bytes, with their channels first.
-
-    Raises:
-        InputError: if a cell is empty, arrays differ in length, or an image cannot be read.
-    """
+    """Return an Arrow array of numbers, arrays or images as [rows, ...]; images as bytes, with their channels first."""
     values = _dense(column, where)
     if values.dtype == object:
         values = _decode(values, where)

@@ -24,11 +24,7 @@ _OF_FILES = (OSError, ValueError, OverflowError, MemoryError, KeyError)
 
 @contextmanager
 def as_damage(name: Path | str, others: tuple[type[Exception], ...] = _OF_FILES) -> Iterator[None]:
-    """Turn Arrow's errors, and `others` that reading a file may raise, into one sentence: it cannot be read.
-
-    Raises:
-        InputError: in place of them.
-    """
+    """Turn Arrow's errors, and `others` that reading a file may raise, into one sentence: it cannot be read."""
     import pyarrow
 
     try:
@@ -39,11 +35,7 @@ def as_damage(name: Path | str, others: tuple[type[Exception], ...] = _OF_FILES)
 
 
 def open_parquet(path: Path) -> "tuple[pa.Schema, Reads]":
-    """Return a Parquet file's columns, and a function that reads some of them.
-
-    Raises:
-        InputError: if it cannot be read, now or later.
-    """
+    """Return a Parquet file's columns, and a function that reads some of them."""
     with as_damage(path), opened_parquet(path) as parquet:
         schema = _named(parquet.schema_arrow)
 
@@ -59,9 +51,6 @@ def open_arrow(path: Path) -> "tuple[pa.Schema, Reads]":
     """Return the columns of an Arrow IPC file, and a function that reads some of them.
 
     It may lack a footer, as the files of Hugging Face's `save_to_disk` and cache do.
-
-    Raises:
-        InputError: if it cannot be read, now or later.
     """
     with as_damage(path), _opened_arrow(path) as reader:
         schema = _named(reader.schema)

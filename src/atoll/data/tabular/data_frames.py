@@ -54,11 +54,7 @@ def from_pandas(
 
 
 def make_source(name: str, frame: Any, test: Any) -> TableSource:
-    """Return a table in memory, with or without a second one of test rows.
-
-    Raises:
-        InputError: if they are not data frames, or their columns differ.
-    """
+    """Return a table in memory, with or without a second one of test rows."""
     tables = [_as_table(name, frame), *([] if test is None else [_as_table(f"{name}'s test", test)])]
     schema = tables[0].schema
     if tables[-1].schema.names != schema.names or tables[-1].schema.types != schema.types:

@@ -66,11 +66,7 @@ class Number:
         return [self.name, f"{self.name} is missing"] if self._flags else [self.name]
 
     def see(self, column: "pa.Array", training: Mask) -> None:
-        """Add the training rows to mean and deviation.
-
-        Raises:
-            InputError: if a value is infinite, or missing where that is refused.
-        """
+        """Add the training rows to mean and deviation."""
         values = numbers(column)
         if not is_finite(values):
             values, training = self._known(values, training)
@@ -136,11 +132,7 @@ class Category:
         return [f"{self.name} = {value}" for value in self._known] + [f"{self.name} is missing"] * self._flags
 
     def see(self, column: "pa.Array", training: Mask) -> None:
-        """Count the training rows' categories.
-
-        Raises:
-            InputError: if there are too many, or a value is missing where that is refused.
-        """
+        """Count the training rows' categories."""
         import pyarrow as pa
 
         if self._missing == "refuse" and column.null_count:

@@ -19,9 +19,6 @@ def read_hub(repository: str, configuration: str | None = None, **settings: Any)
     Args:
         repository: the name after ``hf:``.
         configuration: its name, where the repository has several.
-
-    Raises:
-        InputError: if `datasets` is not installed or cannot load it, or the settings do not fit.
     """
     splits = _load(repository, configuration)
     if "train" not in splits:

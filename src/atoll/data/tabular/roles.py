@@ -29,9 +29,6 @@ def find_roles(source: TableSource, wanted: Wanted) -> Roles:
     """Return the columns that the settings name; without `inputs`, all remaining columns are inputs.
 
     With a window, earlier targets are inputs too.
-
-    Raises:
-        InputError: if a named column does not exist, or there is no target or no input.
     """
     found = {role: _columns(source, role, getattr(wanted, role)) for role in ABOUT_ROWS}
     for role in ("group", "split", "time", "id"):

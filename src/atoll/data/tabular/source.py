@@ -70,20 +70,12 @@ class TableSource:
                 raise InputError(f"{self.name}: column {each.name!r} has a pickled type, which is never read")
 
     def batches(self, columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
-        """Yield all rows in batches, with these columns in this order.
-
-        Raises:
-            InputError: if a file cannot be read.
-        """
+        """Yield all rows in batches, with these columns in this order."""
         for piece in self.pieces:
             yield from piece.read(columns)
 
     def require(self, setting: str, name: str) -> str:
-        """Return the column's name.
-
-        Raises:
-            InputError: if it does not exist; suggests the nearest.
-        """
+        """Return the column's name."""
         if name in self.schema.names:
             return name
         meant = nearest(name, self.schema.names)
@@ -96,9 +88,6 @@ def open_source(root: str | None, keep: Collection[str] = ()) -> TableSource:
     """Return the table of a file, or of all files in a folder (and in its folders train and test).
 
     CSV is read whole to find its types; the columns to `keep`, which are needed again in any case, stay in memory.
-
-    Raises:
-        InputError: if there is no table, it cannot be read, or the files' columns differ.
     """
     base = require_root(root, "table", "the table's file, or a folder of files")
     files = table_files(base)

@@ -42,9 +42,6 @@ def collect(source: TableSource, roles: Roles, drop: bool) -> "tuple[pa.Table, U
     """Return all columns but the inputs, and each row's use so far, by its file's name and missing values.
 
     To `drop` is to leave out rows that lack an input.
-
-    Raises:
-        InputError: if there are no rows.
     """
     import pyarrow as pa
 
@@ -64,11 +61,7 @@ def collect(source: TableSource, roles: Roles, drop: bool) -> "tuple[pa.Table, U
 
 
 def labels_of(table: "pa.Table", names: Sequence[str], setting: str, rows: Mask | None = None) -> Labels:
-    """Return columns of names as numbers; several columns are joined with " / ". By default all rows need a value.
-
-    Raises:
-        InputError: if a value is missing or cannot be a name.
-    """
+    """Return columns of names as numbers; several columns are joined with " / ". By default all rows need a value."""
     first, *others = (_one_column(table, name, setting, rows) for name in names)
     for other in others:
         pairs = first.codes.astype(np.int64) * len(other.names) + other.codes
@@ -110,11 +103,7 @@ def _whole(column: "pa.Array", name: str, setting: str) -> "pa.Array":
 
 
 def times_of(table: "pa.Table", name: str) -> Ids | npt.NDArray[np.float64]:
-    """Return a column of times as numbers in the same order.
-
-    Raises:
-        InputError: if a time is missing, or a text is not an ISO date.
-    """
+    """Return a column of times as numbers in the same order."""
     import pyarrow as pa
 
     column = plain(whole_column(table, name))
@@ -155,11 +144,7 @@ def _is_date(text: str) -> bool:
 
 
 def uses_of(table: "pa.Table", name: str, known: Uses) -> Uses:
-    """Return each row's use by a column of ``train``, ``test`` and ``validation``; the last are left out.
-
-    Raises:
-        InputError: if the column holds another word.
-    """
+    """Return each row's use by a column of ``train``, ``test`` and ``validation``; the last are left out."""
     labels = labels_of(table, [name], "data.split")
     odd = [text for text in labels.names if text.lower() not in SPLITS]
     if odd:

@@ -44,9 +44,6 @@ def read_targets(table: "pa.Table", roles: Roles, task: Task | None, uses: Uses,
 
     Without `task`, texts, booleans and up to 100 different whole numbers are classes, other numbers regression, and
     several columns of zeros and ones are labels.
-
-    Raises:
-        InputError: if values are missing or do not fit the task, or only test rows have some class.
     """
     kept = uses <= TEST
     found = task or _task_of(table, roles.target, kept)

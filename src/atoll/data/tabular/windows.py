@@ -28,9 +28,6 @@ def find_windows(uses: Uses, owners: Codes, times: Any, window: int, horizon: in
 
     Gaps in time are ignored, and rows that are left out do not exist. A window has the use of its target's row, but a
     training window that contains a test row is left out.
-
-    Raises:
-        InputError: if a client has two rows at one time, or there is no window for training or for the test.
     """
     rows = np.flatnonzero(uses != LEFT_OUT)
     order = rows[in_order(owners[rows], times[rows])]

@@ -28,22 +28,14 @@ class SharedModels:
         self._memory = torch.frombuffer(mmap.mmap(-1, slots * self._slot_bytes), dtype=torch.uint8)
 
     def write(self, slot: int, model: Model) -> Layout:
-        """Copy a model into a slot; return its layout.
-
-        Raises:
-            RunError: it is too large.
-        """
+        """Copy a model into a slot; return its layout."""
         layout = tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in model.items())
         for shared, tensor in zip(self.view(slot, layout).values(), model.values(), strict=True):
             shared.copy_(tensor)
         return layout
 
     def view(self, slot: int, layout: Layout) -> Model:
-        """Return the model in a slot; its tensors are views of the shared memory.
-
-        Raises:
-            RunError: the layout is larger than a slot.
-        """
+        """Return the model in a slot; its tensors are views of the shared memory."""
         model, low = {}, slot * self._slot_bytes
         end = low + self._slot_bytes
         for name, dtype, shape in layout:

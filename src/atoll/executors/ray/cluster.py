@@ -53,11 +53,7 @@ class Cluster:
     _silent_since: float | None = None
 
     def put(self, content: Any) -> Any:
-        """Put an object into the object store; return a reference.
-
-        Raises:
-            RunError: it cannot be pickled, or does not fit into memory or on the disk.
-        """
+        """Put an object into the object store; return a reference."""
         try:
             return self.ray.put(content)
         except Exception as error:  # raised when a user's objects are pickled
@@ -66,11 +62,7 @@ class Cluster:
             ) from error
 
     def require_alive(self) -> None:
-        """Check every few seconds that the head answers; workers can continue without it, but not for long.
-
-        Raises:
-            RunError: it has not answered for a while. Soon afterwards Ray would end this process silently.
-        """
+        """Check every few seconds that the head answers; workers can continue without it, but not for long."""
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + _LOOK_SECONDS
@@ -99,9 +91,6 @@ def connect(address: str | None, workers: int | None) -> Cluster:
         address: host:port, as `ray start --head` prints it; this machine must be one of the cluster's.
         workers: number of processes that train; by default the number of the cluster's cores. Required if the run
             starts its own cluster.
-
-    Raises:
-        InputError: Ray is not installed or in use, or the address is malformed, does not answer or refuses access.
     """
     if address is not None:
         _require_form(address)
@@ -172,11 +161,7 @@ def _require_form(address: str) -> None:
 
 
 def _require_answer(address: str) -> None:
-    """Ask a cluster for its version in another process, since Ray itself may wait for minutes.
-
-    Raises:
-        InputError: no Ray cluster of the same version that admits this user answers.
-    """
+    """Ask a cluster for its version in another process, since Ray itself may wait for minutes."""
     if not is_listening(address, _CONNECT_SECONDS):
         raise InputError(f"run.address = {address!r}: does not answer; start the cluster with `ray start --head`")
     command = [sys.executable, "-W", "ignore", "-m", "ray.scripts.scripts", "health-check", "--address", address]

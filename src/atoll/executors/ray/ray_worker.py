@@ -88,11 +88,7 @@ class Worker:
 
 
 def require_same(versions: Mapping[str, str | None]) -> None:
-    """Reject package versions that differ from those of the run's process.
-
-    Raises:
-        RunError: names the package and both versions.
-    """
+    """Reject package versions that differ from those of the run's process."""
     for name in BITS_DEPEND_ON:
         if (here := package_versions()[name]) != versions[name]:
             raise RunError(

@@ -86,11 +86,7 @@ class Agreement:
 
 
 def agree(settings: Settings, data: Dataset, module: nn.Module, method: Method) -> Agreement:
-    """Return what the owner of these settings expects of the other side.
-
-    Raises:
-        InputError: the settings cannot run on a fleet.
-    """
+    """Return what the owner of these settings expects of the other side."""
     require_fleet(settings)
     digest, form = digest_of(settings, DataForm.of(data), method), _answer_form(settings, data, module, method)
     told = announce(settings)
@@ -99,11 +95,7 @@ def agree(settings: Settings, data: Dataset, module: nn.Module, method: Method) 
 
 
 def require_fleet(settings: Settings) -> None:
-    """Reject settings that make no sense with clients on their own machines.
-
-    Raises:
-        InputError: names the setting.
-    """
+    """Reject settings that make no sense with clients on their own machines."""
     name = settings.method.name
     if why := method_kind(settings).why_one_place:
         raise InputError(f"method.name = {name!r}: cannot be used with run.executor = 'fleet', {why}")
@@ -127,9 +119,6 @@ def digest_of(settings: Settings, form: DataForm, method: Method) -> str:
     It is derived from what reaches a client: the seed, the model, the form of the data, `run.precision`, `run.debug`,
     the method's name, local rule and trainer options, the layers that stay, and each stage's digest. For a user's own
     method it includes the whole section and the rounds, since its functions may depend on them.
-
-    Raises:
-        InputError: a trainer option cannot be compared between machines.
     """
     run, wanted = dict(settings.run), settings.method
     is_own = ":" in wanted.name
@@ -150,11 +139,7 @@ def digest_of(settings: Settings, form: DataForm, method: Method) -> str:
 
 
 def _answer_form(settings: Settings, data: Dataset, module: nn.Module, method: Method) -> Form:
-    """Return the form of a client's update, found by a step on dummy samples.
-
-    Raises:
-        InputError: the step fails.
-    """
+    """Return the form of a client's update, found by a step on dummy samples."""
     short = replace(method, rule=replace(method.rule, steps=1, epochs=None, resample_parts=0))
     copy = place(deepcopy(module))
     start = method.sent(read_model(copy))

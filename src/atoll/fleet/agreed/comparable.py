@@ -10,11 +10,7 @@ from atoll.support.errors import InputError
 
 
 def plain(value: Any, told: str) -> Any:
-    """Return a value in JSON types: functions as names and captured values, dataclasses as fields; `told` names it.
-
-    Raises:
-        InputError: it contains something that has no plain form.
-    """
+    """Return a value in JSON types: functions as names and captured values, dataclasses as fields; `told` names it."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

@@ -191,30 +191,18 @@ def encode(header: Header, body: bytes = b"") -> bytes:
 
 
 def decode(message: bytes, kind: type[AnyHeader]) -> tuple[AnyHeader, list[Model]]:
-    """Return a message's header, of this kind, and its models.
-
-    Raises:
-        Unreadable: the bytes are anything else; no other error is ever raised for them.
-    """
+    """Return a message's header, of this kind, and its models."""
     head, models = _read(message, TypeAdapter(kind))
     return head, models
 
 
 def body_of(message: bytes) -> bytes:
-    """Return a message's packed models.
-
-    Raises:
-        Unreadable: as in `decode`.
-    """
+    """Return a message's packed models."""
     return _cut(message)[1]
 
 
 def decode_reply(message: bytes, kind: type[AnyHeader]) -> tuple[AnyHeader | Refusal, list[Model]]:
-    """Return a reply's header, of this kind or a refusal, and its models.
-
-    Raises:
-        Unreadable: as in `decode`.
-    """
+    """Return a reply's header, of this kind or a refusal, and its models."""
     either: Any = Annotated[kind | Refusal, Field(discriminator="kind")]
     head, models = _read(message, TypeAdapter(either))
     return head, models

@@ -13,9 +13,6 @@ def answer_odds(classes: int, epsilon: float) -> tuple[float, float]:
 
     p = e^epsilon / (e^epsilon + classes - 1) and q = 1 / (e^epsilon + classes - 1), so p / q = e^epsilon.
 
-    Raises:
-        InputError: fewer than two classes, or a non-positive epsilon.
-
     >>> answer_odds(2, np.log(3))
     (0.75, 0.25)
     """

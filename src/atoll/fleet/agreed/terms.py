@@ -55,11 +55,7 @@ def is_allowed(key: str, value: Any, allowed: Iterable[str]) -> bool:
 
 
 def change(own: Settings, told: dict[str, Any], keys: Sequence[str]) -> Settings:
-    """Return an owner's settings with some replaced by announced ones; one that is not announced is unset.
-
-    Raises:
-        InputError: a value is invalid, or incompatible with the others.
-    """
+    """Return an owner's settings with some replaced by announced ones; one that is not announced is unset."""
     table = own.model_dump()
     for key in keys:
         section, dot, name = key.rpartition(".")

@@ -132,9 +132,6 @@ def begin_task(configuration: FleetConfiguration) -> tuple[int, str]:
     """Start a Flower run and take its only task; return the run's number and the task's token.
 
     Flower would start a process for the task; here the calling process carries it out.
-
-    Raises:
-        RunError: Flower provides no task.
     """
     from flwr.common.constant import Status
     from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest, StopRunRequest
@@ -174,9 +171,6 @@ def status_of_nodes(configuration: FleetConfiguration) -> list[dict[str, Any]]:
     """Return each node's name, clients, status (online, offline, registered, unknown), its last change, and last sign.
 
     Times are UTC. Nodes give a sign of life every 20 s; one that is offline was last seen when it changed.
-
-    Raises:
-        InputError: the server is not running.
     """
     try:
         rows = list_nodes(configuration)

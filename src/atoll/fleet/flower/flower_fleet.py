@@ -52,12 +52,7 @@ class FlowerFleet:
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        """Start the superlink and register the nodes' keys.
-
-        Raises:
-            InputError: a certificate has expired, or the port is in use.
-            RunError: the superlink does not start.
-        """
+        """Start the superlink and register the nodes' keys."""
         renewal = Renewal(self.configuration.folder, self._tell)
         with contextlib.ExitStack() as held:
             renewal()
@@ -95,9 +90,6 @@ class FlowerFleet:
         """Send a task to nodes; yield one reply or failure per node as they arrive, the last within `timeout` seconds.
 
         A node that dies fails as ``gone`` once Flower notices, within 90 s, or as ``late`` if the timeout is earlier.
-
-        Raises:
-            RunError: the payload is larger than the fleet allows, or the superlink cannot be kept running.
         """
         until = time.monotonic() + timeout
         if len(payload) + max(map(len, heads.values()), default=0) > self.configuration.max_mib * 2**20:

@@ -58,11 +58,6 @@ def serve(configuration: NodeConfiguration, answer: Answer, tell: Callable[[str]
 
     Args:
         tell: receives lines for the node's owner: when the server is reached, and for every failed task.
-
-    Raises:
-        InputError: the key or certificate is unusable, or another process here uses the same key.
-        RunError: the server rejects the node, its certificate is not from the trusted authority, or the folder of
-            ``node.toml`` is not writable.
     """
     require_flower()
     key, authority = read_private_key(configuration.key), require_valid(configuration.authority)

@@ -105,11 +105,7 @@ class LocalFleet:
         return self.configuration.state / f"{name}.log"
 
     def nodes(self) -> dict[str, Properties]:
-        """Return the nodes that are online.
-
-        Raises:
-            RunError: a node ended before it was ever online; quotes its last output.
-        """
+        """Return the nodes that are online."""
         there = self.flower.nodes()
         self._seen |= there.keys()
         for name, child in self.children.items():

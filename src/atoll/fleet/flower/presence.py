@@ -60,9 +60,6 @@ def linked(
 
     A killed node counts as online for a while, and Flower rejects another one with its key. The node stores its number
     until it has signed off, so that after a restart it can sign off its predecessor.
-
-    Raises:
-        RunError: the server rejects the node, or its number cannot be stored.
     """
     from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
     from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest

@@ -47,12 +47,7 @@ class Superlink:
         self._watcher = threading.Thread(target=self._watch, name="superlink", daemon=True)
 
     def __enter__(self) -> Self:
-        """Start it and wait until it answers.
-
-        Raises:
-            InputError: a certificate has expired, or the port is in use.
-            RunError: it does not start.
-        """
+        """Start it and wait until it answers."""
         require_flower()
         require_valid(self.configuration.folder / "ca.pem")
         require_valid(self.configuration.folder / "server.pem")
@@ -92,20 +87,12 @@ class Superlink:
         insist(lambda: let_nodes_in(self.configuration), time.monotonic() + START_SECONDS)
 
     def require_up(self) -> None:
-        """Check that it is kept running.
-
-        Raises:
-            RunError: it died repeatedly.
-        """
+        """Check that it is kept running."""
         if self._fault is not None:
             raise self._fault
 
     def bear(self, error: Exception) -> None:
-        """Check that a call's failure may be temporary.
-
-        Raises:
-            RunError: it died repeatedly, or its disk is full.
-        """
+        """Check that a call's failure may be temporary."""
         self.require_up()
         if status_of(error) == BROKEN:
             self._require_room()
@@ -220,11 +207,7 @@ def free_port() -> int:
 
 
 def require_free(host: str, port: int) -> None:
-    """Check that a port can be listened on.
-
-    Raises:
-        InputError: the port is in use, or the address does not belong to this machine.
-    """
+    """Check that a port can be listened on."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -99,11 +99,7 @@ def make_reply(asked: "Message", reply: bytes | int, seconds: float) -> "Message
 
 
 def read_task(message: "Message") -> tuple[str, bytes]:
-    """Return a message's task, and its head followed by the payload.
-
-    Raises:
-        ValueError: it is not such a message.
-    """
+    """Return a message's task, and its head followed by the payload."""
     try:
         task, head = message.content[TASK]["name"], message.content[TASK]["head"]
         payload = message.content[PAYLOAD][""]
@@ -170,11 +166,7 @@ def names_of(tree: "ObjectTree", most: int) -> list[str]:
 
 
 def join_parts(identifier: str, parts: Mapping[str, bytes]) -> "Message":
-    """Return the message with these parts.
-
-    Raises:
-        ValueError: they do not make a message.
-    """
+    """Return the message with these parts."""
     from flwr.app import Message
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
@@ -244,9 +236,6 @@ def insist(
     """Return a call's result, retrying while the other side is away, until a `time.monotonic` time.
 
     `again` decides which failures are retried.
-
-    Raises:
-        httpx.HTTPError: the last failure.
     """
     while True:
         try:

@@ -28,11 +28,7 @@ class Certified:
 
 
 def require_flower() -> None:
-    """Check that the optional packages for fleets are installed, in versions that Atoll was tested with.
-
-    Raises:
-        InputError: they are not; says how to install them.
-    """
+    """Check that the optional packages for fleets are installed, in versions that Atoll was tested with."""
     load_extra("flwr", "fleet", "a fleet", "Flower")
     require_version("flwr", "fleet", "a fleet")
 
@@ -87,11 +83,7 @@ def make_key_pair(comment: str) -> tuple[bytes, str]:
 
 
 def read_private_key(path: Path) -> "ec.EllipticCurvePrivateKey":
-    """Return a node's private key.
-
-    Raises:
-        InputError: it cannot be read, has a password, or is not a key on a NIST curve.
-    """
+    """Return a node's private key."""
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
@@ -112,22 +104,14 @@ def is_shared(path: Path) -> bool:
 
 
 def read_public_key(line: str) -> bytes:
-    """Return a public key in ssh-keygen's format as PEM, which Flower registers.
-
-    Raises:
-        InputError: it is not a public key on a NIST curve.
-    """
+    """Return a public key in ssh-keygen's format as PEM, which Flower registers."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     return load_public_key(line).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def load_public_key(line: str) -> "ec.EllipticCurvePublicKey":
-    """Return a public key from a line in ssh-keygen's format.
-
-    Raises:
-        InputError: it is not a public key on a NIST curve.
-    """
+    """Return a public key from a line in ssh-keygen's format."""
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
@@ -141,11 +125,7 @@ def load_public_key(line: str) -> "ec.EllipticCurvePublicKey":
 
 
 def require_valid(path: Path) -> bytes:
-    """Return a certificate (PEM), which must be valid today.
-
-    Raises:
-        InputError: it cannot be read, has expired, or is not yet valid; names the date.
-    """
+    """Return a certificate (PEM), which must be valid today."""
     from cryptography import x509
 
     try:
@@ -171,11 +151,7 @@ def require_valid(path: Path) -> bytes:
 
 
 def validity(path: Path) -> tuple[datetime, datetime]:
-    """Return from when to when a certificate is valid.
-
-    Raises:
-        InputError: as in `require_valid`.
-    """
+    """Return from when to when a certificate is valid."""
     from cryptography import x509
 
     certificate = x509.load_pem_x509_certificate(require_valid(path))

@@ -152,11 +152,7 @@ class NodeConfiguration(FleetTable):
 
 
 def read_fleet(folder: Path) -> FleetConfiguration:
-    """Return the server's configuration.
-
-    Raises:
-        InputError: it is missing or invalid; names the file and the key.
-    """
+    """Return the server's configuration."""
     path = folder if folder.name == FILE else folder / FILE
     configuration = read_table(FleetConfiguration, path, folder=path.parent.resolve())
     for key in ("name", "clients", "public_key"):
@@ -169,21 +165,13 @@ def read_fleet(folder: Path) -> FleetConfiguration:
 
 
 def read_node(path: Path) -> NodeConfiguration:
-    """Return a node's configuration.
-
-    Raises:
-        InputError: it is missing or invalid; names the file and the key.
-    """
+    """Return a node's configuration."""
     path = path / "node.toml" if path.is_dir() else path
     return read_table(NodeConfiguration, path, folder=path.parent.resolve())
 
 
 def read_table(kind: type[_Kind], path: Path, **more: object) -> _Kind:
-    """Return a TOML file's table, with more fields than it has.
-
-    Raises:
-        InputError: it is missing or invalid; names the file and the key.
-    """
+    """Return a TOML file's table, with more fields than it has."""
     try:
         table: Mapping[str, Any] = parse_toml(read_file(path))
     except ValueError as error:
@@ -196,11 +184,7 @@ def read_table(kind: type[_Kind], path: Path, **more: object) -> _Kind:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of one of the fleet's files.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """Return the content of one of the fleet's files."""
     try:
         return read_bytes(path, most=MOST_BYTES_OF_TOML)
     except OSError as error:

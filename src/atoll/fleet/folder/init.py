@@ -42,12 +42,7 @@ class FleetPlan:
 
 
 def init_fleet(folder: Path, plan: FleetPlan) -> FleetConfiguration:
-    """Write a new fleet's folder. Private files are readable only by their owner.
-
-    Raises:
-        InputError: the folder exists and is not empty.
-        RunError: it cannot be written, and is removed again.
-    """
+    """Write a new fleet's folder. Private files are readable only by their owner."""
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise InputError(f"{folder}: is not an empty folder, and nothing is overwritten; give another one")
     try:
@@ -76,12 +71,7 @@ def _write_fleet(folder: Path, plan: FleetPlan) -> FleetConfiguration:
 
 
 def renew_certificate(folder: Path, days: int) -> None:
-    """Write a new certificate for the server, signed by the same authority; nodes need no change.
-
-    Raises:
-        InputError: the fleet's files, such as ``ca.key``, are missing, or the authority has expired.
-        RunError: the files cannot be written; the old ones are kept.
-    """
+    """Write a new certificate for the server, signed by the same authority; nodes need no change."""
     fleet = read_fleet(folder)
     authority = Certified(require_valid(fleet.folder / "ca.pem"), read_file(fleet.folder / "ca.key"))
     server = make_server_certificate(authority, _hosts(fleet.host), days)

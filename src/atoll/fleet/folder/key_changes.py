@@ -14,11 +14,7 @@ from atoll.support.files import write_atomically, write_new
 
 
 def revoke(folder: Path, name: str) -> FleetConfiguration:
-    """Remove a node from ``fleet.toml``; return the new configuration. Comments in the file are lost.
-
-    Raises:
-        InputError: there is no such node.
-    """
+    """Remove a node from ``fleet.toml``; return the new configuration. Comments in the file are lost."""
     path, table, row = _find(folder, name)
     table["nodes"].remove(row)
     write_atomically(path, tomli_w.dumps(table).encode())
@@ -27,12 +23,7 @@ def revoke(folder: Path, name: str) -> FleetConfiguration:
 
 
 def rotate(folder: Path, name: str) -> tuple[FleetConfiguration, Path]:
-    """Replace a node's key; return the new configuration and the private key's file.
-
-    Raises:
-        InputError: there is no such node.
-        RunError: the files cannot be written.
-    """
+    """Replace a node's key; return the new configuration and the private key's file."""
     path, table, row = _find(folder, name)
     private, row["public_key"] = make_key_pair(name)
     key = path.parent / "nodes" / name / "node.key"

@@ -31,11 +31,7 @@ def peers_as_toml(rows: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def read_identity(name: str, key: Path, peers: Path) -> Identity | None:
-    """Return a node's identity; None without ``peers.toml``.
-
-    Raises:
-        InputError: the file is damaged, or has another key for this node, or none.
-    """
+    """Return a node's identity; None without ``peers.toml``."""
     if not peers.exists():
         return None
     known, private = _read_peers(peers), read_private_key(key)
@@ -47,11 +43,7 @@ def read_identity(name: str, key: Path, peers: Path) -> Identity | None:
 
 
 def public_keys(nodes: Mapping[str, Properties]) -> "dict[str, EllipticCurvePublicKey]":
-    """Return the public keys by which a fleet's transport knows its nodes.
-
-    Raises:
-        InputError: it knows none.
-    """
+    """Return the public keys by which a fleet's transport knows its nodes."""
     if without := sorted(name for name, known in nodes.items() if "public_key" not in known):
         raise InputError(f"secure.sums = true: the public key of node {without[0]!r} is not known")
     return {name: load_public_key(str(known["public_key"])) for name, known in nodes.items()}

@@ -21,11 +21,7 @@ class Renewal:
         self._told: date | None = None
 
     def __call__(self) -> None:
-        """Renew the certificate, if it is time.
-
-        Raises:
-            InputError: as in `certificates.require_valid`, such as for one that has expired already.
-        """
+        """Renew the certificate, if it is time."""
         path, now = self._folder / "server.pem", datetime.now(UTC)
         begin, end = validity(path)
         if end - now > min(_RENEWED_BEFORE, (end - begin) / 3) or self._told == now.date():

@@ -73,9 +73,6 @@ def charge(
     Args:
         cost: of a release; None: no release.
         least: how often the client has been charged before, at least, as its tally knows.
-
-    Raises:
-        Refused: the budget would be exceeded, or the ledger is missing, damaged or outdated.
     """
     with _ALONE:
         after = read_ledger(store, client, least).plus(cost, pure)
@@ -88,11 +85,7 @@ def charge(
 
 
 def read_ledger(store: Store, client: int, least: int = 0) -> ClientLedger:
-    """Return what a client has spent so far.
-
-    Raises:
-        Refused: the ledger is missing, damaged, or older than its seal or its tally.
-    """
+    """Return what a client has spent so far."""
     kept, seal = store.get(_key(client)), store.get(_seal(client))
     try:
         ledger = ClientLedger() if kept is None else ClientLedger.model_validate_json(kept)
@@ -112,9 +105,6 @@ def with_epsilon(budget: WorkBudget, local: Mechanism | None, exactly: bool) -> 
     Args:
         local: how the client hides what it sends; None: it does not.
         exactly: whether class counts are reported without noise.
-
-    Raises:
-        InputError: what is reported could not keep to the epsilon.
     """
     if local is None and budget.epsilon is not None:
         raise InputError(

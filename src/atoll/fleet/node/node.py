@@ -113,11 +113,7 @@ class Node:
         return self.chooses or (hidden if hidden is not None and hidden.most_loss is not None else None)
 
     def find(self, digest: str, told: Mapping[str, Any] | None = None) -> "Node":
-        """Return itself, if the server's settings have its digest.
-
-        Raises:
-            Refused: the digests differ.
-        """
+        """Return itself, if the server's settings have its digest."""
         if digest != self.agreement.digest:
             raise Refused("wrong_settings", "the server's settings are others than this node's")
         return self
@@ -132,11 +128,7 @@ class Side(Protocol):
         ...
 
     def find(self, digest: str, told: Mapping[str, Any] | None = None) -> Node:
-        """Return the node whose settings have this digest; `told` are they, if announced (`terms.announce`).
-
-        Raises:
-            Refused: there is no such node.
-        """
+        """Return the node whose settings have this digest; `told` are they, if announced (`terms.announce`)."""
         ...
 
 
@@ -154,10 +146,6 @@ def open_site(
         folder: holds the client's samples (`read_shard`); several clients have one folder each, ``client-NUMBER``.
         budget: limits on its work; without one on losses, or on trainings beside private reports, that of
             `work_count.RUNS` whole runs.
-
-    Raises:
-        InputError: samples are missing or do not fit the model, no client has this number, or the settings cannot run
-            on a fleet.
     """
     require_fleet(settings)
     shards = _read_shards(settings, folder, client)
@@ -232,9 +220,6 @@ def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
     """Return the method as a node needs it: local rule, trainer, stages, and whether losses are needed.
 
     A node knows neither the other clients nor the network, so it uses stand-ins in the same number.
-
-    Raises:
-        InputError: settings are incompatible.
     """
     section, clients = settings.method, len(sizes)
     clusters = min(settings.clustering.clusters, clients)

@@ -20,11 +20,7 @@ class OpenSums:
         self._lock = Lock()
 
     def begin(self, instance: Instance) -> Participant:
-        """Return the node's side of a new sum.
-
-        Raises:
-            NotSummed: the sum is invalid.
-        """
+        """Return the node's side of a new sum."""
         with self._lock:
             if instance.token in self._open:
                 raise NotSummed("replayed", "keys for a sum for which this node has made them already")
@@ -35,11 +31,7 @@ class OpenSums:
             return made
 
     def find(self, instance: Instance) -> Participant:
-        """Return the node's side of a sum in progress.
-
-        Raises:
-            NotSummed: there is no such sum; the node may have been restarted.
-        """
+        """Return the node's side of a sum in progress."""
         with self._lock:
             found = self._open.get(instance.token)
         if found is None or found.instance != instance:

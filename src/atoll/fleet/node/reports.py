@@ -52,9 +52,6 @@ def holding_of(site: Node, store: Store, client: int) -> ReportedHolding:
     """Return the reported size of a client's data; it stays the same as long as the data does.
 
     Every new random answer would reveal more, so the first one is kept. It is charged before it is drawn.
-
-    Raises:
-        Refused: it would exceed the client's epsilon.
     """
     reporting, samples = site.reporting, int(site.population.sizes[client])
     counts = _class_counts(site, client) if reporting.class_counts else None

@@ -37,10 +37,6 @@ def write_shards(experiment: "Experiment", folder: Path) -> list[Path]:
 
     Rotated copies are stored rotated, and values as in the pool, so that training from the folder is bit-identical to
     simulation.
-
-    Raises:
-        InputError: the settings cannot run on a fleet, or a folder cannot be created.
-        RunError: a file cannot be written.
     """
     require_fleet(experiment.settings)
     population = experiment.population
@@ -65,9 +61,6 @@ def read_shard(settings: Settings, folder: Path) -> Dataset:
 
     Inputs have shape [samples, *shape]; targets are integers from 0 to classes - 1, or real numbers for regression.
     Without ``form.json`` their form is that of the data set in the settings.
-
-    Raises:
-        InputError: a folder or file is missing, is not an array of numbers, or does not fit the form; names the file.
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: there is no such folder; it must hold the client's {INPUTS} and {TARGETS}")

@@ -84,9 +84,6 @@ class Sites:
         """Return the node whose settings have this digest, made from what the server sends, or sent before.
 
         Not thread-safe.
-
-        Raises:
-            Refused: no run fits; the owner sees what the server asked for.
         """
         if digest in self._ready:
             return self._ready[digest]

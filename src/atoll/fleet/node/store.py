@@ -42,11 +42,7 @@ class FolderStore:
         self._folder = folder
 
     def get(self, key: str) -> bytes | None:
-        """Return what was last stored under a key, or None.
-
-        Raises:
-            RunError: the file cannot be read.
-        """
+        """Return what was last stored under a key, or None."""
         path = self._folder / checked_key(key)
         try:
             return path.read_bytes()
@@ -56,19 +52,11 @@ class FolderStore:
             raise RunError(f"cannot read {path}: {reason_of(error)}") from error
 
     def put(self, key: str, content: bytes) -> None:
-        """Store bytes under a key, replacing earlier ones.
-
-        Raises:
-            RunError: the file cannot be written; the earlier content is kept.
-        """
+        """Store bytes under a key, replacing earlier ones."""
         write_atomically(self._folder / checked_key(key), content)
 
     def drop(self, key: str) -> None:
-        """Delete what is stored under a key, if anything.
-
-        Raises:
-            RunError: the file cannot be deleted.
-        """
+        """Delete what is stored under a key, if anything."""
         path = self._folder / checked_key(key)
         try:
             path.unlink(missing_ok=True)

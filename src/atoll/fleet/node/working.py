@@ -34,9 +34,6 @@ def count(site: Node, store: Store, client: int, cost: Cost | None = None, **mor
     """Count a task before it starts, so that a crash loses none, and charge its privacy cost.
 
     Returns the work so far, and the epsilon spent in words.
-
-    Raises:
-        Refused: the task would exceed the budget.
     """
     before = read_tally(store, client, site.counted_as)
     after, spent = before.plus(**more), ""

@@ -52,12 +52,7 @@ class Attendance:
         self._lock = Lock()
 
     def begin(self, path: Path, events_done: int) -> None:
-        """Restore the standings after this many events, and record later ones in the same file.
-
-        Raises:
-            InputError: the file is damaged.
-            RunError: the file cannot be written.
-        """
+        """Restore the standings after this many events, and record later ones in the same file."""
         self._path = path
         try:
             lines = _read(path)
@@ -70,11 +65,7 @@ class Attendance:
         self._noted = dict(self._standings)
 
     def note(self, event: int) -> None:
-        """Record the standings after an event, if they changed.
-
-        Raises:
-            RunError: the file cannot be written.
-        """
+        """Record the standings after an event, if they changed."""
         with self._lock:
             now = dict(self._standings)
         if self._path is not None and now != self._noted:
@@ -141,11 +132,7 @@ class Attendance:
 
 
 def read_strikes(path: Path) -> dict[int, Standing]:
-    """Return the standings of clients that have been late in a run, from its ``strikes.jsonl``.
-
-    Raises:
-        InputError: the file is damaged.
-    """
+    """Return the standings of clients that have been late in a run, from its ``strikes.jsonl``."""
     try:
         lines = _read(path)
     except (OSError, ValueError) as error:

@@ -55,9 +55,6 @@ def as_reported(population: Population, table: ReportedTable) -> Population:
 
     Samples, UTC offsets and slots are replaced client by client where known. Class counts are used if all clients
     report them: estimates are clipped at 0 and rounded so that they sum to the client's samples.
-
-    Raises:
-        InputError: the number of classes differs from the data's.
     """
     sizes = np.where(np.isnan(table.samples), population.sizes, table.samples).astype(np.int64)
     counts = None

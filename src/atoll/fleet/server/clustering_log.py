@@ -58,11 +58,7 @@ def as_told(known: ReportedClients, line: Clustered) -> ReportedClients:
 
 
 def read_clusterings(path: Path, clients: int) -> list[Clustered]:
-    """Return a run's lines, without one torn by a crash.
-
-    Raises:
-        InputError: a line is damaged; names it.
-    """
+    """Return a run's lines, without one torn by a crash."""
     lines: list[Clustered] = []
     try:
         for text in whole_lines(path, path.parent):

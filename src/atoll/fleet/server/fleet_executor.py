@@ -314,11 +314,7 @@ class FleetExecutor:
     def _leave_out_unusual(
         self, cohorts: Sequence[Cohort], collected: Sequence[_Collected[CheckedUpdate]], screening: Screening
     ) -> None:
-        """Reject updates that are much longer than usual, as `engine.combining` does; note the others' norms.
-
-        Raises:
-            RunError: they are most of an event's.
-        """
+        """Reject updates that are much longer than usual, as `engine.combining` does; note the others' norms."""
 
         def name_of(client: int) -> str:
             return repr(self.nodes[client])

@@ -41,9 +41,6 @@ def gather(
 
     Unexpected replies, such as a second one, are yielded too. A missing reply is yielded as the failure ``late``. A
     transport that ignores its timeout is abandoned shortly after. `tell` is told now and then which nodes are missing.
-
-    Raises:
-        Exception: whatever the transport raised.
     """
     began = time.monotonic()
     came: Queue[tuple[Call, str, bytes | Failure] | Exception | None] = Queue()

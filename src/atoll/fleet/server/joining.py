@@ -71,9 +71,6 @@ def wait_for_nodes(
 
     A node with an impossible description is rejected; when the time is over, the run starts without it, if nobody else
     is missing.
-
-    Raises:
-        RunError: too few nodes were present in time; names the missing clients.
     """
     began, told = time.monotonic(), ""
     until, joining = began + wait_seconds, _Joining(fleet, agreement, poll_seconds)

@@ -38,12 +38,7 @@ class Notices:
         self._lock = Lock()
 
     def begin(self, path: Path, events_done: int) -> None:
-        """Record what later events refuse in this file, of which the lines of this many events are kept.
-
-        Raises:
-            InputError: the file is damaged.
-            RunError: the file cannot be written.
-        """
+        """Record what later events refuse in this file, of which the lines of this many events are kept."""
         kept = [line for line in _read(path) if line.event < events_done]
         if path.exists():
             write_atomically(path, b"".join(line_as_bytes(line.model_dump()) for line in kept))
@@ -80,11 +75,7 @@ class Notices:
 
 
 def read_refused(path: Path) -> dict[str, Counter[str]]:
-    """Return how many results of each node a run has refused or missed, by reason, from its ``refused.jsonl``.
-
-    Raises:
-        InputError: the file is damaged.
-    """
+    """Return how many results of each node a run has refused or missed, by reason, from its ``refused.jsonl``."""
     totals: dict[str, Counter[str]] = defaultdict(Counter)
     for line in _read(path):
         for node, reasons in line.nodes.items():

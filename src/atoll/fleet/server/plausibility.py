@@ -39,11 +39,7 @@ def believe(
 
 
 def require_own_weights(reports: Mapping[int, ClientReport], believed: Mapping[int, ClientReport]) -> None:
-    """Reject clients with corrected samples in secure sums, where nodes weight their own updates.
-
-    Raises:
-        InputError: there is such a client; names the first.
-    """
+    """Reject clients with corrected samples in secure sums, where nodes weight their own updates."""
     for client, report in reports.items():
         if (counted := believed[client].samples) != report.samples:
             raise InputError(

@@ -41,11 +41,7 @@ _CANNOT = {
 
 
 def require_reclustering(experiment: Experiment) -> None:
-    """Reject `fleet.recluster_every` if clusters cannot depend on measurements.
-
-    Raises:
-        InputError: names the incompatible setting.
-    """
+    """Reject `fleet.recluster_every` if clusters cannot depend on measurements."""
     settings = experiment.settings
     if settings.fleet.recluster_every is None:
         return
@@ -110,12 +106,7 @@ class Planner:
             self._method = self.experiment.method
 
     def begin(self, events_done: int) -> None:
-        """Restore the plan in force after this many events, and drop later lines.
-
-        Raises:
-            InputError: the file is too short, or does not fit the run.
-            RunError: the file cannot be written.
-        """
+        """Restore the plan in force after this many events, and drop later lines."""
         kept = [line for line in self._lines if line.event <= events_done]
         if not kept:
             if events_done:
@@ -161,11 +152,7 @@ class Planner:
         self._tell(f"after round {line.round}: {outcome}")
 
     def _anew(self) -> Experiment:
-        """Return the experiment with current reports and measurements.
-
-        Raises:
-            InputError: no clustering is possible.
-        """
+        """Return the experiment with current reports and measurements."""
         executor, base = self._executor, self.experiment
         said = ask_again(executor.fleet, executor.agreement, executor.nodes, _ASKING_SECONDS, self._tell)
         executor.attendance.let_back(set(said))
@@ -178,11 +165,7 @@ class Planner:
         return base.given(ReportedClients(population, None, network))
 
     def _made(self, experiment: Experiment) -> Method:
-        """Return the method with a plan that can replace the first.
-
-        Raises:
-            InputError: its clusters or events differ.
-        """
+        """Return the method with a plan that can replace the first."""
         made, first = experiment.method, self.experiment.method
         for name, new, old in (
             ("clusters with clients", made.schedule.clusters, first.schedule.clusters),
@@ -241,11 +224,7 @@ def _with_earlier(report: ClientReport, before: ClientReport | None) -> ClientRe
 
 
 def _lacking(experiment: Experiment, table: ReportedTable, joined: Joined) -> list[str]:
-    """Return which client does not report what the clustering needs; empty if all do.
-
-    Raises:
-        InputError: re-clustering needs it.
-    """
+    """Return which client does not report what the clustering needs; empty if all do."""
     settings, known = experiment.settings, experiment.population.attributes
     name = settings.clustering.method
     needs_none = name == "feduc" and settings.clustering.get("xi") == "gradients"
@@ -273,9 +252,6 @@ def _measured_network(network: Network, measured: MeasuredTimes) -> Network:
     """Return the network with measured seconds, with the same upload time to every aggregator.
 
     Clients without measurements get the median of the others.
-
-    Raises:
-        InputError: no client was measured.
     """
     if not measured.replies.any():
         raise InputError("no client has been measured yet")

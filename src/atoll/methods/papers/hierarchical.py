@@ -112,13 +112,7 @@ def hierarchical_schedule(
     deadline_seconds: float = math.inf,
     pace: Pace | None = None,
 ) -> Schedule:
-    """Return the schedule of `hierarchical` alone, for clients that take `local_steps` (T'') steps.
-
-    Raises:
-        InputError: `rounds` is not a multiple of T'T''; phases do not start at 0, do not ascend or do not fit; no
-            cluster has clients, or none keeps the deadline; work takes no time; or, in decentralised patterns, the
-            neighbours do not connect all aggregators.
-    """
+    """Return the schedule of `hierarchical` alone, for clients that take `local_steps` (T'') steps."""
     arrivals = _make_arrivals(population, phases, pattern, rounds, intra_rounds, local_steps, deadline_seconds, pace)
     return _lay_out(arrivals, phases, pattern, rounds)
 

@@ -83,11 +83,7 @@ def ifca(
 
 
 def resampled(rule: LocalRule, population: Population, rounds: int) -> LocalRule:
-    """Return the rule with clients' data split into disjoint parts, two per round: for assignment and for training.
-
-    Raises:
-        InputError: a client has too few samples.
-    """
+    """Return the rule with clients' data split into disjoint parts, two per round: for assignment and for training."""
     parts, sizes = 2 * rounds, population.sizes
     if sizes.min() < parts:
         raise InputError(

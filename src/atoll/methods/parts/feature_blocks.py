@@ -12,9 +12,6 @@ def split_shape(shape: Shape, parties: int) -> list[Shape]:
     An image's pixels in reading order are cut into runs whose lengths differ by at most one, so that a party holds a
     strip of rows with all its channels. Inputs that are not [channels, height, width] have one channel.
 
-    Raises:
-        InputError: fewer than one party, or more parties than pixels.
-
     >>> split_shape((3, 4, 4), 3)
     [(3, 6), (3, 5), (3, 5)]
     """

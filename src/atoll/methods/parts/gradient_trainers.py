@@ -36,11 +36,7 @@ class GradientTrainer(Trainer):
         return found, loss.item()
 
     def finish(self, task: ClientTask, trained: Model, own: Model, losses: list[float]) -> ClientUpdate:
-        """Return the update: the trained parameters, the module's buffers, and the client's own model as its state.
-
-        Raises:
-            RunError: loss or model is not finite, unless `tolerant`; names event, cluster and client.
-        """
+        """Return the update: the trained parameters, the module's buffers, and the client's own model as its state."""
         buffers, loss = read_model(self.module, task.start), sum(losses) / len(losses)
         if not self.tolerant:
             require_finite(task, trained | {f"{name}@": each for name, each in own.items()}, loss, self.rule)

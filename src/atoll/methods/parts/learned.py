@@ -48,9 +48,6 @@ def apart(
         clusters: maximum number of clusters.
         clock: clients' training and upload times; None: every event takes one second.
         labels: each client's cluster, if known before training.
-
-    Raises:
-        InputError: more clusters than clients.
     """
     if clusters > len(population):
         raise InputError(f"method.clusters = {clusters}: must be at most data.clients = {len(population)}")

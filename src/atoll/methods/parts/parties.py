@@ -21,9 +21,6 @@ def share_samples(population: Population, parties: Positive = 2) -> Population:
     Args:
         population: the clients, whose samples are pooled.
         parties: number of parties that share the features, K.
-
-    Raises:
-        InputError: fewer than one party, or more parties than features.
     """
     split_shape(population.data.shape, parties)
     offsets = np.arange(parties + 1) * len(population.indices)
@@ -35,9 +32,6 @@ def split_model(name: str) -> Callable[..., "Parties"]:
 
     Each hidden layer's units are divided evenly, at least one per party, and only the label party has output biases.
     So the sum has the whole model's widths, and for `linear` it equals the whole model.
-
-    Raises:
-        InputError: the model is not a chain of dense layers, so it cannot be split by features.
 
     >>> split_model("mlp")((1, 28, 28), 10, 2).parties[1]
     Sequential(

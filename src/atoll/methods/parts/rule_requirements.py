@@ -10,11 +10,7 @@ if TYPE_CHECKING:
 
 
 def require_sgd(rule: LocalRule, why: str) -> None:
-    """Reject any optimiser but plain SGD; `why` follows "must be 'sgd' with".
-
-    Raises:
-        InputError: names the optimiser.
-    """
+    """Reject any optimiser but plain SGD; `why` follows "must be 'sgd' with"."""
     import torch
 
     if rule.optimizer is sgd:
@@ -37,20 +33,12 @@ def _is_plain_sgd(optimizer: "Optimizer", lr: float) -> bool:
 
 
 def refuse_proximal(rule: LocalRule, why: str) -> None:
-    """Reject a proximal term; `why` follows "cannot be used with".
-
-    Raises:
-        InputError: names the setting.
-    """
+    """Reject a proximal term; `why` follows "cannot be used with"."""
     if rule.proximal:
         raise InputError(f"local.proximal = {rule.proximal:g}: cannot be used with {why}")
 
 
 def refuse_epochs(rule: LocalRule, why: str) -> None:
-    """Reject step counts that differ between clients; `why` follows "cannot be used with".
-
-    Raises:
-        InputError: names the setting.
-    """
+    """Reject step counts that differ between clients; `why` follows "cannot be used with"."""
     if rule.epochs is not None:
         raise InputError(f"local.epochs = {rule.epochs:g}: cannot be used with {why}")

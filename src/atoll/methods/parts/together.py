@@ -55,11 +55,7 @@ def own_and_centres(make: Callable[[], "nn.Module"], clusters: Positive = 3) -> 
 
 
 def require_components(module: "nn.Module", clusters: int, clients: int) -> None:
-    """Require a module of so many models, at most one per client.
-
-    Raises:
-        InputError: it is not, or there are more models than clients.
-    """
+    """Require a module of so many models, at most one per client."""
     if clusters > clients:
         raise InputError(f"method.clusters = {clusters}: must be at most data.clients = {clients}")
     if len(getattr(module, "components", ())) != clusters:

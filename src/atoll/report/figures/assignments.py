@@ -99,11 +99,7 @@ def plot_identity(run: Run) -> Figure:
 
 
 def read_assignments(run: Run) -> Assignments:
-    """Return the cluster assignments that a run recorded.
-
-    Raises:
-        InputError: it has recorded none, or they are malformed.
-    """
+    """Return the cluster assignments that a run recorded."""
     if "confusion" not in run.tables:
         raise InputError(f"{run.folder} has not recorded which models its clients take: there is no column confusion.")
     pairs = zip(run.rows["round"], run.tables["confusion"], strict=True)

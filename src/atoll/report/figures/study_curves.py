@@ -61,11 +61,7 @@ def curves(
 
 
 def runs_of(study: Any) -> list[Run]:
-    """Return the runs of a study, in any of the forms that `curves` takes.
-
-    Raises:
-        InputError: there are none, or it is something else.
-    """
+    """Return the runs of a study, in any of the forms that `curves` takes."""
     several = study.values() if isinstance(study, Mapping) else study
     each = list(several) if isinstance(several, list | tuple | type({}.values())) else [study]
     if not each:

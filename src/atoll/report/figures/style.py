@@ -86,11 +86,7 @@ def figure_width(inches: float | None) -> Iterator[None]:
 
 
 def width_inches(name: str, width: str | float | None) -> float | None:
-    """Return a width in inches, given as ``column``, ``text`` or inches; None: each figure's own.
-
-    Raises:
-        InputError: it is neither a known name nor a number of inches from 1 to 50; `name` says what gave it.
-    """
+    """Return a width in inches, given as ``column``, ``text`` or inches; None: each figure's own."""
     if width is None:
         return None
     try:

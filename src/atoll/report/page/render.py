@@ -33,9 +33,6 @@ def write_page(
 
     `targets`, `stable`, `notices` and `baseline` are as in `make_content`; `command` is shown as the command that made
     the page. The file's folder is created if necessary.
-
-    Raises:
-        RunError: the file cannot be written.
     """
     page = render(make_content(runs, targets, stable=stable, notices=notices, baseline=baseline), command)
     make_folder(file.parent)

@@ -110,11 +110,7 @@ def _make_group(runs: Sequence[Run]) -> Group:
 
 
 def find_baseline(groups: Sequence[Group], label: str) -> Group:
-    """Return the first group with this label, in upper or lower case, with or without the seed of its only run.
-
-    Raises:
-        InputError: there is none; names those that there are.
-    """
+    """Return the first group with this label, in upper or lower case, with or without the seed of its only run."""
     known = {_SEED.sub("", group.label).casefold(): group for group in reversed(groups)}
     known |= {group.label.casefold(): group for group in reversed(groups)}
     found = known.get(label.strip().casefold())

@@ -34,11 +34,7 @@ LONGEST_NAME = 64
 
 
 def read_records(file: Path) -> list[dict[str, Any]]:
-    """Return the rows of a run's metrics; none if the file is missing.
-
-    Raises:
-        InputError: the file cannot be read, or a line is malformed.
-    """
+    """Return the rows of a run's metrics; none if the file is missing."""
     try:
         lines = whole_lines(file, file.parent)
     except FileNotFoundError:

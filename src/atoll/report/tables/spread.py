@@ -80,9 +80,6 @@ def spread_over_seeds(
     """Return the results of each setting over its seeds, in the order of each setting's first run.
 
     `targets` and `stable` are as in `rounds_to_target`. Returns nothing if no setting has two finished seeds.
-
-    Raises:
-        InputError: no setting is labelled `baseline`, or no other one shares two finished seeds with it.
     """
     groups = group_runs(runs)
     found = find_baseline(groups, baseline) if baseline is not None else None
