@@ -74,7 +74,8 @@ def with_table_settings(read: Callable[..., Dataset]) -> Callable[..., Dataset]:
     own = [each for each in signature(read).parameters.values() if each.kind is not each.VAR_KEYWORD]
     read.__signature__ = Signature([*own, *signature(Wanted).parameters.values()])  # type: ignore[attr-defined]
     told = str(getdoc(Wanted)).partition("Attributes:\n")[2]
-    read.__doc__ = str(getdoc(read)).replace("\n\nRaises:", f"\n{told}\n\nRaises:")
+    args, raises, rest = str(getdoc(read)).partition("\n\nRaises:")
+    read.__doc__ = f"{args}\n{told}{raises}{rest}"
     return read
 
 
