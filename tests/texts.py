@@ -43,7 +43,7 @@ def write_gpt2(folder: Path, **changes: Any) -> None:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    sizes = {"vocab_size": 257, "n_positions": LENGTH, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    sizes = {"vocab_size": 257, "n_positions": LENGTH, "n_embd": 8, "n_layer": 1, "n_head": 2, "bos_token_id": None}
     dropped = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 import torch
 
 import atoll
-from atoll import Experiment, InputError, run_events
+from atoll import Experiment, InputError, State, read_result, run_events
+from atoll.local.models import Model
 from atoll.settings.validation import validate
 from tests.texts import LENGTH, SETTINGS, changed, make_texts, write_gpt2, write_texts
 
@@ -48,6 +50,20 @@ def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 def experiment(**sections: Any) -> Experiment:
     return Experiment(validate(changed(**sections)))
+
+
+def end_of(mine: Experiment, folder: str = "run", resume: bool = False) -> tuple[dict[str, Any], State]:
+    """Run to the end; return the last row and state."""
+    *_, last = run_events(mine, Path(folder), resume)
+    state = read_result(Path(folder)).state
+    assert last.row is not None
+    assert state is not None
+    return last.row, state
+
+
+def model_of(state: State) -> Model:
+    assert state.server is not None
+    return state.server
 
 
 def adapted(causal: bool = True, **lora: Any) -> Any:
@@ -105,23 +121,21 @@ def test_fedavg_of_adapters_is_a_loop_with_peft_by_hand() -> None:
                     ids = tokens_of(text)
                     (model(input_ids=ids, labels=ids).loss / len(texts)).backward()
                 optimizer.step()
-            state = {f"transformer.{name}": tensor for name, tensor in model.state_dict().items()}
-            summed = {name: summed[name] + len(texts) * state[name].clone() for name in server}
+            sent = {f"transformer.{name}": tensor for name, tensor in model.state_dict().items()}
+            summed = {name: summed[name] + len(texts) * sent[name].clone() for name in server}
             total += len(texts)
         server = {name: tensor / total for name, tensor in summed.items()}
-    *_, last = run_events(mine, Path("run"))
-    assert last.state.server is not None
-    assert last.state.server.keys() == server.keys()
+    row, state = end_of(mine)
+    assert model_of(state).keys() == server.keys()
     assert any((server[name] - start[name]).abs().max() > 0.01 for name in server)
     for name, tensor in server.items():
-        torch.testing.assert_close(last.state.server[name], tensor, rtol=0, atol=1e-6)
+        torch.testing.assert_close(model_of(state)[name], tensor, rtol=0, atol=1e-6)
     load_adapters(model, server)
     tests = [tokens_of(text) for texts in texts_by_client(test=True).values() for text in texts]
     with torch.no_grad():
         losses = [float(model.eval()(input_ids=ids, labels=ids).loss) for ids in tests]
-    assert last.row is not None
-    assert last.row["test_loss"] == pytest.approx(np.mean(losses), abs=1e-5)
-    assert last.row["perplexity"] == pytest.approx(np.exp(np.mean(losses)), rel=1e-5)
+    assert row["test_loss"] == pytest.approx(np.mean(losses), abs=1e-5)
+    assert row["perplexity"] == pytest.approx(np.exp(np.mean(losses)), rel=1e-5)
 
 
 def test_only_adapters_travel_and_their_bytes_are_known_before_training() -> None:
@@ -139,6 +153,7 @@ def test_only_adapters_travel_and_their_bytes_are_known_before_training() -> Non
 def test_copies_share_what_is_frozen_and_nothing_else() -> None:
     mine = experiment()
     copies = [mine.initial.copy() for _ in range(2)]
+    copies.append(deepcopy(copies[0]))  # as threads have them
     own, *others = (dict(each.named_parameters()) for each in (mine.module, *copies))
     for name, parameter in own.items():
         shared = {each[name].data_ptr() == parameter.data_ptr() for each in others}
@@ -152,35 +167,29 @@ def test_copies_share_what_is_frozen_and_nothing_else() -> None:
 def test_executors_and_a_resumed_run_give_the_same_bits(executor: str) -> None:
     sections = {"local": {"optimizer": "adamw", "lr": 0.01, "batch_size": 4}, "rounds": 3}
     sections["model"] = {"lora": {"r": 2, "target_modules": "all-linear", "lora_dropout": 0.1}}
-    *_, whole = run_events(experiment(**sections), Path("whole"))
-    for event in run_events(experiment(**sections), Path("cut")):
-        if event.state.events_done == 1:
-            break
-    *_, resumed = run_events(experiment(**sections), Path("cut"))
-    *_, other = run_events(experiment(**sections, run={"executor": executor, "workers": 2}), Path(executor))
-    for state in (resumed.state, other.state):
-        assert state.server is not None
-        assert whole.state.server is not None
-        assert all(torch.equal(tensor, whole.state.server[name]) for name, tensor in state.server.items())
+    _, whole = end_of(experiment(**sections), "whole")
+    end_of(experiment(**{**sections, "rounds": 1}), "cut")
+    _, resumed = end_of(experiment(**sections), "cut", resume=True)
+    _, other = end_of(experiment(**sections, run={"executor": executor, "workers": 2}), executor)
+    for state in (resumed, other):
+        assert all(torch.equal(tensor, model_of(whole)[name]) for name, tensor in model_of(state).items())
 
 
 @pytest.mark.more
 def test_clusters_and_clients_have_perplexities_of_their_own() -> None:
     sections = {"method": {"name": "flhc", "clusters": 2, "warmup": 1, "fraction": 1.0}, "rounds": 6}
     mine = experiment(**sections, local={"lr": 1.0}, run={"probes": ["client_perplexity", "client_loss"]})
-    *_, last = run_events(mine, Path("run"))
-    row = last.row
-    assert row is not None
+    row, state = end_of(mine)
     assert row["ari"] == 1
     assert row["perplexity"] == pytest.approx(np.exp(row["test_loss"]))
     assert len(row["cluster_perplexity"]) == 2
     assert min(row["cluster_perplexity"]) <= row["perplexity"] <= max(row["cluster_perplexity"])
     assert row["client_perplexity"] <= row["worst_client_perplexity"]
     model, losses = adapted().eval(), {}
-    labels = last.state.labels
+    labels = state.labels
     assert labels is not None
     for client, texts in enumerate(texts_by_client(test=True).values()):
-        load_adapters(model, dict(last.state.starts[labels[client]]))
+        load_adapters(model, dict(state.starts[labels[client]]))
         with torch.no_grad():
             losses[client] = np.mean([float(model(input_ids=ids, labels=ids).loss) for ids in map(tokens_of, texts)])
     assert row["client_perplexity"] == pytest.approx(np.mean(np.exp(list(losses.values()))), rel=1e-4)
@@ -190,23 +199,20 @@ def test_clusters_and_clients_have_perplexities_of_their_own() -> None:
 def test_classes_are_told_by_texts_and_a_head_may_stay() -> None:
     sections = {"data": {"task": None, "target": "short"}, "local": {"optimizer": "adam", "lr": 0.05}, "rounds": 4}
     mine = experiment(**sections)
-    begun, *_, last = run_events(mine, Path("run"))
-    assert begun.row is not None
-    assert last.row is not None
-    assert last.row["train_loss"] < begun.row["train_loss"]
-    assert last.row["test_accuracy"] is not None
-    assert last.state.server is not None
-    assert any("score" in name for name in last.state.server)
+    begun = next(run_events(mine, Path("begun"))).row
+    row, state = end_of(mine)
+    assert begun is not None
+    assert row["train_loss"] < begun["train_loss"]
+    assert row["test_accuracy"] is not None
+    assert any("score" in name for name in model_of(state))
     data, module = mine.clients.dealt.data, mine.initial.copy().eval()
     with torch.no_grad():
         together = module(torch.from_numpy(data.inputs))
         alone = torch.cat([module(torch.from_numpy(row[row >= 0][None])) for row in data.inputs])
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
-    personal = experiment(**sections, method={"name": "fedper", "personal_layers": 1})
-    *_, last = run_events(personal, Path("personal"))
-    assert last.state.server is not None
-    assert not any("score" in name for name in last.state.server)
-    assert all(any("score" in name for name in kept) for kept in last.state.clients.values())
+    _, personal = end_of(experiment(**sections, method={"name": "fedper", "personal_layers": 1}), "personal")
+    assert not any("score" in name for name in model_of(personal))
+    assert all(any("score" in name for name in kept) for kept in personal.clients.values())
 
 
 def told(**sections: Any) -> str:

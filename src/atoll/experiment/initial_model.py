@@ -11,7 +11,7 @@ from atoll.experiment.clients import Clients
 from atoll.experiment.modules import draw_module
 from atoll.experiment.start_model import load_start
 from atoll.local.models import without
-from atoll.local.travel import frozen, staying
+from atoll.local.travel import Shared, frozen, staying
 from atoll.local.weights import check_outputs, count_bytes, place, require_device, warn_of_softmax
 from atoll.settings.choices import method_kind
 from atoll.settings.validation import Settings
@@ -55,7 +55,7 @@ class InitialModel:
         """The frozen parameters that are not communicated, on the device, by their `id`: all copies share them."""
         own = self.module.state_dict(keep_vars=True)
         kept = [own[name] for name in set(self.stays).intersection(frozen(self.module))]
-        return {id(each): nn.Parameter(each.to(self.device), requires_grad=False) for each in kept}
+        return {id(each): Shared(each.to(self.device), requires_grad=False) for each in kept}
 
     @cached_property
     def stays(self) -> tuple[str, ...]:

@@ -25,14 +25,15 @@ class ModelTrainer(Trainer):
 
 
 class UpdateTrainer(Trainer):
-    """Keeps the change in each client's parameters from its latest training."""
+    """Keeps the change in each client's communicated parameters from its latest training."""
 
     keeps_state = True
+    trains_parts = True
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the client's model after its local steps, with its update as state."""
         update = super().train(task)
-        names = [name for name, _ in self.module.named_parameters()]
+        names = [name for name, _ in self.module.named_parameters() if name in task.start]
         return replace(update, state={name: update.model[name] - task.start[name] for name in names})
 
 
@@ -41,6 +42,8 @@ class PretrainTrainer(UpdateTrainer):
 
     A client without one computes it and returns the received model unchanged; later it trains normally.
     """
+
+    trains_parts = False
 
     def __init__(self, module: nn.Module, *given: Any, **named: Any) -> None:
         """Set up a `Trainer` that keeps the initial model, which must be the run's."""
