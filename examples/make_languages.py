@@ -54,7 +54,7 @@ def messages(folder: Path, language: str) -> dict[str, str]:
     found = {}
     for path in sorted(folder.glob(f"**/locale/{language}/LC_MESSAGES/django*.mo")):
         with path.open("rb") as file:
-            catalogue: dict[Any, str] = gettext.GNUTranslations(file)._catalog
+            catalogue: dict[Any, str] = vars(gettext.GNUTranslations(file))["_catalog"]
         for key, text in catalogue.items():
             original, form = key if isinstance(key, tuple) else (key, 0)
             if original and len(text) >= SHORTEST:

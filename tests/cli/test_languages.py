@@ -114,8 +114,8 @@ def test_clusters_found_by_loss_need_adapters_that_differ(languages: Path) -> No
     for initial, alike in ((True, True), (False, False)):
         (settings, _) = atoll.make_runs(atoll.read_experiment("languages"), "tiny", ["data.clients=6"])
         lora = {**settings.model.get("lora"), "init_lora_weights": initial}
-        changes = {"method": {"name": "ifca", "clusters": 2, "fraction": 1.0}, "rounds": 1}
-        made = atoll.Experiment(settings, model={**dict(settings.model), "lora": lora}, **changes)
+        method = {"name": "ifca", "clusters": 2, "fraction": 1.0}
+        made = atoll.Experiment(settings, model={**dict(settings.model), "lora": lora}, method=method, rounds=1)
         losses = made.execution.make_cluster_evaluator().score(made.training.initial_models()).losses
         assert (losses[1] is None) == alike, "all choose the first of equal ones"
 

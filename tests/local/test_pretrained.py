@@ -2,7 +2,8 @@
 
 import importlib.util
 import json
-from collections.abc import Iterator
+import subprocess
+import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work beside the texts and the base, with a cache of one's own and without a hub."""
     for each in made.iterdir():
         (tmp_path / each.name).symlink_to(each)
@@ -173,6 +174,29 @@ def test_executors_and_a_resumed_run_give_the_same_bits(executor: str) -> None:
     _, other = end_of(experiment(**sections, run={"executor": executor, "workers": 2}), executor)
     for state in (resumed, other):
         assert all(torch.equal(tensor, model_of(whole)[name]) for name, tensor in model_of(state).items())
+
+
+PEAK = """
+import json, resource, sys, atoll
+atoll.run(json.loads(sys.argv[1]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_ten_clients_take_hardly_more_memory_than_one(place: Path) -> None:
+    """Of a base of 100 MB: if each client had its own, ten would take 900 MB more."""
+    write_gpt2(place / "large", n_embd=512, n_layer=8)
+    assert (place / "large" / "model.safetensors").stat().st_size > 100e6
+    peaks = []
+    for clients in (1, 10):
+        data = {"client": None, "group": None, "partition": "iid", "clients": clients}
+        given = json.dumps(changed(data=data, model={"path": "large"}, local={"steps": 1, "batch_size": 4}))
+        done = subprocess.run(
+            [sys.executable, "-c", PEAK, given], cwd=place, capture_output=True, text=True, check=True
+        )
+        peaks.append(int(done.stdout.split()[-1]))
+    assert peaks[1] <= 1.3 * peaks[0]
 
 
 @pytest.mark.more

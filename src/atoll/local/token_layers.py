@@ -26,7 +26,7 @@ class TokenLayers(nn.Module):
         if torch.is_grad_enabled():
             return self._outputs(inputs.long())
         size = max(1, _AT_ONCE // (inputs.shape[1] * self._vocabulary))
-        return torch.cat([self._outputs(part) for part in inputs.long().split(size)])
+        return torch.cat([self._outputs(part) for part in torch.split(inputs.long(), size)])
 
     def _outputs(self, tokens: Tensor) -> Tensor:
         there = tokens >= 0
