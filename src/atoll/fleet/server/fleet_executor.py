@@ -100,11 +100,7 @@ class FleetExecutor:
     def train(
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
     ) -> list[ClusterUpdate]:
-        """Return each cluster's update, in order; replies are checked more strictly than simulated results.
-
-        Raises:
-            RunError: the combine rule fails.
-        """
+        """Return each cluster's update, in order; replies are checked more strictly than simulated results."""
         screening = screening or Screening(tolerate=False)
         limit = screening.max_update_norm
         starts = {id(cohort.start): cohort.start for cohort in cohorts}  # cohorts may share one
