@@ -498,13 +498,14 @@ method.name=pacfl method.angle=widest
 method.name=fmcl method.threshold=-1
 method.name=fmcl method.clusters=7
 method.name=fmcl method.encoder=resnet
-method.name=fmcl method.encoder=math:sqrt
+method.name=fmcl method.encoder=os:getcwd
 method.name=ifca method.encoder=math:sqrt
 method.name=stocfl method.least_cosine=1.1
 method.name=stocfl method.clusters=7
 method.name=stocfl local.proximal=0.1
 method.name=lcfed method.decision_layers=99
 method.name=lcfed method.rank=0
+method.name=lcfed method.embedding_penalty=-1
 method.name=lcfed method.clusters=7
 method.name=fedper method.personal_layers=-1
 method.name=fedper method.personal_layers=99

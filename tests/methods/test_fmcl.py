@@ -98,7 +98,7 @@ def too_narrow() -> nn.Module:
 
 def endless() -> nn.Module:
     made = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
-    nn.init.constant_(made[1].bias, float("nan"))
+    next(made.parameters()).data.fill_(float("nan"))
     return made
 
 
@@ -130,7 +130,7 @@ def test_settings_name_the_frozen_model() -> None:
             r"encoder: for samples of shape \[1, 8, 8\] the model fails",
         ),
         ("encoder=tests.methods.test_fmcl:endless", "the model must give each a row of finite numbers"),
-        ("encoder=tests.methods.test_fmcl:no_model", "must return a torch.nn.Module"),
+        ("encoder=tests.methods.test_fmcl:no_model", "must return a PyTorch module, not 'str'"),
         ("encoder=resnet", r"method\.encoder = 'resnet'"),
         ("clusters=13", r"method\.clusters = 13: must be at most data\.clients = 12"),
         ("name=fedavg", None),

@@ -59,7 +59,7 @@ class InitialModel:
         make = resolve("method.encoder", wanted.encoder, ENCODERS)
         made = call("method.encoder", make, {"shape": data.shape, "dataset": data, **dict(wanted)}, wanted.model_extra)
         if not isinstance(made, nn.Module | None):
-            raise InputError(f"method.encoder = {wanted.encoder!r}: must return a torch.nn.Module")
+            raise InputError(f"method.encoder = {wanted.encoder!r}: must return a PyTorch module, not {type(made).__name__!r}")
         return made and place(made, self.device)
 
     @cached_property
