@@ -14,7 +14,6 @@ from atoll.local.models import without
 from atoll.local.travel import staying
 from atoll.local.weights import check_outputs, count_bytes, place, require_device, warn_of_softmax
 from atoll.methods.papers.fmcl import ENCODERS
-from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call, resolve
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
@@ -59,7 +58,8 @@ class InitialModel:
         make = resolve("method.encoder", wanted.encoder, ENCODERS)
         made = call("method.encoder", make, {"shape": data.shape, "dataset": data, **dict(wanted)}, wanted.model_extra)
         if not isinstance(made, nn.Module | None):
-            raise InputError(f"method.encoder = {wanted.encoder!r}: must return a PyTorch module, not {type(made).__name__!r}")
+            found = type(made).__name__
+            raise InputError(f"method.encoder = {wanted.encoder!r}: must return a PyTorch module, not {found!r}")
         return made and place(made, self.device)
 
     @cached_property
@@ -81,4 +81,4 @@ class InitialModel:
         own = self.settings
         if any(getattr(own, name) != getattr(settings, name) for name in ("model", "travel", "secure")):
             return False
-        return own.run.device == settings.run.device and not any(method_kind(each).module for each in (own, settings))
+        return own.run.device == settings.run.device
