@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from atoll.network.computed_rows import ComputedRows
 from atoll.network.regions import Regions
 from atoll.network.sharing import Sharing
 from atoll.support.arrays import Floats, Ids
@@ -75,14 +76,14 @@ class Network:
     """
 
     compute_seconds: Floats
-    upload_seconds: Floats
+    upload_seconds: Floats | ComputedRows
     transfer_seconds: Floats
     exchange_seconds: Floats
     neighbours: tuple[tuple[int, ...], ...]
     clients_xy: Floats | None = None
     aggregators_xy: Floats | None = None
     server_xy: Floats | None = None
-    download_seconds: Floats | None = None
+    download_seconds: Floats | ComputedRows | None = None
     frequencies: Floats | None = None
     down_transfer_seconds: Floats | None = None
     sharing: Sharing | None = None
@@ -172,11 +173,13 @@ def check_positive(setting: str, value: float) -> None:
         raise InputError(f"{setting} = {value}: must be a positive finite number")
 
 
-def _check_seconds(name: str, seconds: Floats | None, shape: tuple[int, ...]) -> None:
+def _check_seconds(name: str, seconds: Floats | ComputedRows | None, shape: tuple[int, ...]) -> None:
     if seconds is None:
         return
     if seconds.shape != shape:
         raise InputError(f"network: {name} has the shape {seconds.shape}, which must be {shape}")
+    if isinstance(seconds, ComputedRows):  # whoever computes them has looked
+        return
     # Minimum and maximum are NaN if any entry is, and need no temporary array.
     if seconds.size and not (seconds.min() >= 0 and seconds.max() < np.inf):
         place = np.unravel_index(np.argmin((seconds >= 0) & (seconds < np.inf)), shape)

@@ -24,7 +24,7 @@ def share_samples(population: Population, parties: Positive = 2) -> Population:
     """
     split_shape(population.data.shape, parties)
     offsets = np.arange(parties + 1) * len(population.indices)
-    return Population(population.data, np.tile(population.indices, parties), offsets)
+    return Population(population.data, np.tile(np.asarray(population.indices), parties), offsets)
 
 
 def split_model(name: str) -> Callable[..., "Parties"]:
