@@ -35,9 +35,12 @@ def drawn_by(partition: str, clients: int, samples: int, seed: int = 0) -> Range
 
 @pytest.mark.parametrize("clients", [4, 37, 200])
 def test_clients_have_the_counts_of_indices_that_are_held(clients: int) -> None:
-    for partition, rule in (("major-class", major_class), ("one-label", one_label)):
-        more = (0.7,) if partition == "major-class" else ()
-        held = rule(LABELS, clients, CLASSES, generator(0, "partition"), *more, samples=9)  # type: ignore[operator]
+    rng = generator(0, "partition")
+    all_held = {
+        "major-class": major_class(LABELS, clients, CLASSES, rng, 0.7, 9),
+        "one-label": one_label(LABELS, clients, CLASSES, rng, 9),
+    }
+    for partition, held in all_held.items():
         drawn = drawn_by(partition, clients, 9)
         assert len(drawn) == clients
         for one, other in zip(held, drawn, strict=True):

@@ -33,8 +33,7 @@ def networks(monkeypatch: pytest.MonkeyPatch) -> tuple[Network, Network]:
     held = some_network()
     monkeypatch.setattr(wireless, "_HELD", 0)
     computed = some_network()
-    assert isinstance(computed.upload_seconds, ComputedRows)
-    assert isinstance(computed.download_seconds, ComputedRows)
+    assert {type(computed.upload_seconds), type(computed.download_seconds)} == {ComputedRows}
     return held, computed
 
 

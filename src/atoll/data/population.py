@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +43,7 @@ class Population:
 
     Attributes:
         data: the pool and the test set.
-        indices: int32 [total], positions in the pool; or what draws them when they are asked for.
+        indices: int32 [total], positions in the pool; or `DrawnIndices`.
         offsets: int64 [clients + 1].
         attributes: further facts, one row per client: ``utc_offset`` (hours), ``longitude`` (degrees), ``slots``
             (bool [clients, slots of the day]).
@@ -53,7 +53,7 @@ class Population:
     """
 
     data: Dataset
-    indices: npt.NDArray[Any] | DrawnIndices
+    indices: npt.NDArray[np.int32]
     offsets: Ids
     attributes: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     stated: Stated | None = None
@@ -62,8 +62,9 @@ class Population:
     def __post_init__(self) -> None:
         """Refuse indices outside the pool, clients without samples, and attributes with a wrong number of rows."""
         require("data", self.data, Dataset)
-        if not isinstance(self.indices, DrawnIndices):
-            object.__setattr__(self, "indices", _within(self.indices, len(self.data)))
+        indices: Any = self.indices
+        if not isinstance(indices, DrawnIndices):
+            object.__setattr__(self, "indices", _within(indices, len(self.data)))
         object.__setattr__(self, "offsets", _ascending(self.offsets, len(self.indices)))
         empty = np.flatnonzero(self.sizes == 0)
         if len(empty):
@@ -160,7 +161,7 @@ def make_population(
     held = as_ranges(parts)
     if not len(held) or not len(held.indices):
         raise InputError("data.partition: the partition has no samples for any client")
-    return Population(data, held.indices, held.offsets, attributes or {})
+    return Population(data, cast("npt.NDArray[np.int32]", held.indices), held.offsets, attributes or {})
 
 
 def as_ranges(parts: Parts) -> Ranges:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +49,7 @@ class Network:
     Attributes:
         compute_seconds: L^c_i, a client's local training between two intra-cluster aggregations, [clients].
         upload_seconds: L^u_ij, one upload of the model to each aggregator while no other client sends,
-            [clients, aggregators].
+            [clients, aggregators]; those of many pairs are `ComputedRows`, as are downloads.
         transfer_seconds: one upload of the model from each aggregator to the server, [aggregators].
         exchange_seconds: one upload of the model from one aggregator to another, 0 to itself,
             [aggregators, aggregators].
@@ -76,14 +77,14 @@ class Network:
     """
 
     compute_seconds: Floats
-    upload_seconds: Floats | ComputedRows
+    upload_seconds: Floats
     transfer_seconds: Floats
     exchange_seconds: Floats
     neighbours: tuple[tuple[int, ...], ...]
     clients_xy: Floats | None = None
     aggregators_xy: Floats | None = None
     server_xy: Floats | None = None
-    download_seconds: Floats | ComputedRows | None = None
+    download_seconds: Floats | None = None
     frequencies: Floats | None = None
     down_transfer_seconds: Floats | None = None
     sharing: Sharing | None = None
@@ -173,7 +174,7 @@ def check_positive(setting: str, value: float) -> None:
         raise InputError(f"{setting} = {value}: must be a positive finite number")
 
 
-def _check_seconds(name: str, seconds: Floats | ComputedRows | None, shape: tuple[int, ...]) -> None:
+def _check_seconds(name: str, seconds: Any, shape: tuple[int, ...]) -> None:
     if seconds is None:
         return
     if seconds.shape != shape:

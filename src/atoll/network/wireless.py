@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -166,9 +166,7 @@ def wireless_network(
     )
 
 
-def _link_seconds(
-    clients_xy: Floats, aggregators_xy: Floats, watts: Floats, bits: float, radio: Radio
-) -> Floats | ComputedRows:
+def _link_seconds(clients_xy: Floats, aggregators_xy: Floats, watts: Floats, bits: float, radio: Radio) -> Floats:
     """Return the seconds of sending over each client's links at these `watts`, such as L^u_ij, [clients, aggregators].
 
     Computed in blocks of clients; more than `_HELD` of them are computed again from the positions when asked for.
@@ -184,7 +182,7 @@ def _link_seconds(
         return np.asarray(found)
     if not math.isfinite(longest := max(float(rows.max()) for rows in found.blocks())):
         raise InputError(f"network: the longest upload or download takes {longest} s; it must be finite")
-    return found
+    return cast("Floats", found)
 
 
 def _distances(kind: str, xy: Floats, other_kind: str, other_xy: Floats, numbers: Ids | None = None) -> Floats:
