@@ -259,7 +259,6 @@ drift.kind=partition drift.rounds=[1] data.partition=natural
 drift.kind=partition drift.rounds=[1] data.skew=noise
 drift.kind=partition drift.rounds=[1] data.held_out_clients=1
 drift.kind=partition drift.rounds=[1] run.executor=fleet
-drift.kind=partition drift.rounds=[1] method.name=fedbcd
 drift.kind=partition drift.rounds=[1] method.name=pacfl
 drift.kind=partition drift.rounds=[1] method.name=ifca method.resample=true
 drift.kind=groups drift.rounds=[1] data.swaps=4 method.name=feddrift method.variant=oracle method.clusters=2
@@ -271,8 +270,6 @@ data.swaps=2 data.skew=noise
 data.swaps=2 data.dataset=sea
 data.dataset=sea data.flips=1
 data.dataset=sea data.pool=0
-method.name=fedbcd method.parties=0
-method.name=fedbcd method.parties=1000
 method.name=bcd method.gamma=-1
 method.name=hierarchical rounds=3
 method.name=hierarchical rounds=20 method.pattern=ring
@@ -498,7 +495,6 @@ method.name=fedper method.personal_layers=-1
 method.name=fedper method.personal_layers=99
 method.name=fedrep method.body_steps=0
 method.name=fedrep method.body_steps=99
-method.name=fedbcd method.mode=random
 method.combine=geometric-median method.iterations=0
 method.combine=geometric-median method.smoothing=0
 method.combine=norm-clipping method.clip_norm=0
@@ -1188,7 +1184,6 @@ hierfavg(population, clustering, network, rule, 3)
 hierfavg(population, clustering, network, rule, 5, pattern="decsyn")
 bcd(population, rule, 2, gamma=-1)
 bcd(population, rule, 2, server_lr=2)
-fedbcd(population, rule, 2, mode="both")
 fedavgm(population, rule, 2, momentum=1)
 alone(population, rule, 2, fraction=2)
 fedadagrad(population, rule, 2, tau=0)

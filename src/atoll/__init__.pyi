@@ -78,7 +78,6 @@ from atoll.methods.papers.fedasync import fedasync as fedasync
 from atoll.methods.papers.fedat import fedat as fedat
 from atoll.methods.papers.fedavg import centralized as centralized
 from atoll.methods.papers.fedavg import fedavg as fedavg
-from atoll.methods.papers.fedbcd import fedbcd as fedbcd
 from atoll.methods.papers.fedbuff import fedbuff as fedbuff
 from atoll.methods.papers.fedcluster import cycling as cycling
 from atoll.methods.papers.fedcluster import fedcluster as fedcluster

@@ -72,11 +72,6 @@ METHODS = {
     "perfedavg": ("method.name=perfedavg", CLIENT_PROBES),
     "fedamp": (*ROTATED, "method.name=fedamp", "method.fraction=", "method.clusters="),
     "moon": ("method.name=moon", CLIENT_PROBES),
-    "fedbcd parallel": ("method.name=fedbcd", "data.partition=iid", "data.alpha=", "local.optimizer=momentum"),
-    "fedbcd sequential": (
-        *("method.name=fedbcd", "method.mode=sequential", "method.parties=3", "data.partition=iid"),
-        *("data.alpha=", "local.optimizer=adam", "local.lr=0.01", "rounds=3"),
-    ),
     "fedavgm": ("method.name=fedavgm",),
     "fedadagrad": ("method.name=fedadagrad",),
     "fedadam": ("method.name=fedadam",),
@@ -192,7 +187,7 @@ def test_a_run_that_was_killed_at_each_step_on_a_file(
         assert_same(folder, each.folder)
 
 
-@pytest.mark.parametrize("method", thinned(["cenasy", "stacked", "fedbcd sequential", "moving"], 1))
+@pytest.mark.parametrize("method", thinned(["cenasy", "stacked", "fedcluster", "moving"], 1))
 def test_a_run_that_was_stopped_after_each_event(whole: Callable[[str], Whole], tmp_path: Path, method: str) -> None:
     """Also where other events that were trained together with it are still to be merged."""
     each = whole(method)
@@ -206,4 +201,4 @@ def test_a_run_that_was_stopped_after_each_event(whole: Callable[[str], Whole], 
                 break
         carry_to_end(each.experiment, folder)
         assert_same(folder, each.folder)
-    assert (unsettled > 0) == (method != "fedbcd sequential")
+    assert (unsettled > 0) == (method != "fedcluster")

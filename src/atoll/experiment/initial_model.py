@@ -13,7 +13,6 @@ from atoll.experiment.start_model import load_start
 from atoll.local.models import without
 from atoll.local.travel import staying
 from atoll.local.weights import check_outputs, count_bytes, place, require_device, warn_of_softmax
-from atoll.settings.choices import method_kind
 from atoll.settings.validation import Settings
 
 
@@ -69,4 +68,4 @@ class InitialModel:
         own = self.settings
         if any(getattr(own, name) != getattr(settings, name) for name in ("model", "travel", "secure")):
             return False
-        return own.run.device == settings.run.device and not any(method_kind(each).module for each in (own, settings))
+        return own.run.device == settings.run.device

@@ -17,7 +17,6 @@ from atoll.methods.papers.fedamp import fedamp
 from atoll.methods.papers.fedasync import fedasync
 from atoll.methods.papers.fedat import fedat
 from atoll.methods.papers.fedavg import centralized, fedavg, pooled
-from atoll.methods.papers.fedbcd import fedbcd
 from atoll.methods.papers.fedbuff import fedbuff
 from atoll.methods.papers.fedcluster import fedcluster
 from atoll.methods.papers.feddrift import feddrift
@@ -41,7 +40,6 @@ from atoll.methods.papers.pfedme import pfedme
 from atoll.methods.papers.scaffold import scaffold
 from atoll.methods.parts.kind import MethodKind
 from atoll.methods.parts.learned import SENDING
-from atoll.methods.parts.parties import share_samples, split_model
 from atoll.methods.parts.together import mixture, mixture_by_class, own_and_centres
 
 METHODS: dict[str, Callable[..., Method] | MethodKind] = {
@@ -84,13 +82,6 @@ METHODS: dict[str, Callable[..., Method] | MethodKind] = {
     "fedbn": MethodKind(fedbn, untested="clients' normalisation layers"),
     "fedper": MethodKind(fedper, untested="clients' heads"),
     "fedrep": MethodKind(fedrep, untested="clients' heads"),
-    "fedbcd": MethodKind(
-        fedbcd,
-        population=share_samples,
-        module=split_model,
-        why_one_place="whose parties share all samples",
-        fixed_data="whose parties share all samples",
-    ),
 }
 
 ACCOUNTED = frozenset(

@@ -123,11 +123,7 @@ class RunLedger:
         }
 
     def replay(self, lines: list[bytes]) -> None:
-        """Read the lines of a file, its head first.
-
-        Raises:
-            ValueError: it was altered, or is another run's.
-        """
+        """Read the lines of a file, its head first."""
         head, *entries = (_as_dict(parse_json(line)) for line in lines)
         if head != json.loads(json.dumps(self._account.head)):
             raise ValueError("it is another run's")
@@ -138,11 +134,7 @@ class RunLedger:
             self._take(entry, chain)
 
     def require_whole(self, events_done: int) -> None:
-        """Reject a ledger from which something is missing, by its seal and the completed events.
-
-        Raises:
-            ValueError: says what is missing.
-        """
+        """Reject a ledger from which something is missing, by its seal and the completed events."""
         seal = _as_dict(read_json(self._folder / SEAL, self._folder))
         lines = len(self._entries)
         if seal.get("lines") not in (lines, lines - 1):

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from atoll.aggregation.screening import REASONS
-from atoll.aggregation.usual_norms import lengths, limit_of
+from atoll.aggregation.usual_norms import limit_of
 from atoll.engine.engine import State
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.faults import is_counted, usual_norms
@@ -155,7 +155,7 @@ class Recorder:
             return {}
         lost = {name: self.sums[name][state.events_done] for name in self.losses}
         lost |= {f"refused_{reason}": state.refused.get(reason, 0) for reason in self.reasons}
-        return lost | ({"norm_limit": finite(limit_of(lengths(state.norms)))} if self.learns_norms else {})
+        return lost | ({"norm_limit": finite(limit_of(state.norms))} if self.learns_norms else {})
 
     def _spent(self, done: int) -> Row:
         """Return the epsilon spent by the worst client; nothing without privacy."""

@@ -68,7 +68,7 @@ class NamedChoice:
 _OF_CLIENTS = {"labels", "groups", "classes", "owners", "dataset", "rng", "seed", "clients"}
 _OF_CLUSTERINGS = {"population", "network", "problem", "clock", "rng", "seed", "clusters", "rounds"}
 _OF_METHODS = {"population", "clustering", "network", "phases", "pace", "clock", "module", "rule", "rounds", "seed"}
-_OF_METHODS |= {"deadline_seconds", "shape", "classes", "name", "make", "loss"}
+_OF_METHODS |= {"deadline_seconds", "shape", "classes", "make", "loss"}
 
 CHOICES = (
     NamedChoice("method", "name", "fedcluster", "atoll.methods.named_methods:METHODS",

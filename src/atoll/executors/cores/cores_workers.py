@@ -100,9 +100,6 @@ class Workers:
 
         Requests are sent in order, to free workers first. Request i is sent only after the answer to request i - ahead
         has been yielded and the next one requested.
-
-        Raises:
-            AtollError: the first request to fail, in order, failed with it.
         """
         pending = Requests(iter(requests))
         if any(worker.under_way for worker in self._workers):  # the previous answers were not all requested

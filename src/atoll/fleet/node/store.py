@@ -15,15 +15,12 @@ class Store(Protocol):
 
     def get(self, key: str) -> bytes | None:
         """Return what was last stored under a key, or None."""
-        ...
 
     def put(self, key: str, content: bytes) -> None:
         """Store bytes under a key, replacing earlier ones."""
-        ...
 
     def drop(self, key: str) -> None:
         """Delete what is stored under a key, if anything."""
-        ...
 
 
 class FolderStore:

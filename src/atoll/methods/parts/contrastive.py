@@ -28,11 +28,7 @@ class ContrastiveTrainer(Trainer):
         self.received, self.last = deepcopy(self.module).eval(), deepcopy(self.module).eval()
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the client's model after its local steps, also as its state.
-
-        Raises:
-            RunError: loss or model is not finite, unless `tolerant`; names event, cluster and client.
-        """
+        """Return the client's model after its local steps, also as its state."""
         load_model(self.module, task.start)
         load_model(self.received, task.start)
         load_model(self.last, task.state or task.start)

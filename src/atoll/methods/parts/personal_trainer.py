@@ -31,12 +31,7 @@ class PersonalTrainer(Trainer):
         self.initial = read_model(self.module)
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the server's model plus the change in the personal model, which is the client's state.
-
-        Raises:
-            RunError: loss or model is not finite, unless `tolerant`, naming event, cluster and client; or the run
-                did not start from the trainer's module.
-        """
+        """Return the server's model plus the change in the personal model, which is the client's state."""
         before = task.state or self._first(task)
         after, loss = self.train_own(task, before, self.rule)
         return ClientUpdate(add_updates(task.start, [(1.0, after, before)]), loss, after)
@@ -64,11 +59,7 @@ class LoneTrainer(PersonalTrainer):
     """Trains each client's personal model and sends nothing of it: a fleet node returns the model it received."""
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the server's model unchanged, with the personal model as the client's state.
-
-        Raises:
-            RunError: as `PersonalTrainer.train`.
-        """
+        """Return the server's model unchanged, with the personal model as the client's state."""
         return replace(super().train(task), model=task.start)
 
 
@@ -81,11 +72,7 @@ class DittoTrainer(PersonalTrainer):
         self.penalty = penalty
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the server's model after local training, with the personal model as the client's state.
-
-        Raises:
-            RunError: as `PersonalTrainer.train`.
-        """
+        """Return the server's model after local training, with the personal model as the client's state."""
         update = Trainer.train(self, task)
         own, _ = self.train_own(task, task.state or self._first(task), replace(self.rule, proximal=self.penalty))
         return replace(update, state=own)

@@ -48,11 +48,7 @@ class PretrainTrainer(UpdateTrainer):
         self.initial = read_model(self.module)
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the model after local training or, the first time, the received model with the update as state.
-
-        Raises:
-            RunError: loss or model is not finite, or the run did not start from the trainer's module.
-        """
+        """Return the model after local training or, the first time, the received model with the update as state."""
         if task.state is not None:
             return replace(Trainer.train(self, task), state=task.state)
         self._require_initial(task)
