@@ -37,7 +37,6 @@ class Verdict:
     """A claim and its verdict.
 
     Attributes:
-        claim: the claim.
         status: holds, fails or undecided, by `atoll.reproduce.evidence`; not comparable at this scale; not run.
         ours: the mean over seeds and its 95 % interval for each of the claim's runs, or for their ratio; an infinite
             end stands for runs that never met the target. None if there is no value.

@@ -21,8 +21,6 @@ class SavedRun:
     """A run as saved in its folder.
 
     Attributes:
-        folder: the run's folder.
-        settings: its settings.
         state: of the latest intact checkpoint.
         is_finished: whether the run is finished, and the state is its final one.
     """

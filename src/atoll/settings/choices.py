@@ -25,7 +25,6 @@ class NamedChoice:
     """A setting that names a function.
 
     Attributes:
-        section: its section.
         key: its name there.
         default: the function's name if the setting is not set; None: the setting is a list of names, empty if not set.
         table: where the built-in functions are, as ``module:NAME``.

@@ -32,9 +32,7 @@ class _Training:
     """A unit to train, without its models.
 
     Attributes:
-        unit: the unit.
         start: the start model's slot.
-        layout: its layout.
         result: the slot for the result.
         states: client states; not in slots, since their size is unknown before a client has trained.
     """

@@ -53,7 +53,6 @@ class _Worker:
 
     Attributes:
         pipe: carries its requests and answers.
-        process: its handle.
         under_way: its requests, with their numbers; it answers them in this order.
     """
 
