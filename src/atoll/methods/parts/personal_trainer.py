@@ -11,6 +11,7 @@ from atoll.local.rule import LocalRule
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend, require_finite
 from atoll.local.weights import load_model, read_model
+from atoll.methods.parts.learned import COMMON, common_of
 from atoll.support.errors import RunError
 from atoll.support.seeds import layers_drawing_from
 
@@ -76,3 +77,30 @@ class DittoTrainer(PersonalTrainer):
         update = Trainer.train(self, task)
         own, _ = self.train_own(task, task.state or self._first(task), replace(self.rule, proximal=self.penalty))
         return replace(update, state=own)
+
+
+class BiLevelTrainer(DittoTrainer):
+    """StoCFL's client: trains the common model by the rule and its cluster's, pulled toward the common one.
+
+    The first time it returns what it received, and keeps its update of the initial model.
+    """
+
+    keeps_model = False
+
+    def train(self, task: ClientTask) -> ClientUpdate:
+        """Return the cluster's model and the common one, with the client's first update as its state.
+
+        Raises:
+            RunError: as `PersonalTrainer.train`.
+        """
+        own, common = ({name: task.start[name] for name in self.initial}, common_of(task.start))
+        if task.state is None:
+            update = Trainer.train(self, replace(task, start=self._first(task)))
+            moved = {name: update.model[name] - self.initial[name] for name, _ in self.module.named_parameters()}
+            return ClientUpdate(own | _as_common(common), update.loss, moved)
+        update = super().train(replace(task, start=common, state=own))
+        return ClientUpdate((update.state or {}) | _as_common(update.model), update.loss, task.state)
+
+
+def _as_common(model: Model) -> Model:
+    return {f"{name}{COMMON}": tensor for name, tensor in model.items()}
