@@ -35,12 +35,7 @@ def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: in
     name, kind = settings.model.name, method_kind(settings)
     _require_next_tokens(settings, data)
     made: dict[str, Any] = {**dict(settings.model), "shape": data.shape, "classes": data.outputs, "dataset": data}
-    if kind.module is None:
-        factory = bind("model.name", resolve("model.name", name, MODELS), made, settings.model.model_extra)
-    else:
-        factory = bind(
-            "model.name", call("method.name", kind.module, {"name": name}), {**dict(settings.method), **made}
-        )
+    factory = bind("model.name", resolve("model.name", name, MODELS), made, settings.model.model_extra)
     if kind.together is not None:
         given = {**dict(settings.method), "make": factory, "loss": data.loss, "classes": data.outputs}
         factory = bind("method.name", kind.together, given)
@@ -61,9 +56,9 @@ def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: in
 
 def _require_next_tokens(settings: Settings, data: Dataset) -> None:
     """Refuse networks that would take texts, and return something else than log-probabilities of their tokens."""
-    name, kind = settings.model.name, method_kind(settings)
-    if data.loss == "next-token" and (kind.together or kind.module or (name in MODELS and name != "pretrained")):
-        told = f"method.name = {settings.method.name!r}" if kind.together or kind.module else f"model.name = {name!r}"
+    name, together = settings.model.name, method_kind(settings).together
+    if data.loss == "next-token" and (together or (name in MODELS and name != "pretrained")):
+        told = f"method.name = {settings.method.name!r}" if together else f"model.name = {name!r}"
         raise InputError(f"{told}: cannot predict next tokens (data.task = 'causal'); model.name = 'pretrained' can")
 
 
@@ -115,12 +110,6 @@ def let_stay(settings: Settings, method: Method, module: nn.Module) -> Method:
         factors_of(module.state_dict())
     if travels == "all":
         return method
-    kind = method_kind(settings)
-    name = settings.method.name
-    if kind.module is not None:
-        raise InputError(
-            f"model.travels = {show(travels)}: cannot be used with method.name = {name!r}, {kind.why_one_place}"
-        )
     if method.stays and travels != "trainable":
         raise InputError(f"model.travels = {travels}: method.name = {settings.method.name!r} itself says what travels")
     return keep_at_clients(method, staying(module, travels), module, f"model.travels = {show(travels)}")
