@@ -21,8 +21,8 @@ from compare import ROOT, checkout
 METHODS = [
     *("fedcluster", "fedavg", "centralized", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "scaffold", "fednova"),
     *("feddyn", "fedasync", "fedbuff", "fedat", "ifca", "cfl-mgd", "cfl", "flhc", "fedgroup", "fesem", "pacfl", "bcd"),
-    *("ditto", "local", "fedbn", "fedper", "fedrep", "hierarchical", "hierfavg", "fedbcd", "fedem", "fedrc", "fedsoft"),
-    *("pfedme", "apfl", "perfedavg", "fedamp", "moon"),
+    *("ditto", "local", "fedbn", "fedper", "fedrep", "hierarchical", "hierfavg", "fedem", "fedrc", "fedsoft"),
+    *("pfedme", "apfl", "perfedavg", "fedamp", "moon", "fmcl", "stocfl", "lcfed"),
 ]
 ALONE: dict[str, Any] = {"fraction": None}
 NEEDS: dict[str, dict[str, Any]] = {
@@ -36,7 +36,6 @@ NEEDS: dict[str, dict[str, Any]] = {
     "fedbn": {"model": {"name": "resnet"}, "local": {"steps": 1}},
     "hierarchical": {"rounds": 80, "method": {**ALONE, "pattern": "cenasy", "intra_rounds": 2}},
     "hierfavg": {"rounds": 80, "local": {"steps": 2}, "method": ALONE},
-    "fedbcd": {"method": {**ALONE, "parties": 4}, "data": {"clients": 4}},
 }
 CLIENT = {"trust": "client", "clip": 1.0, "noise": 0.1, "delta": 1e-3}
 SERVER = {"trust": "server", "clip": 1.0, "noise": 0.5, "delta": 1e-3}

@@ -1,4 +1,4 @@
-"""MkDocs hook: draws who is connected to whom in each pattern, and the turns of FedCluster, IFCA and FedBCD, as SVG.
+"""MkDocs hook: draws who is connected to whom in each pattern, and the turns of FedCluster and IFCA, as SVG.
 
 Turns and connections come from the methods' own schedules.
 """
@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from mkdocs.structure.files import File, Files
 
 import atoll
-from atoll.methods.papers.fedbcd import exchanging
 from atoll.methods.papers.fedcluster import cycling
 from atoll.methods.papers.ifca import all_together
 from atoll.report.figures import plot
@@ -27,7 +26,7 @@ ABOVE = (1.0, 2.15)  # where the server is drawn
 TWO_ROUNDS = 40.0  # seconds of FedCluster, whose round takes 4 + 6 + 10
 GROUPS = (0, 0, 1)  # the model that each of IFCA's clients takes, once they have found their clusters
 CLOCK = Clock(np.array(PACES), np.zeros(3))
-_TITLES = {**NAMES, "fedcluster": "FedCluster", "ifca": "IFCA", "fedbcd": "FedBCD", "fedbcd-in-turn": "FedBCD, in turn"}
+_TITLES = {**NAMES, "fedcluster": "FedCluster", "ifca": "IFCA"}
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
@@ -40,23 +39,21 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 @cache  # `mkdocs serve` builds again and again
 def drawn() -> dict[str, bytes]:
     """Return all figures as SVG, by name."""
-    turns = ("fedcluster", "ifca", "fedbcd", "fedbcd-in-turn")
+    turns = ("fedcluster", "ifca")
     makers: dict[str, Callable[[], Figure]] = {f"turns-{name}": partial(timeline, name) for name in turns}
-    makers |= {f"who-{name}": partial(connections, name) for name in (*PATTERNS, *turns[:3])}
+    makers |= {f"who-{name}": partial(connections, name) for name in (*PATTERNS, *turns)}
     with mpl.rc_context(STYLE):
         return {name: as_svg(make()) for name, make in makers.items()}
 
 
 def schedule(name: str) -> Schedule:
-    """Return slightly more of a method's schedule, for three clusters, clients or parties, than is drawn."""
+    """Return slightly more of a method's schedule, for three clusters or clients, than is drawn."""
     if name in PATTERNS:
         return schedule_of(name, three_clusters())
     population = atoll.make_population(atoll.load("digits"), np.arange(30).reshape(3, 10))
     if name == "fedcluster":
         return cycling(population, atoll.Clustering(np.arange(3), 3), 3, 1.0, "reshuffled", CLOCK, 0)
-    if name == "ifca":
-        return all_together(population, 2, 3, 1.0, CLOCK, 0)
-    return exchanging(3, 3, "parallel" if name == "fedbcd" else "sequential", 0, CLOCK)
+    return all_together(population, 2, 3, 1.0, CLOCK, 0)
 
 
 def links(name: str) -> set[tuple[int, int]]:
@@ -75,10 +72,7 @@ def links(name: str) -> set[tuple[int, int]]:
 def timeline(name: str) -> Figure:
     """Draw who works when, and what merges at the end, for three that take 4, 6 and 10 s."""
     shown = TWO_ROUNDS if name == "fedcluster" else SHOWN_SECONDS
-    one, above, below = {
-        "fedcluster": ("Cluster", "Server", ""),
-        "ifca": ("Client", "Model A", "Model B"),
-    }.get(name, ("Party", "", ""))
+    one, above, below = {"fedcluster": ("Cluster", "Server", ""), "ifca": ("Client", "Model A", "Model B")}[name]
     events = [event for event in schedule(name).events if event.seconds <= shown]
     bars = [bar for event in events for bar in _bars(event)]
     figure = Figure(figsize=(4.6, 2.3), layout="constrained")
@@ -106,15 +100,12 @@ def _draw_meeting(axes: Axes, name: str, event: Event) -> None:
     groups = [(SERVER, [*event.active, *(cluster for cluster, _ in event.starts)])]
     if name == "ifca":
         groups = [(row, [k for k in range(3) if GROUPS[k] == model]) for model, row in ((0, -1), (1, 3))]
-    if name.startswith("fedbcd"):
-        groups = [(0, [0, 1, 2])]  # outputs go from each party to all others
     for row, members in groups:
         at = [event.seconds] * 2
         axes.plot(at, [min(row, *members), max(row, *members)], color=INK, linewidth=0.9, zorder=3)
         starts = [cluster for cluster, _ in event.starts] if name == "fedcluster" else members
         axes.plot([event.seconds] * len(starts), starts, "o", color=INK, markersize=4, clip_on=False, zorder=5)
-        if not name.startswith("fedbcd"):
-            axes.plot(event.seconds, row, marker="*", markersize=11, color=INK, clip_on=False, zorder=5)
+        axes.plot(event.seconds, row, marker="*", markersize=11, color=INK, clip_on=False, zorder=5)
 
 
 def connections(name: str) -> Figure:
@@ -123,9 +114,7 @@ def connections(name: str) -> Figure:
     axes = figure.subplots()
     axes.set(xlim=(-0.6, 2.6), ylim=(-0.45, 2.45), title=_TITLES[name])
     axes.set_axis_off()
-    {"fedcluster": _clusters_in_turn, "ifca": _models_of_clusters, "fedbcd": _parties}.get(name, _aggregators)(
-        axes, name
-    )
+    {"fedcluster": _clusters_in_turn, "ifca": _models_of_clusters}.get(name, _aggregators)(axes, name)
     return figure
 
 
@@ -158,15 +147,6 @@ def _models_of_clusters(axes: Axes, _: str) -> None:
                 _link(axes, client, place, colour=PALETTE[group])
         _box(axes, (0.4 + 1.2 * group, 2.0), f"Model {model}")
     axes.text(1, -0.3, "all get A and B, and send one", ha="center", va="center", fontsize=8)
-
-
-def _parties(axes: Axes, _: str) -> None:
-    places = [(0.0, 0.2), (1.0, 1.9), (2.0, 0.2)]
-    for first, second in ((0, 1), (1, 2), (0, 2)):
-        _link(axes, places[first], places[second])
-    for party, place in enumerate(places):
-        _box(axes, place, f"Party {party}")
-    axes.text(1, -0.3, "outputs of a batch, not models", ha="center", va="center", fontsize=8)
 
 
 def _clients(axes: Axes, cluster: int) -> list[tuple[float, float]]:

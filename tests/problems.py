@@ -5,9 +5,7 @@ import torch
 from torch import nn
 
 from atoll import Dataset, Population, make_population
-from atoll.local.models import Model, dense
-from atoll.methods.parts.feature_blocks import split_shape
-from atoll.methods.parts.party_trainer import Parties
+from atoll.local.models import Model
 from atoll.support.arrays import Floats
 
 
@@ -45,13 +43,6 @@ def network(width: int = 4, hidden: int = 5, classes: int = 3, seed: int = 0) ->
 def normalised() -> nn.Module:
     """A network for scikit-learn's digits with a layer that normalises."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 10))
-
-
-def linear_parties(width: int = 3, parties: int = 3, seed: int = 0) -> Parties:
-    """The same model as `linear_module`, split over parties by features."""
-    torch.manual_seed(seed)
-    blocks = split_shape((width,), parties)
-    return Parties((width,), [dense(block, (), 1, bias=False) for block in blocks]).double()
 
 
 def as_vector(model: Model) -> Floats:

@@ -259,8 +259,8 @@ drift.kind=partition drift.rounds=[1] data.partition=natural
 drift.kind=partition drift.rounds=[1] data.skew=noise
 drift.kind=partition drift.rounds=[1] data.held_out_clients=1
 drift.kind=partition drift.rounds=[1] run.executor=fleet
-drift.kind=partition drift.rounds=[1] method.name=fedbcd
 drift.kind=partition drift.rounds=[1] method.name=pacfl
+drift.kind=partition drift.rounds=[1] method.name=fmcl
 drift.kind=partition drift.rounds=[1] method.name=ifca method.resample=true
 drift.kind=groups drift.rounds=[1] data.swaps=4 method.name=feddrift method.variant=oracle method.clusters=2
 data.swaps=0
@@ -271,8 +271,6 @@ data.swaps=2 data.skew=noise
 data.swaps=2 data.dataset=sea
 data.dataset=sea data.flips=1
 data.dataset=sea data.pool=0
-method.name=fedbcd method.parties=0
-method.name=fedbcd method.parties=1000
 method.name=bcd method.gamma=-1
 method.name=hierarchical rounds=3
 method.name=hierarchical rounds=20 method.pattern=ring
@@ -494,11 +492,22 @@ method.name=flhc method.threshold=far
 method.name=fedgroup method.pretrained=0
 method.name=pacfl method.vectors=0
 method.name=pacfl method.angle=widest
+method.name=fmcl method.threshold=-1
+method.name=fmcl method.clusters=7
+method.name=fmcl method.encoder=resnet
+method.name=fmcl method.encoder=os:getcwd
+method.name=ifca method.encoder=math:sqrt
+method.name=stocfl method.least_cosine=1.1
+method.name=stocfl method.clusters=7
+method.name=stocfl local.proximal=0.1
+method.name=lcfed method.decision_layers=99
+method.name=lcfed method.rank=0
+method.name=lcfed method.embedding_penalty=-1
+method.name=lcfed method.clusters=7
 method.name=fedper method.personal_layers=-1
 method.name=fedper method.personal_layers=99
 method.name=fedrep method.body_steps=0
 method.name=fedrep method.body_steps=99
-method.name=fedbcd method.mode=random
 method.combine=geometric-median method.iterations=0
 method.combine=geometric-median method.smoothing=0
 method.combine=norm-clipping method.clip_norm=0
@@ -1182,13 +1191,16 @@ pacfl(population, rule, 2, module, vectors=0)
 pacfl(population, rule, 2, module, angle="wide")
 pacfl(population, rule, 2, module, linkage="ward")
 pacfl(population, rule, 2, None)
+fmcl(population, rule, 2, module, encoder=nn.Linear(1, 1))
+stocfl(population, rule, 2, module, least_cosine=-2)
+stocfl(population, rule, 2, module, penalty=-1)
+lcfed(population, rule, 2, module)
 cfl(population, rule, 2, eps1=-1)
 cfl(population, rule, 2, gamma=2)
 hierfavg(population, clustering, network, rule, 3)
 hierfavg(population, clustering, network, rule, 5, pattern="decsyn")
 bcd(population, rule, 2, gamma=-1)
 bcd(population, rule, 2, server_lr=2)
-fedbcd(population, rule, 2, mode="both")
 fedavgm(population, rule, 2, momentum=1)
 alone(population, rule, 2, fraction=2)
 fedadagrad(population, rule, 2, tau=0)

@@ -220,9 +220,9 @@ def is_literal_type(node: ast.AST) -> bool:
 @pytest.mark.parametrize(
     "line",
     [
-        "method.name == 'fedbcd'",
+        "method.name == 'bcd'",
         "'ifca' != wanted.name",
-        "name in ('centralized', 'fedbcd')",
+        "name in ('centralized', 'bcd')",
         "name not in {'cfl-mgd'}",
         "told = {'centralized': 1}",
         "told[settings.name, 'x'] or told['fedavg']",

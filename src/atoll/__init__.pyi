@@ -78,7 +78,6 @@ from atoll.methods.papers.fedasync import fedasync as fedasync
 from atoll.methods.papers.fedat import fedat as fedat
 from atoll.methods.papers.fedavg import centralized as centralized
 from atoll.methods.papers.fedavg import fedavg as fedavg
-from atoll.methods.papers.fedbcd import fedbcd as fedbcd
 from atoll.methods.papers.fedbuff import fedbuff as fedbuff
 from atoll.methods.papers.fedcluster import cycling as cycling
 from atoll.methods.papers.fedcluster import fedcluster as fedcluster
@@ -95,10 +94,12 @@ from atoll.methods.papers.fedrc import fedrc as fedrc
 from atoll.methods.papers.fedsoft import fedsoft as fedsoft
 from atoll.methods.papers.fesem import fesem as fesem
 from atoll.methods.papers.flhc import flhc as flhc
+from atoll.methods.papers.fmcl import fmcl as fmcl
 from atoll.methods.papers.hierarchical import Phase as Phase
 from atoll.methods.papers.hierarchical import hierarchical as hierarchical
 from atoll.methods.papers.hierfavg import hierfavg as hierfavg
 from atoll.methods.papers.ifca import ifca as ifca
+from atoll.methods.papers.lcfed import lcfed as lcfed
 from atoll.methods.papers.moon import moon as moon
 from atoll.methods.papers.pacfl import pacfl as pacfl
 from atoll.methods.papers.perfedavg import perfedavg as perfedavg
@@ -107,6 +108,7 @@ from atoll.methods.papers.personal_parts import fedper as fedper
 from atoll.methods.papers.personal_parts import fedrep as fedrep
 from atoll.methods.papers.pfedme import pfedme as pfedme
 from atoll.methods.papers.scaffold import scaffold as scaffold
+from atoll.methods.papers.stocfl import stocfl as stocfl
 from atoll.methods.parts.corrected_trainers import CorrectedTrainer as CorrectedTrainer
 from atoll.methods.parts.equal_clients import MeanAndShare as MeanAndShare
 from atoll.methods.parts.equal_clients import take_share as take_share

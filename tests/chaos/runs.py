@@ -9,15 +9,14 @@ from typing import Any
 from atoll import Experiment, make_runs, read_experiment, run_events
 from tests.cli.fleets import tensors_of
 
-NODES = 3
 DEADLINE = 20.0
 _BASE = """
 name = "chaos"
 rounds = {rounds}
 
 [data]
-clients = 3
-samples = 40
+clients = {nodes}
+samples = {samples}
 
 [model]
 name = "lr"
@@ -30,7 +29,7 @@ batch_size = 10
 checkpoint_every = 1
 
 [fleet]
-wait_seconds = 150
+wait_seconds = 600
 deadline_seconds = {deadline}
 strikes = 1000
 """
@@ -42,6 +41,7 @@ class Kind:
     """A kind of run: its settings, what is done to it, and whether its events follow a plan.
 
     A run that follows it and has lost nobody's result must equal the undisturbed one; any must equal its own replay.
+    Where faults come one by one, each waits until an event was over since the last; networks and clocks are left alone.
     """
 
     name: str
@@ -50,6 +50,9 @@ class Kind:
     faults: tuple[str, ...]
     is_planned: bool = True
     has_late_node: bool = False
+    nodes: int = 3
+    deadline: float = DEADLINE
+    one_by_one: bool = False
 
 
 KINDS = (
@@ -82,10 +85,21 @@ KINDS = (
 )  # fmt: skip
 
 
+def killed(nodes: int, kills: int) -> Kind:
+    """Return the run in which any process of many is killed at any step; ten nodes train in an event."""
+    clusters = max(nodes // 10, 1)
+    words = ("method.name=fedcluster", f"clustering.clusters={clusters}", "method.fraction=1.0")
+    faults = ("server killed", "superlink killed", "node at work killed", "idle node killed")
+    at_files = ("server at a file step", "node at a file step")
+    rounds = 2 + 3 * kills // clusters  # which are more than are needed
+    return Kind(f"{nodes} nodes", rounds, words, faults + at_files, nodes=nodes, deadline=300.0, one_by_one=True)
+
+
 def write(kind: Kind, folder: Path) -> tuple[Experiment, Path, list[str]]:
     """Write the experiment's file; return the experiment, the file, and the words that change it."""
     file = folder / "chaos.toml"
-    file.write_text(_BASE.format(rounds=kind.rounds, deadline=DEADLINE))
+    samples = min(40, 1500 // kind.nodes)
+    file.write_text(_BASE.format(rounds=kind.rounds, nodes=kind.nodes, samples=samples, deadline=kind.deadline))
     (settings,) = make_runs(read_experiment(file), changes=kind.changes)
     return Experiment(settings), file, [word for change in kind.changes for word in ("--set", change)]
 

@@ -14,13 +14,14 @@ from tests.chaos.runs import KINDS, Kind
 def test_each_kind_has_its_turn(monkeypatch: pytest.MonkeyPatch, slow: float, shares: list[float]) -> None:
     now, given = [0.0], list[tuple[str, float]]()
 
-    def disturb(kind: Kind, _: object, seconds: float, __: object) -> dict[str, Any]:
+    def disturb(kind: Kind, _: object, seconds: float, *__: object) -> dict[str, Any]:
         given.append((kind.name, seconds))
         now[0] += slow * seconds
         right = {"hung": False, "tracebacks": [], "ended by themselves": [], "like its replay": True}
         faults = [{"kind": "cut", "seconds": 1.0}] * 40
         return right | {
-            "run": kind.name, "faults": faults, "events": 1, "seconds": 1.0, "results lost": 0, "like undisturbed": True
+            "run": kind.name, "faults": faults, "events": 1, "seconds": 1.0, "results lost": 0, "calm": [],
+            "like undisturbed": True,
         }  # fmt: skip
 
     monkeypatch.setattr(chaos, "disturb", disturb)

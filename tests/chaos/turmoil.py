@@ -10,19 +10,23 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+import numpy as np
 
 from atoll.fleet.flower.superlink import free_port
 from atoll.fleet.folder.init import FleetPlan, init_fleet
 from atoll.fleet.node.shards import write_shards
+from tests.chaos.forked import ForkedNode
 from tests.chaos.proxy import Proxy
-from tests.chaos.runs import DEADLINE, NODES, WIRE, Kind, judge, write
+from tests.chaos.runs import WIRE, Kind, judge, write
 from tests.cli.fleets import Machines
 from tests.cli.test_fleet_survival import superlink_of
 
-# Flower may take so long to see that a node is gone; processes start slowly on a busy machine.
-MOST_STILL = DEADLINE + 90 + 120
+# Besides the deadline: Flower may take so long to see that a node is gone; processes start slowly on a busy machine.
+MOST_STILL = 90 + 120
 # The share of a run's time in which it is disturbed; where it starts slowly, so many seconds at least.
 DISTURBED, LEAST_SECONDS = 0.7, 20.0
 PROGRAM = (sys.executable, "-m", "tests.chaos.victim")
@@ -41,14 +45,19 @@ class Fault:
 
 @dataclass
 class Disturbed(Machines):
-    """A fleet whose processes die where they are told to, and whose network and disk are not to be relied on."""
+    """A fleet whose processes die where they are told to, and whose network and disk are not to be relied on.
+
+    With `forks` a node's first process is forked from this one, and only those that follow import all anew.
+    """
 
     draw: random.Random = field(default_factory=random.Random)
+    forks: bool = False
     faults: list[Fault] = field(default_factory=list)
+    calm: list[float] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
     _fate: dict[str, list[str]] = field(default_factory=dict)
-    _seen: tuple[int, int] = (0, 0)
+    _seen: int = 0
     _moved: float = field(default_factory=time.monotonic)
 
     def note(self, kind: str) -> None:
@@ -81,12 +90,17 @@ class Disturbed(Machines):
         else:
             self.start_node(int(name.removeprefix("node-")))
 
+    def events(self) -> int:
+        """Return how many events are over."""
+        return _lines(self.folder / "run" / "happened.jsonl") - 1
+
     def watch(self) -> float:
         """Return for how long no event was over; whatever was done before the last one is healed."""
-        path = self.folder / "run" / "metrics.jsonl"
-        now = (path.stat().st_mtime_ns, path.stat().st_size) if path.exists() else (0, 0)
-        if now != self._seen:
-            self._seen, self._moved = now, time.monotonic()
+        before, self._seen = self._seen, self.events()
+        if self._seen > before:  # a server that goes on from a checkpoint carries out some once more
+            if before and all(fault.seconds is not None for fault in self.faults):
+                self.calm.append(round(time.monotonic() - self._moved, 2))
+            self._moved = time.monotonic()
             for fault in self.faults:
                 if fault.seconds is None:
                     fault.seconds = round(self._moved - self.began - fault.at, 2)
@@ -94,10 +108,15 @@ class Disturbed(Machines):
 
     def _program(self, name: str) -> list[str]:
         options = self._fate.pop(name, [])
-        if name != "server":
+        if name != "server" and not self.forks:
             options += ["--apart", f"{self.draw.uniform(-140, 140):.0f}"]
             self.note("clock apart")
         return [*PROGRAM, *options]
+
+    def _spawn(self, name: str, words: list[str], log: IO[bytes]) -> Any:
+        if name == "server" or not self.forks or name in self.children:
+            return super()._spawn(name, words, log)
+        return ForkedNode(words[len(PROGRAM) :], self.folder, log.fileno())
 
 
 @contextlib.contextmanager
@@ -114,30 +133,35 @@ def disk() -> Iterator[tuple[Path, bool]]:
             place.rmdir()
 
 
-def disturb(kind: Kind, draw: random.Random, seconds: float, keep: Path | None) -> dict[str, Any]:
+def disturb(kind: Kind, draw: random.Random, seconds: float, keep: Path | None, most: float = inf) -> dict[str, Any]:
     """Carry a run out that takes about so many seconds, its start included; return what came of it.
 
-    It is disturbed from its second event on, until `DISTURBED` of its time is over; then it may end.
+    It is disturbed from its second event on, until `DISTURBED` of its time is over, or so many faults are borne where
+    they come one by one; then it may end.
     """
     with disk() as (folder, has_disk), contextlib.ExitStack() as held:
         experiment, file, words = write(kind, folder)
-        plan = FleetPlan(NODES, "127.0.0.1", listen="127.0.0.1", port=free_port())
-        proxy = held.enter_context(Proxy(plan.port))
-        fleet = Disturbed(folder, file, tuple(words), init_fleet(folder / "fleet", plan), draw=draw)
-        for path in (folder / "fleet" / "nodes").glob("*/node.toml"):
-            path.write_text(path.read_text().replace(f":{plan.port}", f":{proxy.port}"))
+        plan = FleetPlan(kind.nodes, "127.0.0.1", listen="127.0.0.1", port=free_port())
+        configuration = init_fleet(folder / "fleet", plan)
+        fleet = Disturbed(folder, file, tuple(words), configuration, draw=draw, forks=kind.one_by_one)
+        proxy = None if kind.one_by_one else held.enter_context(Proxy(plan.port))
+        if proxy:
+            for path in (folder / "fleet" / "nodes").glob("*/node.toml"):
+                path.write_text(path.read_text().replace(f":{plan.port}", f":{proxy.port}"))
         write_shards(experiment, folder / "data")
         held.callback(_end, fleet)
-        still = _carry_out(fleet, proxy, _Plan(kind, draw, seconds, has_disk))
+        schedule = experiment.method.schedule
+        cohorts = [event.cohort.tolist() for event in schedule.events] if schedule else []
+        still = _carry_out(fleet, proxy, _Plan(kind, draw, seconds, has_disk, cohorts, most))
         found: dict[str, Any] = {"run": kind.name, "seconds": round(time.monotonic() - fleet.began, 1)}
-        found["hung"] = still > MOST_STILL
-        found["events"] = _lines(folder / "run" / "happened.jsonl") - 1
+        found["hung"] = still > kind.deadline + MOST_STILL
+        found["events"] = fleet.events()
         if not found["hung"]:
             found |= judge(kind, experiment, folder)
         found |= {"ended by themselves": fleet.ended, "tracebacks": _tracebacks(folder)}
         if keep is not None:
             _keep(folder, keep)
-        return found | {"faults": [asdict(fault) for fault in fleet.faults]}
+        return found | {"calm": fleet.calm, "faults": [asdict(fault) for fault in fleet.faults]}
 
 
 @dataclass
@@ -148,22 +172,27 @@ class _Plan:
     draw: random.Random
     seconds: float
     has_disk: bool
+    cohorts: list[list[int]]
+    most: float
     began: float = field(default_factory=time.monotonic)
     until: float | None = None
     next_wire: float = 0.0
     next_process: float = 0.0
     healing: list[tuple[float, Any]] = field(default_factory=list)
 
-    def step(self, fleet: Disturbed, proxy: Proxy) -> None:
+    def step(self, fleet: Disturbed, proxy: Proxy | None) -> None:
         """Do what is due, and undo it."""
         now = time.monotonic()
         for due in [each for each in self.healing if each[0] < now]:
             self.healing.remove(due)
             due[1]()
-        if fleet.rows() < 2:
+        if fleet.events() < 2:
             return
         self.until = self.until or max(self.began + DISTURBED * self.seconds, now + LEAST_SECONDS)
         if now > self.until:
+            return
+        if proxy is None:
+            self._one(fleet, now)
             return
         if now > self.next_wire:
             self.next_wire = now + self.draw.uniform(0.2, 1.6)
@@ -171,6 +200,15 @@ class _Plan:
         if now > self.next_process and not self.healing:
             self.next_process = now + self.draw.uniform(6, 12)
             self._process(self.draw.choice(self.kind.faults), fleet, proxy)
+
+    def _one(self, fleet: Disturbed, now: float) -> None:
+        """Kill a process at any moment after the first event since the last death."""
+        if len(fleet.faults) >= self.most or any(fault.seconds is None for fault in fleet.faults):
+            self.next_process = 0.0
+        elif not self.next_process:
+            self.next_process = now + self.draw.uniform(0, 2 * (np.median(fleet.calm) if fleet.calm else 2.0))
+        elif now > self.next_process:
+            self._process(self.draw.choice(self.kind.faults), fleet, None)
 
     def _wire(self, fleet: Disturbed, proxy: Proxy) -> None:
         fault = self.draw.choice(WIRE)
@@ -181,22 +219,22 @@ class _Plan:
         elif fault == "delayed":
             proxy.delay(self.draw.uniform(0.1, 3.0), lambda: fleet.note("delayed"))
 
-    def _process(self, fault: str, fleet: Disturbed, proxy: Proxy) -> None:
-        node = f"node-{self.draw.randrange(NODES)}"
+    def _process(self, fault: str, fleet: Disturbed, proxy: Proxy | None) -> None:
+        node = self._draw_node(fault, fleet)
         victim = "server" if fault.startswith("server") else node
         if victim not in fleet.children or fleet.children[victim].poll() is not None:
             return
         if fault.endswith("file step"):  # it is started to die; the kill that this takes counts too
             fleet.doom(victim)
-        if fault.endswith(("file step", "server killed", "node killed")):
-            fleet.note(f"{victim.partition('-')[0]} killed")
-            fleet.kill(victim)
-        elif fault == "superlink killed":
+        if fault == "superlink killed":
             link = superlink_of(fleet.children["server"].pid)
             if link is not None:
                 fleet.note(fault)
                 os.kill(link, signal.SIGKILL)
-        elif fault == "network away":
+        elif fault.endswith(("file step", "killed")):
+            fleet.note(fault.replace("at a file step", "killed"))
+            fleet.kill(victim)
+        elif fault == "network away" and proxy:
             fleet.note(fault)
             proxy.away(True)
             self._heal(lambda: proxy.away(False))
@@ -204,22 +242,29 @@ class _Plan:
             fleet.note(fault)
             self._heal(_fill(fleet.folder / "ballast").unlink)
 
+    def _draw_node(self, fault: str, fleet: Disturbed) -> str:
+        """Draw a node; where faults come one by one, whether it is at work matters."""
+        here = self.cohorts[fleet.events()] if fleet.events() < len(self.cohorts) else []
+        those = [node for node in range(self.kind.nodes) if (node in here) != fault.startswith("idle")]
+        return f"node-{self.draw.choice(those if self.kind.one_by_one and those else range(self.kind.nodes))}"
+
     def _heal(self, heal: Any) -> None:
         self.healing.append((time.monotonic() + self.draw.uniform(2, 8), heal))
 
 
-def _carry_out(fleet: Disturbed, proxy: Proxy, plan: _Plan) -> float:
+def _carry_out(fleet: Disturbed, proxy: Proxy | None, plan: _Plan) -> float:
     """Disturb the run until it is over; return for how long nothing had moved then."""
     fleet.start_server()
-    for number in range(NODES - plan.kind.has_late_node):
+    nodes = plan.kind.nodes
+    for number in range(nodes - plan.kind.has_late_node):
         fleet.start_node(number)
-    while (still := fleet.watch()) < MOST_STILL:
+    while (still := fleet.watch()) < plan.kind.deadline + MOST_STILL:
         if fleet.children["server"].poll() == 0:
             return still
         fleet.revive()
-        if plan.kind.has_late_node and len(fleet.children) == NODES and fleet.rows() > 4:
+        if plan.kind.has_late_node and len(fleet.children) == nodes and fleet.rows() > 4:
             fleet.note("joins late")
-            fleet.start_node(NODES - 1)
+            fleet.start_node(nodes - 1)
         plan.step(fleet, proxy)
         time.sleep(0.1)
     return still

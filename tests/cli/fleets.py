@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from atoll.experiment.experiment import Experiment
 from atoll.fleet.flower.superlink import free_port
@@ -104,16 +105,16 @@ class Machines:
         """Return what runs as this process, in the place of the command `atoll`."""
         return [sys.executable, "-m", "atoll"]
 
-    def _start(self, name: str, command: str, *words: str) -> None:
+    def _start(self, name: str, command: str, *options: str) -> None:
         with open(self.folder / f"{name}.log", "ab") as log:
-            self.children[name] = subprocess.Popen(
-                [*self._program(name), "fleet", command, str(self.file), *self.words, *words],
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            words = [*self._program(name), "fleet", command, str(self.file), *self.words, *options]
+            self.children[name] = self._spawn(name, words, log)
+
+    def _spawn(self, name: str, words: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
+        """Start a process."""
+        return subprocess.Popen(
+            words, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ def rows_of(folder: Path) -> list[dict[str, object]]:
     return [timeless(line) for line in lines]
 
 
-@pytest.mark.parametrize("method", thinned(["fedcluster", "cfl-mgd", "fedbcd"], 1))
+@pytest.mark.parametrize("method", thinned(["fedcluster", "cfl-mgd"], 1))
 def test_cores_give_the_rows_of_serial(atoll: Command, folder: Path, method: str) -> None:
     settings = ["--set", f"method.name={method}", "--set", "local.optimizer=sgd"]
     for name, words in {
@@ -46,7 +46,6 @@ def test_stacked_gives_nearly_the_rows_of_serial(atoll: Command, folder: Path) -
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        (["run.executor=stacked", "method.name=fedbcd"], ["run.executor = 'stacked'", "parties hold different models"]),
         (["run.executor=cores", "run.workers=0"], ["run.workers = 0", "at least 1"]),
         (["run.executor=cores", "run.debug=true"], ["run.debug = true", "run.executor = 'cores'", "use 'serial'"]),
         (["run.precision=tf32"], ["run.precision = 'tf32'", "run.device = 'cuda'"]),

@@ -100,8 +100,8 @@ REFUSED = [
         ["method.combine=krum", "method.byzantine=2", "method.name=fedavg", "method.fraction=1.0"],
         ["method.byzantine = 2", "needs 2 x 2 + 3 = 7", "the smallest has 6; give at most 1"],
     ),
-    (["method.name=fedbcd", "faults.dropout=0.1"], ["faults.dropout", "'fedbcd'"]),
-    (["method.name=fedbcd", "method.combine=median"], ["method.combine = 'median'", "'fedbcd' combines otherwise"]),
+    (["method.name=centralized", "faults.dropout=0.1"], ["faults.dropout", "'centralized'"]),
+    (["method.name=bcd", "method.combine=median"], ["method.combine = 'median'", "'bcd' combines otherwise"]),
     (["method.name=centralized", "faults.attackers=0.5"], ["faults.attackers", "'centralized'"]),
     (
         ["method.name=ifca", "method.option=gradients", "local.steps=1", "method.combine=median"],

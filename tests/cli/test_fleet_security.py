@@ -370,8 +370,8 @@ def test_a_call_without_time_is_late(running: FlowerFleet, node: NodeConfigurati
         assert list(running.call({"node-0": b""}, "train", b"", 0.0)) == [("node-0", Failure("late"))]
 
 
-def test_a_node_confirms_and_brings_nothing_of_anothers(running: FlowerFleet, node: NodeConfiguration) -> None:
-    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PushObjectRequest
+def test_a_node_brings_nothing_of_anothers(running: FlowerFleet, node: NodeConfiguration) -> None:
+    from flwr.proto.message_pb2 import PushObjectRequest
     from flwr.proto.node_pb2 import Node
 
     number = next(number for number, name in running._names.items() if name == "node-0")
@@ -383,16 +383,9 @@ def test_a_node_confirms_and_brings_nothing_of_anothers(running: FlowerFleet, no
         asked_of(running, "node-1") as theirs,
     ):
         told = {"node": Node(node_id=number), "run_id": theirs.metadata.run_id}
-        for call, request in (
-            (
-                client.ConfirmMessageReceived,
-                ConfirmMessageReceivedRequest(message_object_id=theirs.metadata.message_id, **told),
-            ),
-            (client.PushObject, PushObjectRequest(object_id=theirs.metadata.message_id, object_content=b"1", **told)),
-        ):
-            with pytest.raises(httpx.HTTPStatusError) as raised:
-                call(request)
-            assert raised.value.response.status_code in (403, 409)
+        with pytest.raises(httpx.HTTPStatusError) as raised:
+            client.PushObject(PushObjectRequest(object_id=theirs.metadata.message_id, object_content=b"1", **told))
+        assert raised.value.response.status_code in (403, 409)
 
 
 @contextlib.contextmanager
@@ -477,10 +470,8 @@ def test_a_reply_keeps_to_the_clock_of_who_asked(apart: float) -> None:
 
 
 @pytest.mark.more
-def test_a_message_whose_way_was_cut_is_given_again_until_it_is_confirmed(
-    running: FlowerFleet, node: NodeConfiguration
-) -> None:
-    """Or one cut connection would cost the event its whole deadline."""
+def test_a_message_is_given_again_until_it_is_answered(running: FlowerFleet, node: NodeConfiguration) -> None:
+    """Or one cut connection, or a node that is killed and started again, would cost the event its whole deadline."""
     from flwr.proto.fleet_pb2 import PullMessagesRequest
     from flwr.proto.node_pb2 import Node
 
@@ -494,8 +485,11 @@ def test_a_message_whose_way_was_cut_is_given_again_until_it_is_confirmed(
         while asked is None:  # all its parts must be there, too
             assert caller.is_alive()
             asked = flower_node._receive(link)
-        assert flower_node._receive(link) is None  # it has it now
+        again = flower_node._receive(link)
+        assert again is not None
+        assert again.metadata.message_id == asked.metadata.message_id
         flower_node._send(link, asked, b"y", time.monotonic())
+        assert flower_node._receive(link) is None
         caller.join()
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,12 +18,14 @@ from atoll.experiment.experiment import Experiment
 from atoll.settings import experiment_file as config
 from tests.cli.conftest import Command
 from tests.cli.fleets import Machines, machines, tensors_of, wait_until
+from tests.cli.pages import ROOT
 
 pytest.importorskip("flwr")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 KILLS = 7
+PULL = ("PullMessages", "PullObject", "ConfirmMessageReceived")
 EXPERIMENT = """
 name = "survives"
 rounds = 45
@@ -115,6 +118,34 @@ def test_a_server_that_is_killed_goes_on_to_the_same_bits(fleet: Machines, atoll
         link = superlink_of(fleet.children["server"].pid)
         fleet.kill("server")
         wait_until(lambda link=link: not Path(f"/proc/{link}").exists(), 10)  # type: ignore[misc]
+        fleet.start_server("--resume")
+    fleet.finish()
+    require_like_simulated(fleet, atoll)
+    assert tensors_of(fleet.folder / "run") == tensors_of(fleet.folder / "simulated")
+
+
+@pytest.mark.parametrize("nodes_die", [False, True])
+def test_a_server_that_is_killed_in_its_pull_goes_on_to_the_same_bits(
+    fleet: Machines, atoll: Command, nodes_die: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each step: before and after replies are announced, brought and confirmed, also if a node dies with it."""
+    fleet.file.write_text(EXPERIMENT.replace("deadline_seconds = 12", "deadline_seconds = 100"))
+    steps = [f"{step}:{when}" for step in PULL for when in ("before", "after")]
+    ordinary = Machines._program
+    monkeypatch.setattr(
+        Machines, "_program",
+        lambda self, name: [sys.executable, "-m", "tests.chaos.victim", "--die-call", steps.pop()]
+        if name == "server" and steps else ordinary(self, name),
+    )  # fmt: skip
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    fleet.start_server()
+    fleet.start_node(0)
+    fleet.start_node(1)
+    for _ in range(len(steps) + 1):
+        assert fleet.children["server"].wait(120) == -signal.SIGKILL, fleet.said("server")
+        if nodes_die:
+            fleet.kill("node-1")
+            fleet.start_node(1)
         fleet.start_server("--resume")
     fleet.finish()
     require_like_simulated(fleet, atoll)

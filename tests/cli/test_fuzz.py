@@ -37,7 +37,6 @@ WORDS = st.sampled_from(
             "fedavg",
             "ifca",
             "cfl-mgd",
-            "fedbcd",
             "bcd",
             "hierarchical",
             "centralized",

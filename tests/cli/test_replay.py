@@ -95,10 +95,10 @@ def test_any_run_repeats(atoll: Command, folder: Path) -> None:
 def test_events_in_another_format_are_refused_before_anything_runs(atoll: Command, live: Path) -> None:
     happened = live / "happened.jsonl"
     head, *lines = happened.read_text().splitlines(keepends=True)
-    head = line_as_bytes(json.loads(head.replace('"format": 1', '"format": 2'), object_hook=without_checksum)).decode()
+    head = line_as_bytes(json.loads(head.replace('"format": 2', '"format": 1'), object_hook=without_checksum)).decode()
     happened.write_text(head + "".join(lines))
     told = atoll("verify", "live").refused()
-    assert told.endswith("line 1 is damaged (its format is 2, but this version of Atoll reads 1)")
+    assert told.endswith("line 1 is damaged (its format is 1, but this version of Atoll reads 2)")
 
 
 def test_faults_of_the_settings_are_not_added(atoll: Command, folder: Path) -> None:

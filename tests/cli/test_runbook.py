@@ -32,6 +32,7 @@ CASES = {
     "A clock is wrong": ["node 1"],
     "The superlink was stolen": ["server", "node 1", "server, then"],
     "The server is lost for good": ["the new server"],
+    "The authority ends": ["server", "node 1", "server, then"],
 }
 
 
@@ -180,6 +181,23 @@ def test_the_superlink_was_stolen(place: Place, atoll: Command) -> None:
     place.run(NODE.format(0).replace("node-0/", "node-0-new/"))
     place.do("The superlink was stolen", "server, then")
     place.wait_for("node-1", f"trainings so far: {trainings + 1}\n")
+    place.finish(atoll)
+
+
+@pytest.mark.slow
+def test_the_authority_ends(place: Place, atoll: Command) -> None:
+    place.begin()
+    place.do("The authority ends", "server")
+    for number in range(2):
+        shutil.copy(place.folder / "ca-both.pem", place.folder / f"node-{number}")
+    place.do("The authority ends", "node 1")
+    place.run("cp node-0/ca-both.pem node-0/ca.pem")
+    place.run(NODE.format(0))
+    place.wait_for("node-1", "trained for event")
+    place.kill("server")
+    place.do("The authority ends", "server, then")
+    before = place.said("node-1").count("trained for event")
+    wait_until(lambda: place.said("node-1").count("trained for event") > before, 120, lambda: place.said("node-1"))
     place.finish(atoll)
 
 

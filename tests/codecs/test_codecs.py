@@ -367,7 +367,6 @@ def test_ones_own_codec_has_settings_of_its_own() -> None:
         (["travel.codec=int8", "travel.share=0.5"], r"travel\.share.*taken by travel\.codec = 'topk'"),
         (["travel.codec=int8", "travel.rounding=up"], r"travel\.rounding = 'up'"),
         (["travel.codec=int8", "travel.feedback=maybe"], r"travel\.feedback"),
-        (["travel.codec=int8", "method.name=fedbcd", "method.fraction="], r"fedbcd', whose parties share all samples"),
         (["travel.codec=int8", "method.name=centralized", "method.fraction="], r"whose one client holds all data"),
         (["travel.codec=int8", "method.name=local"], r"'local': clients send nothing"),
         (["travel.codec=int8", "method.name=fesem"], r"'fesem': clusters are found from what clients train"),

@@ -49,8 +49,7 @@ def made(method: str, pair: tuple[str, str], *more: str) -> Experiment | str:
     if "fraction" in "".join(changes) and method not in ("fedavg", "fedcluster", "ifca"):
         changes.remove("method.fraction=1.0")
     try:
-        model = "linear" if method == "fedbcd" else "tests.engine.own_stage:layered"  # parties split dense layers alone
-        found = experiment(method, f"model.name={model}", *changes, *more)
+        found = experiment(method, "model.name=tests.engine.own_stage:layered", *changes, *more)
         found.check()
     except InputError as error:
         return str(error)

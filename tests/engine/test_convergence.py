@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch import nn
 
 from atoll import (
     Evaluator,
@@ -20,7 +19,6 @@ from atoll import (
     chain_of,
     fedamp,
     fedavg,
-    fedbcd,
     fedcluster,
     fedcluster_bound,
     fedem,
@@ -32,15 +30,13 @@ from atoll import (
     perfedavg,
     pfedme,
     read_model,
+    stocfl,
     train,
 )
 from atoll.clustering.clustering import Clustering
-from atoll.engine.cohorts import ClientTrainer
 from atoll.local.rule import adam, momentum, sgd
-from atoll.methods.parts.parties import share_samples
-from atoll.methods.parts.party_trainer import PartyTrainer
 from atoll.support.arrays import Floats
-from tests.problems import as_vector, linear_module, linear_parties, pooled_least_squares, quadratics
+from tests.problems import as_vector, linear_module, pooled_least_squares, quadratics
 from tests.tiers import thinned
 
 CLUSTERING = Clustering(np.array([0, 1, 2, 0, 1, 2]), 3)
@@ -50,8 +46,6 @@ METHODS: dict[str, Any] = {
     "fedcluster": lambda p, rule, rounds: fedcluster(p, CLUSTERING, rule, rounds, 1.0),
     "fedcluster, fixed order": lambda p, rule, rounds: fedcluster(p, CLUSTERING, rule, rounds, 1.0, "fixed"),
     "centralized": lambda p, rule, rounds: centralized(p.pooled(), rule, rounds),
-    "fedbcd": lambda p, rule, rounds: fedbcd(share_samples(p, 3), rule, rounds),
-    "fedbcd, sequential": lambda p, rule, rounds: fedbcd(share_samples(p, 3), rule, rounds, "sequential"),
 }
 RULES = {
     "sgd": LocalRule(sgd, 0.1, 5, 4),
@@ -63,15 +57,10 @@ ROUNDS = {"adam, decaying": 200}  # the others arrive in half as many
 
 
 def train_to_end(name: str, method: Method, population: Population, seed: int = 0) -> Floats:
-    """Train the linear model: of one client with all samples, of parties with single features, or of the clients."""
-    module: nn.Module = linear_module()
-    trainer: ClientTrainer
-    if "fedbcd" in name:
-        module = linear_parties()
-        trainer = PartyTrainer(module, share_samples(population, 3), method.rule, seed)
-    else:
-        held = population.pooled() if name == "centralized" else population
-        trainer = Trainer(module, held, method.rule, seed)
+    """Train the linear model: of one client with all samples, or of the clients."""
+    module = linear_module()
+    held = population.pooled() if name == "centralized" else population
+    trainer = Trainer(module, held, method.rule, seed)
     for step in train(method, Serial(trainer), init(method, read_model(module))):
         state = step.state
     assert state.server is not None
@@ -94,6 +83,7 @@ OF_THEIR_OWN: dict[str, Any] = {
     "apfl": lambda p, rule, module: apfl(p, rule, 200, 0.9, fraction=1.0),
     "perfedavg": lambda p, rule, module: perfedavg(p, rule, 100, inner_lr=0.1, fraction=1.0),
     "fedamp": lambda p, rule, module: fedamp(p, rule, 100),
+    "stocfl": lambda p, rule, module: stocfl(p, rule, 100, module, 1, fraction=1.0),
     "moon": lambda p, rule, module: moon(p, rule, 100, fraction=1.0),
 }
 MADE_OF: dict[str, Any] = {
@@ -112,7 +102,8 @@ def test_where_clients_agree_models_of_their_own_find_the_optimum_too(method: st
     for step in train(made, Serial(trainer), init(made, read_model(module))):
         state = step.state
     assert len(state.clients) == len(population)
-    parts = [*state.starts, *state.clients.values(), *([] if state.server is None else [state.server])]
+    kept = [] if method == "stocfl" else state.clients.values()  # its clients keep their first updates
+    parts = [*state.starts, *kept, *([] if state.server is None else [state.server])]
     found = [tensor for part in parts for name, tensor in part.items() if name.endswith("weight")]
     best = pooled_least_squares(population)
     assert found
@@ -148,8 +139,8 @@ def test_where_clients_differ_every_method_gets_as_near_as_its_step_allows(metho
         return float(np.linalg.norm(train_to_end(method, made, population) - best))
 
     coarse, fine = distance(0.16), distance(0.04)
-    if method == "centralized" or "fedbcd" in method:
-        assert fine < 1e-6  # full batches of the union: gradient descent itself, whole or by blocks
+    if method == "centralized":
+        assert fine < 1e-6  # full batches of the union: gradient descent itself
     elif method in ("fedavg, half the clients", "fedcluster"):
         assert fine < 0.1  # who is drawn, or which cluster is last, is noise that a constant step does not average out
     else:

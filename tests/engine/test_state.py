@@ -331,7 +331,7 @@ def test_auto_chooses_client_by_client() -> None:
     experiment.check()
     assert experiment.execution.choice.name in ("serial", "cores")
     assert not experiment.execution.choice.whole
-    assert experiment.traffic.sent_bytes == 2 * experiment.traffic.model_bytes
+    assert experiment.traffic.message_bytes == 2 * experiment.traffic.model_bytes
 
 
 def test_a_checkpoint_holds_what_clients_and_server_keep(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from atoll import (
     Step,
     Trainer,
     fedavg,
-    fedbcd,
     generator,
     init,
     make_population,
@@ -46,15 +45,12 @@ from atoll.local.rule import adam, momentum, sgd
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.weights import count_bytes
 from atoll.methods.papers.cfl_mgd import cfl_mgd
-from atoll.methods.papers.fedbcd import Mode
 from atoll.methods.papers.fedcluster import fedcluster
 from atoll.methods.papers.hierarchical import hierarchical
 from atoll.methods.papers.ifca import ifca
-from atoll.methods.parts.parties import share_samples
-from atoll.methods.parts.party_trainer import PartyTrainer
 from atoll.network.network import Network
 from atoll.support.arrays import Floats
-from tests.problems import classification, linear_module, linear_parties, network, quadratics
+from tests.problems import classification, linear_module, network, quadratics
 from tests.tiers import thinned
 
 SEED = 5
@@ -125,13 +121,6 @@ def test_gradients_shared_layers_and_resampling() -> None:
     rule = LocalRule(sgd, lr=0.05, steps=1, batch_size=4, resample_parts=4, proximal=0.1, lr_decay=0.9)
     method = ifca(POPULATION, rule, 2, 2, "gradients", fraction=1.0, seed=SEED)
     compare(method, linear_module(), POPULATION, 2, *far_starts(2))
-
-
-@WORKERS
-@pytest.mark.parametrize("mode", thinned(["parallel", "sequential"], 1))
-def test_parties_that_send_a_block_of_the_model(mode: Mode, workers: int) -> None:
-    parties = share_samples(POPULATION, 3)
-    compare(fedbcd(parties, RULE, 2, mode), linear_parties(), parties, workers, make=PartyTrainer)
 
 
 @WORKERS
@@ -212,7 +201,7 @@ def test_the_last_clients_are_trained_by_falling_cost_to_the_same_bits(workers: 
     cohorts = [cohort_of(start, range(23), event) for event, start in enumerate(far_starts(2))]
     with Cores(trainer, workers, BYTES) as cores:
         units = [unit for cohort in cohorts for unit in cut(cohort, 1)]
-        order, last = cores._order(units), 46 - (2 * workers + 4)
+        order, last = cores._order(units, cores._ahead), 46 - (2 * workers + 4)
         assert order[:last] == list(range(last))
         assert [sizes[units[i].clients[0]] for i in order[last:]] == sorted(sizes[last - 23 :], reverse=True)
         expected = Serial(trainer).train(cohorts, average_models)

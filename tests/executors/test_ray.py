@@ -29,7 +29,6 @@ from atoll import (
     RunError,
     Serial,
     Trainer,
-    fedbcd,
     init,
     make_runs,
     read_model,
@@ -53,12 +52,10 @@ from atoll.methods.papers.cfl_mgd import cfl_mgd
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.papers.fedcluster import fedcluster
 from atoll.methods.papers.ifca import ifca
-from atoll.methods.parts.parties import share_samples
-from atoll.methods.parts.party_trainer import PartyTrainer
 from atoll.support.environment import package_versions
 from tests.attackers import attacked_by
 from tests.clusters import RULE, Trouble, Troubled, nodes
-from tests.problems import classification, linear_module, linear_parties, network, quadratics
+from tests.problems import classification, linear_module, network, quadratics
 
 SEED = 5
 POPULATION = quadratics(clients=7)
@@ -345,13 +342,6 @@ def test_cycles() -> None:
     clustering = Clustering(np.array([0, 1, 0, 1, 0, 1, 1]), 2)
     method = fedcluster(POPULATION, clustering, RULE, rounds=2, fraction=1.0, seed=SEED)
     compare(method, linear_module(), POPULATION)
-
-
-@needs_ray
-@pytest.mark.slow
-def test_parties_that_send_a_block_of_the_model() -> None:
-    parties = share_samples(POPULATION, 3)
-    compare(fedbcd(parties, RULE, 2, "sequential"), linear_parties(), parties, make=PartyTrainer)
 
 
 @needs_ray

@@ -11,7 +11,16 @@ import pytest
 
 from atoll import ClientTask, RunError, Trainer, cycling, init, read_model, train
 from atoll.aggregation.screening import Screening
-from atoll.aggregation.usual_norms import ENOUGH, KEPT, lengths, limit_of, limits_of, remember, require_usual
+from atoll.aggregation.usual_norms import (
+    ENOUGH,
+    KEPT,
+    Norms,
+    are_few,
+    limit_of,
+    limits_of,
+    remember,
+    require_usual,
+)
 from atoll.engine.engine import State, advance
 from atoll.runs.run import run_events
 from atoll.runs.state_layout import lay_out, restore
@@ -27,15 +36,22 @@ from tests.tiers import thinned
 LEARNS = Screening(tolerate=False, usual_norms="refuse")
 
 
-def limit_by_hand(norms: Sequence[float]) -> float:
+def limit_by_hand(norms: Sequence[float], clients: Sequence[int]) -> float:
     """The limit in NumPy, in another order of operations."""
-    found = np.asarray([norm for norm in norms if 0 < norm < np.inf])
-    if found.size < 3:
-        return float(100 * found.min()) if found.size == 2 else float(np.inf)
+    found, whose = np.asarray(norms), np.asarray(clients)
+    votes = [np.median(found[whose == client]) for client in set(clients)]
+    if len(votes) < 3:
+        return float(100 * max(votes)) if len(votes) == 2 else float(np.inf)
+    middle = float(np.median(votes))
     if found.size < 10:
-        return 10 * float(np.median(found))
-    logs = np.log10(found / np.median(found))
-    return float(np.median(found) * 10 ** np.clip(6 * 1.4826 * np.median(np.abs(logs)), 1.0, 2.0))
+        return 10 * middle
+    logs = np.log10(found / middle)
+    return float(middle * 10 ** np.clip(6 * 1.4826 * np.median(np.abs(logs)), 1.0, 2.0))
+
+
+def of_own(norms: Sequence[float], first: int = 0) -> Norms:
+    """Return norms, each of another client."""
+    return tuple(zip(norms, range(first, first + len(norms)), strict=True))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -43,14 +59,24 @@ def test_the_limit_is_that_by_hand(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for count in (0, 1, 2, 3, 4, 9, 100):
         norms = np.exp(rng.normal(0, seed / 2, count)).tolist()
-        assert limit_of(norms) == pytest.approx(limit_by_hand(norms), rel=1e-9)
-        assert limit_of([*norms, 0.0, float("inf"), float("nan")]) == limit_of(norms)
+        for many in (1, 2, 3, 100):
+            clients = rng.integers(many, size=count).tolist()
+            found = tuple(zip(norms, clients, strict=True))
+            assert limit_of(found) == pytest.approx(limit_by_hand(norms, clients), rel=1e-9)
+            nothing = of_own([0.0, float("inf"), float("nan")], 1000)
+            assert limit_of((*found, *nothing)) == limit_of(found)
 
 
-def test_a_minority_cannot_raise_the_limit_beyond_what_honest_clients_differ_by() -> None:
+@pytest.mark.parametrize("evil", [1e-300, 1e-3, 1e3, 1e11, 1e300])
+def test_a_minority_cannot_move_the_limit_beyond_what_honest_clients_differ_by(evil: float) -> None:
     honest = np.exp(np.random.default_rng(0).normal(0, 0.3, 60)).tolist()
-    for evil in (1e3, 1e11, 1e300):
-        assert limit_of([*honest, *[evil] * 40]) < 150
+    assert 8 < limit_of((*of_own(honest), *of_own([evil] * 40, 60))) < 150
+    one = ((evil, 99),) * 90  # one that trains much more often than the others
+    assert 8 < limit_of((*of_own(honest[:10]), *one)) < 150
+    assert 8 < limit_of((*of_own(honest[:3]), *one[:6])) < 150
+
+
+def test_the_latest_norms_are_remembered() -> None:
     many = tuple((float(norm), norm) for norm in range(90))
     assert remember(many, many[:20]) == (*many[10:], *many[:20])
     assert len(remember(many, many)) == KEPT
@@ -61,12 +87,26 @@ def test_what_counted_too_early_stops_the_run_once_it_is_known() -> None:
     honest = tuple((1.0 + client / 10, client) for client in range(8))
     found = partial(limits_of, 3, name_of=lambda client: f"client {client}")
     early = ((9e11, 5), *honest)
-    with pytest.raises(RunError, match=r"^event 3: .* of client 5 \(9e\+11\) have counted, .* up to 135\)"):
-        found([honest, early], [1.0])
-    assert found([early], []) == [limit_of(lengths(early))]  # nine are too few to accuse anybody
+    with pytest.raises(RunError, match=r"^event 3: .* of client 5 \(9e\+11\) have counted, .* up to 130\)"):
+        found([honest, early], ((1.0, 8),))
+    assert found([early], ()) == [limit_of(early)]  # nine are too few to accuse anybody
     late = early * 3  # after so many, usual norms may have shrunk
-    assert found([late], [1.0]) == [limit_of([*lengths(late), 1.0])]
-    assert found([((60.0, 5), *honest)], [1.0])[0] < 20, "honest norms may shrink"
+    assert found([late], ((1.0, 8),)) == [limit_of((*late, (1.0, 8)))]
+    assert found([((60.0, 5), *honest)], ((1.0, 8),))[0] < 20, "honest norms may shrink"
+
+
+@pytest.mark.parametrize("evil", [1e-9, 9e11])
+def test_of_two_clients_none_decides(evil: float) -> None:
+    """In one event the longer is refused while there may be others; after ten updates the run stops."""
+    found, pair = partial(limits_of, 3, name_of=lambda client: f"client {client}"), ((evil, 0), (1.0, 1))
+    assert found([()], pair) == [100 * min(evil, 1.0)]
+    assert found([((evil, 0),) * 10], ((1.0, 1),)) == [100 * max(evil, 1.0)]  # the second to come is not refused
+    for known in (((evil, 0),) * 10, ((1.0, 1),) * 10, pair * 5):
+        with pytest.raises(RunError, match=r"^event 3: updates of client \d .* and with two clients nobody can tell"):
+            found([known], pair)
+    assert found([((2.0, 0), (1.0, 1)) * 5], ((evil, 0), (1.0, 1))) == [200.0]  # who was usual before is known
+    assert are_few(pair * 50)
+    assert not are_few((*pair * 5, (1.0, 2)))
 
 
 @pytest.mark.parametrize("cores", thinned([False, True], 1))
@@ -89,7 +129,7 @@ def test_honest_runs_lose_nobody_and_norms_are_those_of_the_updates() -> None:
     first = schedule.events[0]
     trained = [trainer.train(ClientTask(0, 0, 0, first.active[0], k, start)).model for k in first.cohort.tolist()]
     assert [client for _, client in found[0].norms] == first.cohort.tolist()
-    assert lengths(found[0].norms) == pytest.approx(
+    assert [norm for norm, _ in found[0].norms] == pytest.approx(
         [float(np.linalg.norm(as_vector(m) - as_vector(start))) for m in trained]
     )
 

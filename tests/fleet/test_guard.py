@@ -13,8 +13,8 @@ from atoll.fleet.flower.guard import OVERHEAD, Guard, GuardedReply, GuardedReque
 
 SECRET = "s" * 64
 MOST = 1000
-PUSH, PART, PULL, CONFIRM = (
-    f"/v1/fleet/{call}" for call in ("push-messages", "push-object", "pull-object", "confirm-message-received")
+PUSH, PART, PULL, ASK = (
+    f"/v1/fleet/{call}" for call in ("push-messages", "push-object", "pull-object", "pull-messages")
 )
 KEYS = ("seven", "eight")
 
@@ -26,6 +26,7 @@ class Notes:
         self.messages = {"m7": GuardedRequest(7, MOST), "m8": GuardedRequest(8, MOST)}
         self.forgotten: list[Any] = []
         self.given_again: list[int] = []
+        self.dropped: list[str] = []
         self.whole = {7, 8}
         self.looks = 0
 
@@ -45,6 +46,9 @@ class Notes:
     def give_again(self, node: int) -> None:
         self.given_again.append(node)
 
+    def drop_unless_whole(self, reply: str) -> None:
+        self.dropped.append(reply)
+
     def read_reply(self, body: bytes) -> GuardedReply | None:
         told = json.loads(body)
         return GuardedReply(**told | {"parts": tuple(told["parts"])}) if told else None
@@ -52,9 +56,6 @@ class Notes:
     def read_part(self, body: bytes) -> tuple[str, int] | None:
         name, _, content = body.partition(b":")
         return name.decode(), len(content)
-
-    def read_confirmed(self, body: bytes) -> str | None:
-        return body.decode()
 
 
 class Fleet:
@@ -113,7 +114,7 @@ def fleet() -> Fleet:
     return Fleet()
 
 
-@pytest.mark.parametrize("path", [PUSH, PART, PULL, CONFIRM, "/v1/fleet/activate-node", "/v1/control/start-run", "/"])
+@pytest.mark.parametrize("path", [PUSH, PART, PULL, ASK, "/v1/fleet/activate-node", "/v1/control/start-run", "/"])
 @pytest.mark.parametrize("key", [None, "nine"])
 def test_nothing_of_a_strangers_body_is_read(fleet: Fleet, path: str, key: str | None) -> None:
     assert fleet.call(path, bytes(5000), key) == (401 if path.startswith("/v1/fleet") else 404)
@@ -124,8 +125,7 @@ def test_a_reply_is_passed_on_part_by_part(fleet: Fleet) -> None:
     assert fleet.push() == 200
     assert fleet.call(PART, b"b:" + bytes(MOST), "seven") == 200
     assert fleet.call(PART, b"b:" + bytes(MOST), "seven") == 200  # once more, if the answer was lost
-    assert fleet.call(CONFIRM, b"m7", "seven") == 200
-    assert [path for path, _ in fleet.reached] == [PUSH, PART, PART, CONFIRM]
+    assert [path for path, _ in fleet.reached] == [PUSH, PART, PART]
     assert fleet.reached[1][1] == b"b:" + bytes(MOST)
 
 
@@ -153,17 +153,21 @@ def test_what_is_no_reply_is_refused(fleet: Fleet) -> None:
     assert fleet.call(PUSH, b"null", "seven") == 400
 
 
-def test_a_node_forgets_no_others_message(fleet: Fleet) -> None:
-    assert fleet.call(CONFIRM, b"m8", "seven") == 403
-    assert fleet.call(CONFIRM, b"r", "seven") == 403
+@pytest.mark.parametrize("call", ["confirm-message-received", "register-node", "get-run"])
+def test_a_node_makes_the_calls_that_it_needs_alone(fleet: Fleet, call: str) -> None:
+    assert fleet.call(f"/v1/fleet/{call}", b"m7", "seven") == 404
+    assert fleet.reached == []
 
 
-def test_only_who_pulls_is_given_again_what_it_has_not_confirmed(fleet: Fleet) -> None:
-    assert fleet.call("/v1/fleet/pull-messages", b"", "stranger") == 401
-    fleet.call(CONFIRM, b"m7", "seven")
+def test_only_who_pulls_is_given_again_what_it_has_not_answered(fleet: Fleet) -> None:
+    assert fleet.call(ASK, b"", "stranger") == 401
+    fleet.call(PULL, b"part", "seven")
     assert fleet.notes.given_again == []
-    assert fleet.call("/v1/fleet/pull-messages", b"of node 8", "seven") == 200
-    assert fleet.notes.given_again == [7]
+    assert fleet.call(ASK, b"of node 8", "seven") == 200
+    assert (fleet.notes.given_again, fleet.notes.dropped) == ([7], [])
+    assert fleet.push() == 200
+    assert fleet.call(ASK, b"", "seven") == 200
+    assert fleet.notes.dropped == ["r"]  # unless all of it is there
 
 
 def test_who_pulls_waits_until_a_message_is_there_for_it_alone(fleet: Fleet) -> None:
@@ -230,7 +234,7 @@ def test_all_parts_together_are_no_longer_than_was_asked(fleet: Fleet) -> None:
 
 def test_bodies_have_a_length_and_only_parts_are_long(fleet: Fleet) -> None:
     fleet.push()
-    for path in (PUSH, PULL, CONFIRM, "/v1/fleet/send-node-heartbeat"):
+    for path in (PUSH, PULL, ASK, "/v1/fleet/send-node-heartbeat"):
         assert fleet.call(path, bytes(OVERHEAD + 1), "seven") == 413
     assert fleet.call(PART, b"b:", "seven", content_length="", transfer_encoding="chunked") == 411
     assert fleet.call(PART, b"b:", "seven", content_length="-1") == 411

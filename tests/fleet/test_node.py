@@ -249,7 +249,6 @@ def test_the_form_of_the_data_is_in_the_digest(field: str) -> None:
     ("changes", "told"),
     [
         ({"method": {"name": "centralized"}}, "method.name = 'centralized'"),
-        ({"method": {"name": "fedbcd"}}, "method.name = 'fedbcd'"),
         ({"faults": {"attackers": 0.5}}, "faults.attackers = 0.5"),
         ({"faults": {"dropout": 0.5}}, "faults.dropout = 0.5"),
         ({"privacy": {"trust": "aggregator", "clip": 1.0, "noise": 1.0}}, "aggregators are in the server's process"),

@@ -9,6 +9,7 @@ import pytest
 
 from atoll.fleet.flower.calls import control_client, list_nodes
 from atoll.fleet.flower.superlink import Superlink, free_port
+from atoll.fleet.folder import renewal as renewal_module
 from atoll.fleet.folder.certificates import Certified, make_server_certificate, require_valid, validity
 from atoll.fleet.folder.configuration import FleetConfiguration
 from atoll.fleet.folder.init import FleetPlan, init_fleet, renew_certificate
@@ -54,6 +55,24 @@ def test_others_stay(fleet: FleetConfiguration, left: float, days: int) -> None:
     Renewal(fleet.folder, told.append)()
     assert told == []
     assert (fleet.folder / "server.pem").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("left", "days", "is_told"), [(170, 3650, True), (190, 3650, False), (20, 90, True), (40, 90, False)]
+)
+def test_of_an_authority_that_ends_the_operator_is_told_once_a_day(
+    fleet: FleetConfiguration, left: int, days: int, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = datetime.now(UTC) + timedelta(days=left - days)
+    ends = (begun, begun + timedelta(days=days))
+    ordinary = renewal_module.validity
+    monkeypatch.setattr(renewal_module, "validity", lambda path: ends if path.name == "ca.pem" else ordinary(path))
+    told: list[str] = []
+    renewal = Renewal(fleet.folder, told.append)
+    renewal()
+    renewal()
+    line = f"warning: {fleet.folder / 'ca.pem'}: the authority ends on {ends[1]:%d %B %Y}; see the runbook"
+    assert told == [line] * is_told
 
 
 def test_without_the_authoritys_key_the_operator_is_told_once_a_day(fleet: FleetConfiguration) -> None:

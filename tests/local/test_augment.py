@@ -336,7 +336,3 @@ def test_auto_trains_client_by_client() -> None:
     model = {"name": "mlp"}
     assert Experiment(**settings(local=one_step, data=plain, model=model)).execution.choice.whole
     assert not Experiment(**settings(local=one_step, model=model)).execution.choice.whole
-
-
-def test_parties_have_no_images_to_augment(tmp_path: Path) -> None:
-    refused(r"^data.augment: cannot be used with parties", tmp_path, method={"name": "fedbcd"}, model={"name": "mlp"})

@@ -36,7 +36,7 @@ BASE = {
     "network": {"seconds_per_sample": [0.01, 1.0], "bandwidth_hz": 1e4},
     "run": {"checkpoint_every": 1, "evaluate_every": 4, "evaluate_samples": 20},
 }
-SMALLER = {"fraction": 0.5, "clusters": 2, "intra_rounds": 2, "concurrency": 4, "buffer": 2, "tiers": 3, "parties": 3}
+SMALLER = {"fraction": 0.5, "clusters": 2, "intra_rounds": 2, "concurrency": 4, "buffer": 2, "tiers": 3}
 SMALLER |= {"select_tiers": 2, "candidates": 6, "warmup": 1, "pretrained": 3}
 NEEDS = {
     "hierarchical": ("clustering.clusters=2",),
@@ -46,6 +46,7 @@ NEEDS = {
     "fedbn": ("model.name=tests.problems:normalised",),
     "fedper": ("model.name=mlp",),
     "fedrep": ("model.name=mlp",),
+    "lcfed": ("model.name=mlp",),
 }
 
 ON = {
@@ -167,10 +168,10 @@ def test_workers_of_ray_killed_once_give_the_bits_of_serial(
 UNCODED = {
     "fedsoft": "updates are already encoded by then",
     "centralized": "whose one client holds all data",
-    "fedbcd": "whose parties share all samples",
     "local": "clients send nothing",
     **dict.fromkeys(
-        ("cfl", "feddrift", "flhc", "fedgroup", "fesem", "fedamp"), "clusters are found from what clients train"
+        ("cfl", "feddrift", "flhc", "fedgroup", "fesem", "stocfl", "lcfed", "fedamp"),
+        "clusters are found from what clients train",
     ),
 }
 

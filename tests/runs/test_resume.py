@@ -64,6 +64,8 @@ METHODS = {
     "fedgroup": (*ROTATED, "method.name=fedgroup", "method.pretrained=2"),
     "fesem": (*ROTATED, "method.name=fesem", "method.fraction="),
     "pacfl": (*ROTATED, "method.name=pacfl"),
+    "stocfl": (*ROTATED, "method.name=stocfl"),
+    "lcfed": (*ROTATED, "method.name=lcfed", "model.name=mlp"),
     "fedem": (*ROTATED, "method.name=fedem", CLIENT_PROBES),
     "fedrc": (*ROTATED, "method.name=fedrc"),
     "fedsoft": (*ROTATED, "method.name=fedsoft", CLIENT_PROBES),
@@ -72,11 +74,6 @@ METHODS = {
     "perfedavg": ("method.name=perfedavg", CLIENT_PROBES),
     "fedamp": (*ROTATED, "method.name=fedamp", "method.fraction=", "method.clusters="),
     "moon": ("method.name=moon", CLIENT_PROBES),
-    "fedbcd parallel": ("method.name=fedbcd", "data.partition=iid", "data.alpha=", "local.optimizer=momentum"),
-    "fedbcd sequential": (
-        *("method.name=fedbcd", "method.mode=sequential", "method.parties=3", "data.partition=iid"),
-        *("data.alpha=", "local.optimizer=adam", "local.lr=0.01", "rounds=3"),
-    ),
     "fedavgm": ("method.name=fedavgm",),
     "fedadagrad": ("method.name=fedadagrad",),
     "fedadam": ("method.name=fedadam",),
@@ -192,7 +189,7 @@ def test_a_run_that_was_killed_at_each_step_on_a_file(
         assert_same(folder, each.folder)
 
 
-@pytest.mark.parametrize("method", thinned(["cenasy", "stacked", "fedbcd sequential", "moving"], 1))
+@pytest.mark.parametrize("method", thinned(["cenasy", "stacked", "fedcluster", "moving"], 1))
 def test_a_run_that_was_stopped_after_each_event(whole: Callable[[str], Whole], tmp_path: Path, method: str) -> None:
     """Also where other events that were trained together with it are still to be merged."""
     each = whole(method)
@@ -206,4 +203,4 @@ def test_a_run_that_was_stopped_after_each_event(whole: Callable[[str], Whole], 
                 break
         carry_to_end(each.experiment, folder)
         assert_same(folder, each.folder)
-    assert (unsettled > 0) == (method != "fedbcd sequential")
+    assert (unsettled > 0) == (method != "fedcluster")

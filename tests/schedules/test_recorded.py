@@ -30,7 +30,6 @@ METHODS = {
     "flhc": ("method.name=flhc", "method.clusters=2", "method.warmup=1"),
     "fedbuff": ("method.name=fedbuff", "method.concurrency=3", "method.buffer=2"),
     "fedat": ("method.name=fedat", "method.tiers=2"),
-    "fedbcd": ("method.name=fedbcd", "method.parties=2"),
 }
 
 Line = dict[str, Any]
@@ -76,7 +75,7 @@ def test_both_files_hold_all_of_a_schedule(tmp_path: Path, method: str, lost: bo
                 assert (one is None) == (other is None)
                 if one is not None:
                     assert (one.dtype, one.shape) == (other.dtype, other.shape)
-        assert (again.rounds, again.message_bytes) == (schedule.rounds, schedule.message_bytes)
+        assert again.rounds == schedule.rounds
         assert digest_of(again) == digest_of(schedule)
 
 
@@ -135,7 +134,7 @@ def change(**values: Any) -> Callable[[Line], Line]:
 @pytest.mark.parametrize(
     ("number", "damage", "told"),
     [
-        (0, change(format=2), "line 1 is damaged (its format is 2, but this version of Atoll reads 1)"),
+        (0, change(format=1), "line 1 is damaged (its format is 1, but this version of Atoll reads 2)"),
         (0, drop("format"), "line 1 is not an event of a run (format: field required)"),
         (2, change(active=[5]), "line 3 is damaged (it names cluster 5, but there are 2)"),
         (2, change(clusters=[1, 1, 1]), "line 3 is damaged (a client's cluster is not active)"),

@@ -42,11 +42,7 @@ class FixedPoint:
 
     @one_thread()
     def encode(self, model: Model, start: Model) -> Model:
-        """Return the change of each tensor of a model, as whole numbers (int64).
-
-        Raises:
-            OutOfRange: if a number is beyond the range, or not finite.
-        """
+        """Return the change of each tensor of a model, as whole numbers (int64)."""
         return {name: self._encoded(model[name].double() - start[name].double()) for name in start}
 
     @one_thread()

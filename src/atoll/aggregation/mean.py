@@ -17,7 +17,6 @@ class Combine(Protocol):
 
     def __call__(self, models: Weighted, start: Model, cohort_weight: float) -> Model:
         """Return the cluster's model."""
-        ...
 
 
 Rule = TypeVar("Rule", bound=Combine)

@@ -201,11 +201,7 @@ def _maker(asked: SweepOptions, title: str) -> Make:
 def _show_trials(
     asked: SweepOptions, watched: Watched, found: Sequence[listing.Trial], best: listing.Trial | None
 ) -> None:
-    """Write and print the trials, and the best one's command.
-
-    Raises:
-        typer.Exit: with code 1, if no trial is complete.
-    """
+    """Write and print the trials, and the best one's command."""
     shown, records = listing.table_of(found, best, asked.goal), listing.as_dicts(found, best, asked.goal)
     _write_tables(asked, shown, records)
     command = asked.run_command([f"{name}={text}" for name, text in best.texts.items()]) if best else None

@@ -33,11 +33,7 @@ class Coder:
         return ClientUpdate(as_sent(payload), update.loss, lost)
 
     def receive(self, sent: Model, start: Model, form: Form) -> Model:
-        """Return the start model plus the decoded update.
-
-        Raises:
-            Undecodable: the bytes are not an encoded update.
-        """
+        """Return the start model plus the decoded update."""
         return add(start, self.coding.decode(as_received(sent), form))
 
     @torch.no_grad()

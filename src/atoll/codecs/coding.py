@@ -41,11 +41,7 @@ class Coding:
         return payload
 
     def decode(self, payload: bytes, form: Form) -> Model:
-        """Return the update of this form that the bytes encode, with its tensors in the form's order.
-
-        Raises:
-            Undecodable: they encode none.
-        """
+        """Return the update of this form that the bytes encode, with its tensors in the form's order."""
         numbers, counters = _split(form)
         sizes = [shape.numel() * dtype.itemsize for shape, dtype in counters.values()]
         end = len(payload) - sum(sizes)

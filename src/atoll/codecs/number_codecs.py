@@ -33,11 +33,7 @@ def read_raw(content: bytes, shape: Shape, dtype: torch.dtype) -> Tensor:
 
 
 def cut(payload: bytes, sizes: Iterator[int]) -> Iterator[bytes]:
-    """Yield pieces of these sizes.
-
-    Raises:
-        ValueError: their sum is not the payload's size.
-    """
+    """Yield pieces of these sizes."""
     begin = 0
     for size in sizes:
         yield payload[begin : begin + size]
@@ -88,11 +84,7 @@ def encode_topk(update: Model, rng: np.random.Generator, share: float) -> bytes:
 
 
 def decode_topk(payload: bytes, form: Form, share: float) -> Model:
-    """Return the update, zero except for the numbers that were sent.
-
-    Raises:
-        ValueError: indices do not ascend, or are out of range.
-    """
+    """Return the update, zero except for the numbers that were sent."""
     pieces = cut(payload, (size for each in form.values() for size in _topk_sizes(*each, share)))
     update: Model = {}
     for (name, (shape, dtype)), places, values in zip(form.items(), pieces, pieces, strict=True):

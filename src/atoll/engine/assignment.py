@@ -23,7 +23,6 @@ class Assignment(Protocol):
 
     def __call__(self, event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
         """Return the clusters."""
-        ...
 
 
 def as_scheduled(event: Event, starts: Sequence[Model], executor: Executor) -> Ids:

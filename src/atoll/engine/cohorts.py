@@ -25,10 +25,7 @@ class Cohort:
     """Clients of one cluster that train from one model, for one or several intra-cluster rounds.
 
     Attributes:
-        event: number of the event.
-        round: its round.
         repeat: number of the intra-cluster round within the event.
-        cluster: their cluster.
         clients: the clients, int64.
         weights: each client's weight, [clients].
         event_weight: the sum of weights over all clients of the event, in any cluster.
@@ -110,32 +107,25 @@ class ClientTrainer(Protocol):
     @property
     def keeps_state(self) -> bool:
         """Whether clients keep state from task to task."""
-        ...
 
     @property
     def why_one_by_one(self) -> str:
         """Why clients must train one by one."""
-        ...
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the client's update."""
-        ...
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
-        ...
 
     def identity_rows(self, clients: Ids, round_: int) -> list[Rows]:
         """Return the pool positions of the samples that each client's losses are measured on."""
-        ...
 
     def sample_losses(self, models: Sequence[Model], rows: Rows) -> Floats:
         """Return the loss of each model on each of these samples, [samples, models], in one batch."""
-        ...
 
     def samples_a_step(self, clients: Ids) -> int:
         """Return the maximum number of samples in one step of all these clients, to which its time is proportional."""
-        ...
 
 
 class Executor(Protocol):
@@ -144,25 +134,20 @@ class Executor(Protocol):
     @property
     def bits(self) -> str:
         """The name of the executor to which results are bit-identical: with workers, the one that trains in each."""
-        ...
 
     def train(
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
     ) -> list[ClusterUpdate]:
         """Return each cluster's update, in the order of the cohorts."""
-        ...
 
     def carries_through(self, combine: Combine) -> bool:
         """Return whether cohorts may have several `repeats` if this rule combines results without screening."""
-        ...
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]; NaN if not reported."""
-        ...
 
     def close(self) -> None:
         """Release its resources, such as worker processes."""
-        ...
 
 
 def only_model(models: Weighted, start: Model, cohort_weight: float) -> Model:

@@ -12,7 +12,7 @@ from typing import cast
 from atoll.aggregation.mean import Combine, Sum, needs_only_mean, takes_median_of_losses
 from atoll.aggregation.screening import Screening
 from atoll.aggregation.sum_tree import SumTree
-from atoll.aggregation.usual_norms import ENOUGH, limits_of, require_usual
+from atoll.aggregation.usual_norms import Norms, are_few, limits_of, require_usual
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.local.models import Model
 from atoll.local.task import ClientUpdate
@@ -79,9 +79,9 @@ def _combine_usual(
     event: int, results: Sequence["_Results"], combine: Combine, coming: Iterator[ClientUpdate]
 ) -> list[ClusterUpdate]:
     """Combine the updates of one event's cohorts, without those that are much longer than usual."""
-    is_early = any(len(each.cohort.usual) < ENOUGH for each in results)
+    is_early = any(are_few(each.cohort.usual) for each in results)
     held = [each.hold(coming) for each in results] if is_early else []
-    own = [norm for each in results for norm in each.held_norms]
+    own = tuple(norm for each in results for norm in each.held_norms)
     limits, done = limits_of(event, [each.cohort.usual for each in results], own, _name_of), list[ClusterUpdate]()
     for number, each in enumerate(results):
         each.limit = limits[number]
@@ -139,7 +139,7 @@ class _Results:
 
     Attributes:
         limit: the largest norm of an update that counts.
-        held_norms: norms of the updates that are held.
+        held_norms: norms of the updates that are held, and their clients.
         norms: norms of the accepted updates and their clients, if usual norms are learned.
         unusual: norms of those that are above the limit, by client.
     """
@@ -151,7 +151,7 @@ class _Results:
         self.refused: Counter[str] = Counter()
         self.states: dict[int, Model] = {}
         self.limit = math.inf
-        self.held_norms: list[float] = []
+        self.held_norms: Norms = ()
         self.norms: list[tuple[float, int]] = []
         self.unusual: dict[int, float] = {}
         self._screening = screening
@@ -167,8 +167,9 @@ class _Results:
         # An executor may reuse a model's memory once the next one is requested.
         sent = islice(self.sent(coming), len(self.cohort.clients))
         held = [replace(each, model={name: own.clone() for name, own in each.model.items()}) for each in sent]
-        accepted = (each for each in held if self._why_refused(each) is None)
-        self.held_norms = [self._screening.norm(each, self.cohort.start) for each in accepted]
+        of_clients = zip(self.cohort.clients.tolist(), held, strict=True)
+        accepted = [(client, each) for client, each in of_clients if self._why_refused(each) is None]
+        self.held_norms = tuple((self._screening.norm(each, self.cohort.start), client) for client, each in accepted)
         return iter(held)
 
     def take(self, updates: Iterator[ClientUpdate]) -> Iterator[tuple[float, Model]]:

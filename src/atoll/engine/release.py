@@ -32,4 +32,3 @@ class Release(Protocol):
             combined: their combined results, if any (`arrived`).
             weights: the weight of the results of each cluster that has any.
         """
-        ...

@@ -16,7 +16,6 @@ class ServerRule(Protocol):
 
     def __call__(self, before: Model, merged: Model, state: Model | None) -> tuple[Model, Model | None]:
         """Return the new model and state."""
-        ...
 
 
 def apply_rule(

@@ -22,6 +22,7 @@ from atoll.support.requiring import require
 from atoll.support.seeds import generator
 
 _BATCH = 1000  # samples in one forward pass
+_AT_ONCE = 10_000_000  # indices counted
 _BATCH_BYTES = 3 << 20  # of its inputs; the activations of more do not fit into the cache
 
 
@@ -57,7 +58,9 @@ class Evaluator:
         if samples is not None and samples < len(held):
             held = held[np.sort(generator(seed, "evaluate").choice(len(held), samples, replace=False))]
         self.samples = len(held)
-        counts = np.bincount(held, minlength=len(data))
+        counts = np.zeros(len(data), np.int64)
+        for low in range(0, len(held), _AT_ONCE):
+            counts += np.bincount(held[low : low + _AT_ONCE], minlength=len(data))
         self.rows = np.flatnonzero(counts)
         self.weights = counts[self.rows] / len(held)
 

@@ -52,7 +52,7 @@ class ClientTraining:
         method, private, device = self.planned.method, self.planned.private, self.initial.device
         modules = [self.initial.draw(cluster, restart) for cluster in range(method.starts)]
         drawn = [read_model(module.to(device)) for module in modules]
-        common = {name: drawn[0][name] for name in method.shared}
+        common = {name: drawn[0][name] for name in method.shared if name in drawn[0]}
         common |= {} if private is None else private.carried(device)
         return tuple(model | common for model in drawn)
 

@@ -52,7 +52,7 @@ class Clients:
 
     @cached_property
     def population(self) -> Population:
-        """The population that trains: the clients, or one client or parties that hold all samples."""
+        """The population that trains: the clients, or one client that holds all samples."""
         make = method_kind(self.settings).population
         if make is None:
             return self.dealt

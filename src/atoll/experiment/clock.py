@@ -20,14 +20,15 @@ from atoll.support.errors import SettingWarning
 def make_clock(settings: Settings, clients: int, sizes: Ids, rule: LocalRule, share: float) -> Clock:
     """Return the duration of each client's training and upload, for updates of this share of the model's bytes.
 
-    The partition makes `clients`, which differ from those that train, of `sizes`, for pooled data and parties.
+    The partition makes `clients`, which differ from those that train, of `sizes`, for pooled data.
     """
     local, deadline = settings.local, settings.faults.deadline_seconds
     batch = sizes if local.batch_size == "full" else np.full(len(sizes), local.batch_size)
     zeta, sending = speeds(settings, clients), uploads(settings, clients)
-    if len(sizes) != len(zeta):  # pooled data and parties belong to no one client
+    if len(sizes) != len(zeta):  # pooled data belong to no one client
         zeta, sending = np.full(len(sizes), zeta.mean()), np.full(len(sizes), sending.mean())
-    steps = np.array([rule.steps_of(size) for size in sizes.tolist()])
+    different = np.unique(sizes)
+    steps = np.array([rule.steps_of(size) for size in different.tolist()])[np.searchsorted(different, sizes)]
     compute = np.asarray(batch * steps * zeta, float)
     return Clock(compute, sending * share, np.inf if deadline is None else deadline)
 

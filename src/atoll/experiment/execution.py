@@ -34,12 +34,13 @@ class Execution:
             require_measuring(self.settings)
         method, trainer, start = self.planned.method, self.training.trainer().for_executors(), self.training.start()
         method = replace(method, schedule=method.schedule.occupied)
-        return choose_executor(self.settings.run, method, trainer, start, self.traffic.sent_bytes, self.initial.device)
+        size = self.traffic.message_bytes
+        return choose_executor(self.settings.run, method, trainer, start, size, self.initial.device)
 
     def make_executor(self) -> Executor:
         """Return the executor that the settings name; close it when the run is over."""
         trainer = self.training.trainer().for_executors()
-        return make_executor(self.choice, self.settings.run, trainer, self.traffic.sent_bytes)
+        return make_executor(self.choice, self.settings.run, trainer, self.traffic.message_bytes)
 
     def make_evaluator(self) -> Evaluator:
         """Return the evaluator on the union of the clients' data and on the test set."""

@@ -13,8 +13,10 @@ from atoll.experiment.start_model import load_start
 from atoll.local.models import without
 from atoll.local.travel import staying
 from atoll.local.weights import check_outputs, count_bytes, place, require_device, warn_of_softmax
-from atoll.settings.choices import method_kind
+from atoll.methods.papers.fmcl import ENCODERS
+from atoll.settings.plugins import call, resolve
 from atoll.settings.validation import Settings
+from atoll.support.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +52,16 @@ class InitialModel:
         """Return a copy of the module on the device; the original stays untrained, so that a run can be repeated."""
         return place(deepcopy(self.module), self.device)
 
+    def encoder(self) -> nn.Module | None:
+        """Return the frozen model of `method.encoder`, on the device; None: the initial model."""
+        wanted, data = self.settings.method, self.clients.dealt.data
+        make = resolve("method.encoder", wanted.encoder, ENCODERS)
+        made = call("method.encoder", make, {"shape": data.shape, "dataset": data, **dict(wanted)}, wanted.model_extra)
+        if not isinstance(made, nn.Module | None):
+            found = type(made).__name__
+            raise InputError(f"method.encoder = {wanted.encoder!r}: must return a PyTorch module, not {found!r}")
+        return made and place(made, self.device)
+
     @cached_property
     def stays(self) -> tuple[str, ...]:
         """The tensors that the settings keep from being communicated."""
@@ -69,4 +81,4 @@ class InitialModel:
         own = self.settings
         if any(getattr(own, name) != getattr(settings, name) for name in ("model", "travel", "secure")):
             return False
-        return own.run.device == settings.run.device and not any(method_kind(each).module for each in (own, settings))
+        return own.run.device == settings.run.device

@@ -33,12 +33,7 @@ def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: in
     """Make a module with separate initial weights for each cluster and restart."""
     name, kind = settings.model.name, method_kind(settings)
     made: dict[str, Any] = {**dict(settings.model), "shape": data.shape, "classes": data.outputs, "dataset": data}
-    if kind.module is None:
-        factory = bind("model.name", resolve("model.name", name, MODELS), made, settings.model.model_extra)
-    else:
-        factory = bind(
-            "model.name", call("method.name", kind.module, {"name": name}), {**dict(settings.method), **made}
-        )
+    factory = bind("model.name", resolve("model.name", name, MODELS), made, settings.model.model_extra)
     if kind.together is not None:
         given = {**dict(settings.method), "make": factory, "loss": data.loss, "classes": data.outputs}
         factory = bind("method.name", kind.together, given)
@@ -103,12 +98,6 @@ def let_stay(settings: Settings, method: Method, module: nn.Module) -> Method:
     travels = settings.model.travels
     if travels == "all":
         return method
-    kind = method_kind(settings)
-    name = settings.method.name
-    if kind.module is not None:
-        raise InputError(
-            f"model.travels = {show(travels)}: cannot be used with method.name = {name!r}, {kind.why_one_place}"
-        )
     if method.stays and travels != "trainable":
         raise InputError(f"model.travels = {travels}: method.name = {settings.method.name!r} itself says what travels")
     return keep_at_clients(method, staying(module, travels), module, f"model.travels = {show(travels)}")

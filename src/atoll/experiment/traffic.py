@@ -27,19 +27,13 @@ class Traffic:
         return self.initial.bytes_without(self.planned.method.stays)
 
     @cached_property
-    def sent_bytes(self) -> int:
+    def message_bytes(self) -> int:
         """Bytes of a communicated model, including moments (CFL-MGD's u_p)."""
         method = self.planned.method
         known = self.model_bytes + carried_bytes(method.rule, self.initial.copy())
         changed = method.trainer is not None or any(stage.is_at_client for stage in method.stages)
         update = self.training.rehearse() if changed else None
         return known if update is None else max(known, count_bytes(update.model))
-
-    @property
-    def message_bytes(self) -> int:
-        """Bytes of a message that `models_down` and `models_up` count: a model unless the schedule says otherwise."""
-        size = self.planned.method.schedule.message_bytes
-        return self.sent_bytes if size is None else size
 
     @cached_property
     def update_bytes(self) -> int:

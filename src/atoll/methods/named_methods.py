@@ -17,7 +17,6 @@ from atoll.methods.papers.fedamp import fedamp
 from atoll.methods.papers.fedasync import fedasync
 from atoll.methods.papers.fedat import fedat
 from atoll.methods.papers.fedavg import centralized, fedavg, pooled
-from atoll.methods.papers.fedbcd import fedbcd
 from atoll.methods.papers.fedbuff import fedbuff
 from atoll.methods.papers.fedcluster import fedcluster
 from atoll.methods.papers.feddrift import feddrift
@@ -30,18 +29,20 @@ from atoll.methods.papers.fedrc import fedrc
 from atoll.methods.papers.fedsoft import fedsoft
 from atoll.methods.papers.fesem import fesem
 from atoll.methods.papers.flhc import flhc
+from atoll.methods.papers.fmcl import fmcl
 from atoll.methods.papers.hierarchical import hierarchical
 from atoll.methods.papers.hierfavg import hierfavg
 from atoll.methods.papers.ifca import ifca
+from atoll.methods.papers.lcfed import lcfed
 from atoll.methods.papers.moon import moon
 from atoll.methods.papers.pacfl import pacfl
 from atoll.methods.papers.perfedavg import perfedavg
 from atoll.methods.papers.personal_parts import fedbn, fedper, fedrep
 from atoll.methods.papers.pfedme import pfedme
 from atoll.methods.papers.scaffold import scaffold
+from atoll.methods.papers.stocfl import stocfl
 from atoll.methods.parts.kind import MethodKind
 from atoll.methods.parts.learned import SENDING
-from atoll.methods.parts.parties import share_samples, split_model
 from atoll.methods.parts.together import mixture, mixture_by_class, own_and_centres
 
 METHODS: dict[str, Callable[..., Method] | MethodKind] = {
@@ -69,7 +70,10 @@ METHODS: dict[str, Callable[..., Method] | MethodKind] = {
     "fedgroup": MethodKind(fedgroup, why_one_place=SENDING),
     "feddrift": MethodKind(feddrift, why_one_place=SENDING),
     "fesem": MethodKind(fesem, why_one_place=SENDING),
+    "stocfl": MethodKind(stocfl, why_one_place=SENDING),
+    "lcfed": MethodKind(lcfed, why_one_place=SENDING),
     "pacfl": MethodKind(pacfl, fixed_data="whose clusters are found from clients' data before training"),
+    "fmcl": MethodKind(fmcl, fixed_data="whose clusters are found from clients' data before training"),
     "fedem": MethodKind(fedem, together=mixture, untested="clients' shares of the models"),
     "fedrc": MethodKind(fedrc, together=mixture_by_class, untested="clients' shares of the models"),
     "fedsoft": MethodKind(fedsoft, together=own_and_centres, untested="all that clients learn"),
@@ -84,13 +88,6 @@ METHODS: dict[str, Callable[..., Method] | MethodKind] = {
     "fedbn": MethodKind(fedbn, untested="clients' normalisation layers"),
     "fedper": MethodKind(fedper, untested="clients' heads"),
     "fedrep": MethodKind(fedrep, untested="clients' heads"),
-    "fedbcd": MethodKind(
-        fedbcd,
-        population=share_samples,
-        module=split_model,
-        why_one_place="whose parties share all samples",
-        fixed_data="whose parties share all samples",
-    ),
 }
 
 ACCOUNTED = frozenset(

@@ -28,8 +28,6 @@ class Account:
 
     Attributes:
         run: checksum of everything that affects the run's bits.
-        clients: number of clients.
-        mechanism: the clipping and noise.
         cost: of one release.
         most_releases: planned maximum number of releases per client within the budget; None: there is no budget.
         is_fleet: whether noise comes from the system's entropy, so that a repeated release is a new one.
@@ -123,11 +121,7 @@ class RunLedger:
         }
 
     def replay(self, lines: list[bytes]) -> None:
-        """Read the lines of a file, its head first.
-
-        Raises:
-            ValueError: it was altered, or is another run's.
-        """
+        """Read the lines of a file, its head first."""
         head, *entries = (_as_dict(parse_json(line)) for line in lines)
         if head != json.loads(json.dumps(self._account.head)):
             raise ValueError("it is another run's")
@@ -138,11 +132,7 @@ class RunLedger:
             self._take(entry, chain)
 
     def require_whole(self, events_done: int) -> None:
-        """Reject a ledger from which something is missing, by its seal and the completed events.
-
-        Raises:
-            ValueError: says what is missing.
-        """
+        """Reject a ledger from which something is missing, by its seal and the completed events."""
         seal = _as_dict(read_json(self._folder / SEAL, self._folder))
         lines = len(self._entries)
         if seal.get("lines") not in (lines, lines - 1):

@@ -88,11 +88,7 @@ def load_checkpoint(folder: Path, first: State, origin: Fingerprint) -> tuple[St
 
 
 def read_state(path: Path, note: Note, device: torch.device) -> State:
-    """Return the state that a checkpoint's tensors hold.
-
-    Raises:
-        ValueError: the tensors do not match their checksum; other damage raises other errors of `DAMAGED`.
-    """
+    """Return the state that a checkpoint's tensors hold."""
     content = read_bytes(path.with_suffix(".safetensors"), most=MOST_BYTES)
     if hashlib.sha256(content).hexdigest() != note["tensors"]:
         raise ValueError("the checksum of its tensors does not match")
@@ -145,12 +141,7 @@ def _checksum(note: Note) -> str:
 
 
 def read_note(path: Path) -> Note:
-    """Return the content of a checkpoint's JSON file.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is damaged.
-    """
+    """Return the content of a checkpoint's JSON file."""
     note = read_json(path)
     if not isinstance(note, dict) or note.pop("checksum", None) != _checksum(note):
         raise ValueError("its checksum does not match")

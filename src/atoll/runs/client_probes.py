@@ -13,7 +13,6 @@ from atoll.local.models import Model
 from atoll.local.precision import products_in
 from atoll.local.task import ClientTask
 from atoll.local.weights import read_model
-from atoll.settings.choices import method_kind
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator
@@ -117,7 +116,7 @@ class _Measure:
             raise InputError(f"run.probes = {name!r}: the data have no classes")
         if population is experiment.clients.dealt:
             require_states_here(name, experiment)
-        self.name, self.experiment, self.population = name, experiment, population
+        self.experiment, self.population = experiment, population
         self.initial = read_model(experiment.initial.copy())
         module = experiment.initial.copy()
         self.tests = OwnTests(population, module, settings.data.partition == "natural")
@@ -136,11 +135,6 @@ class _Measure:
     def after(self, state: State, starts: Starts) -> Floats:
         """Return the accuracies after local training, [clients]; NaN if not measured."""
         method, found = self.experiment.method, np.full(len(self.population), np.nan)
-        if method.trainer is not None and method_kind(self.experiment.settings).population is not None:
-            raise InputError(
-                f"run.probes = {self.name!r}: method.name = {self.experiment.settings.method.name!r} trains other "
-                "clients than the data's"
-            )
         trainer = self.experiment.training.make_trainer(method.rule, self.population, tolerant=True)
         states = state.clients if self.population is self.experiment.clients.dealt else {}
         round_ = min(method.schedule.rounds_done(state.events_done), method.schedule.rounds - 1)

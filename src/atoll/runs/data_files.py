@@ -17,11 +17,7 @@ MOST_FILES = 1000  # beyond which all share one digest
 
 
 def digest_of_file(path: Path) -> str:
-    """Return a file's SHA-256.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Return a file's SHA-256."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

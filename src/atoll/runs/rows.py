@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from atoll.aggregation.screening import REASONS
-from atoll.aggregation.usual_norms import lengths, limit_of
+from atoll.aggregation.usual_norms import limit_of
 from atoll.engine.engine import State
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.faults import is_counted, usual_norms
@@ -39,11 +39,7 @@ class Recorder:
     on_row: OnRow | None = None
 
     def __init__(self, experiment: Experiment, is_live: bool = False) -> None:
-        """Sum up the schedule's costs; in a live run they are planned ones, until `take` gets the actual event.
-
-        Raises:
-            InputError: a probe that cannot measure this run.
-        """
+        """Sum up the schedule's costs; in a live run they are planned ones, until `take` gets the actual event."""
         self.experiment = experiment
         self.schedule = experiment.method.schedule
         self.probes = Probes(experiment)
@@ -155,7 +151,7 @@ class Recorder:
             return {}
         lost = {name: self.sums[name][state.events_done] for name in self.losses}
         lost |= {f"refused_{reason}": state.refused.get(reason, 0) for reason in self.reasons}
-        return lost | ({"norm_limit": finite(limit_of(lengths(state.norms)))} if self.learns_norms else {})
+        return lost | ({"norm_limit": finite(limit_of(state.norms))} if self.learns_norms else {})
 
     def _spent(self, done: int) -> Row:
         """Return the epsilon spent by the worst client; nothing without privacy."""

@@ -68,11 +68,7 @@ class Shelf:
                 kept.file = number
 
     def read(self, client: int, kept: _Kept) -> Model:
-        """Return a state, its tensors in order; only its part of the file is read.
-
-        Raises:
-            RunError: it cannot be read.
-        """
+        """Return a state, its tensors in order; only its part of the file is read."""
         if kept.model is not None or kept.file is None:
             return kept.model or {}
         path, own = self._path(kept.file), f"{client}/"
@@ -94,12 +90,7 @@ class Shelf:
         return {str(number): self._files[number] for number in sorted(numbers)}
 
     def require_whole(self) -> None:
-        """Compare the files with their checksums.
-
-        Raises:
-            OSError: one cannot be read.
-            ValueError: one is not what was written.
-        """
+        """Compare the files with their checksums."""
         for number, file in self._files.items():
             with open_regular(self._path(number)) as content:
                 if hashlib.file_digest(content, "sha256").hexdigest() != file["sha256"]:

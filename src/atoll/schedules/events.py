@@ -157,14 +157,12 @@ class Schedule:
         clusters: number of clusters.
         rounds: rounds that the events make up.
         has_server: whether there is a server's model.
-        message_bytes: bytes of a message, if messages (`models_down`, `models_up`) are not models; None: they are.
     """
 
     events: Sequence[Event]
     clusters: int
     rounds: int
     has_server: bool = True
-    message_bytes: int | None = None
 
     def __repr__(self) -> str:
         """Show its size, not every event."""

@@ -16,7 +16,7 @@ from atoll.schedules.packed import pack
 from atoll.support.errors import InputError
 from atoll.support.untrusted import parse_json
 
-FORMAT = 1
+FORMAT = 2
 
 SINGLE = ("round", "seconds", "intra_rounds", "models_down", "models_up", "absent", "dropped", "late", "regroups")
 """Fields of an event with one value each."""
@@ -34,7 +34,6 @@ class _Head(_Strict):
     format: int
     clusters: Annotated[int, Field(ge=1, lt=2**63)]
     has_server: bool
-    message_bytes: Count | None
 
 
 class _Mix(_Strict):
@@ -87,7 +86,6 @@ def head_of(schedule: Schedule) -> dict[str, Any]:
         "format": FORMAT,
         "clusters": schedule.clusters,
         "has_server": schedule.has_server,
-        "message_bytes": schedule.message_bytes,
     }
 
 
@@ -150,7 +148,7 @@ def read_lines(lines: Iterable[bytes], where: str) -> Schedule:
             raise InputError(f"{where}: line {number} is damaged ({error})") from error
     if head is None or not events:
         raise InputError(f"{where}: holds no event")
-    return Schedule(pack(events), head.clusters, rounds, head.has_server, head.message_bytes)
+    return Schedule(pack(events), head.clusters, rounds, head.has_server)
 
 
 def first_fault(error: ValidationError) -> str:

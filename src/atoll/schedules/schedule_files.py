@@ -165,7 +165,7 @@ def _schedule_of(columns: Columns) -> Schedule:
             raise ValueError(f"event {len(events) - 1}: {fault}")
     if not events:
         raise ValueError("it holds no event")
-    return Schedule(pack(events), head["clusters"], head["rounds"], head["has_server"], head["message_bytes"])
+    return Schedule(pack(events), head["clusters"], head["rounds"], head["has_server"])
 
 
 def _events_of(columns: Columns) -> Iterator[Event]:

@@ -74,11 +74,7 @@ class Collector:
         return good
 
     def take_revealed(self, revealed: Mapping[str, Revealed]) -> Numbers:
-        """Take the shares that nodes reveal; return the sum of the numbers that have arrived, modulo 2^64.
-
-        Raises:
-            NotSummed: too few nodes have answered; or too many shares are false.
-        """
+        """Take the shares that nodes reveal; return the sum of the numbers that have arrived, modulo 2^64."""
         lost = [name for name in self._holding if name not in self._masked]
         wanted = set(self._masked), set(lost)
         proper = {name: each for name, each in revealed.items() if (set(each.own), set(each.others)) == wanted}
@@ -114,11 +110,7 @@ class Collector:
         return self._joined(name, shares, "key", lambda found: public_of(found) == self.roster.by_name[name].masking)
 
     def _joined(self, name: str, shares: Mapping[str, int], what: str, is_secret: Callable[[bytes], bool]) -> bytes:
-        """Return a node's secret, and note whose shares of it are false.
-
-        Raises:
-            NotSummed: too few are true; since most nodes are honest, the node itself has dealt false ones.
-        """
+        """Return a node's secret, and note whose shares of it are false."""
         at = {self.roster.places[other]: other for other in shares}
         placed = {place: shares[other] for place, other in at.items()}
         with suppress(ValueError):

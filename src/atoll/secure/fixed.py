@@ -30,11 +30,7 @@ class SumOfIntegers:
 
     @one_thread()
     def __call__(self, models: Weighted, start: Model, cohort_weight: float) -> Model:
-        """Return the sum.
-
-        Raises:
-            OutOfRange: an update exceeds the range of the fixed point.
-        """
+        """Return the sum."""
         total: Model = {}
         for weight, model in models:
             update = self.fixed.encode(model, start)

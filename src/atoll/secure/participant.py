@@ -78,21 +78,13 @@ class Participant:
         self._survivors: tuple[str, ...] = ()
 
     def advertise(self) -> Keys:
-        """Return signed keys for this sum alone.
-
-        Raises:
-            NotSummed: it has been asked before, as in all steps.
-        """
+        """Return signed keys for this sum alone."""
         with self._step("advertise", then="deal"):
             keys = Keys(self._identity.name, self._sealing[1], self._masking[1], commit(self._secret))
             return replace(keys, signature=sign(self._identity.key, keys.text(self.instance)))
 
     def deal(self, keys: Collection[Keys], threshold: int) -> dict[str, bytes]:
-        """Return shares of both secrets for each other node, sealed.
-
-        Raises:
-            NotSummed: keys not signed by their nodes for this sum, too few nodes, or too low a threshold.
-        """
+        """Return shares of both secrets for each other node, sealed."""
         with self._step("deal", then="take"):
             roster = self._roster = self._checked(keys, threshold)
             of_keys, of_secrets = (
@@ -103,11 +95,7 @@ class Participant:
             return {name: self._sealed(roster, name, each) for name, each in shares.items()}
 
     def take(self, dealt: Mapping[str, bytes]) -> None:
-        """Take the shares that others have dealt to this node; nodes whose shares are missing are out of the sum.
-
-        Raises:
-            NotSummed: shares were not sealed by their nodes for this node and roster, or are too few.
-        """
+        """Take the shares that others have dealt to this node; nodes whose shares are missing are out of the sum."""
         with self._step("take", then="mask") as roster:
             roster.require({*dealt, self._identity.name}, "dealt shares", roster.by_name)
             for name, sealed in dealt.items():
@@ -124,11 +112,7 @@ class Participant:
             return total
 
     def sign_survivors(self, survivors: Collection[str]) -> bytes:
-        """Return a signature of the list of survivors, which must be the same for all nodes.
-
-        Raises:
-            NotSummed: they are too few, or this node is not among them.
-        """
+        """Return a signature of the list of survivors, which must be the same for all nodes."""
         with self._step("sign_survivors", then="reveal") as roster:
             roster.require(set(survivors), "sent masked numbers", self._held)
             if self._identity.name not in survivors:
@@ -137,11 +121,7 @@ class Participant:
             return sign(self._identity.key, roster.survivors_text(self._survivors))
 
     def reveal(self, signatures: Mapping[str, bytes]) -> Revealed:
-        """Return a share of one secret of each node; the signed survivors determine which.
-
-        Raises:
-            NotSummed: too few nodes have signed the same survivors.
-        """
+        """Return a share of one secret of each node; the signed survivors determine which."""
         with self._step("reveal", then="") as roster:
             roster.require(signatures, "agree on whose numbers have come", self._survivors)
             text = roster.survivors_text(self._survivors)
@@ -214,9 +194,6 @@ def pair_mask(roster: Roster, name: str, other: str, private: bytes, public: byt
     """Return the mask that a node adds for another, the negative of what that one adds.
 
     It follows from the private masking key of either of the two, and the public one of the other.
-
-    Raises:
-        NotSummed: the keys are invalid.
     """
     try:
         numbers = mask(agree(private, public, roster.text("mask", *sorted((name, other)))), count)

@@ -69,11 +69,7 @@ class Keys:
         return instance.text("keys", self.name, self.sealing, self.masking, self.commitment)
 
     def check(self, instance: Instance, known: Mapping[str, "EllipticCurvePublicKey"]) -> None:
-        """Verify that the node of this name has signed them.
-
-        Raises:
-            NotSummed: it has not, or its key is unknown.
-        """
+        """Verify that the node of this name has signed them."""
         if self.name not in known:
             raise NotSummed("wrong_keys", f"the key of node {self.name!r} is not known here")
         if not is_signed(known[self.name], self.signature, self.text(instance)):
@@ -113,11 +109,7 @@ class Roster:
         return self.text("survivors", sorted(survivors))
 
     def require(self, names: Collection[str], did: str, still: Collection[str]) -> None:
-        """Require enough `names`, which `did` something, all of those that were `still` left before.
-
-        Raises:
-            NotSummed: there are fewer than the threshold, or one was not left before.
-        """
+        """Require enough `names`, which `did` something, all of those that were `still` left before."""
         if strangers := sorted(set(names) - set(still)):
             raise NotSummed("wrong_keys", f"node {strangers[0]!r} is not in this sum")
         if len(names) < self.threshold:

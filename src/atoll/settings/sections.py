@@ -228,6 +228,9 @@ class MethodSettings(Section):
     select: str = Field(
         "uniform", description="how cohorts are selected; or module:function returning an atoll.Selection"
     )
+    encoder: str = Field(
+        "start", description="fmcl: start: the initial model; or module:function returning a frozen torch.nn.Module"
+    )
     weights: Literal["samples", "equal"] | None = Field(
         None,
         description="a client's weight in its cluster's model; unset: usually its samples; on a fleet with a rule "

@@ -20,11 +20,9 @@ class MapStyle(Protocol):
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        ...
 
     def __getitem__(self, index: int, /) -> Any:
         """Return one sample."""
-        ...
 
 
 def from_torch(

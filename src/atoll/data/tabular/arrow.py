@@ -81,11 +81,7 @@ def _opened_arrow(path: Path) -> Iterator[Any]:
 
 
 def _named(schema: "pa.Schema") -> "pa.Schema":
-    """Return a schema after decoding its names, which would otherwise fail later.
-
-    Raises:
-        UnicodeDecodeError: if one is not UTF-8.
-    """
+    """Return a schema after decoding its names, which would otherwise fail later."""
     schema.names  # noqa: B018
     return schema
 
@@ -96,11 +92,7 @@ def _batches(reader: Any) -> "Iterator[pa.RecordBatch]":
 
 
 def _checked(batch: "pa.RecordBatch", columns: Sequence[str]) -> "pa.RecordBatch":
-    """Return these columns after checking their offsets and texts.
-
-    Raises:
-        pyarrow.ArrowInvalid: if they are invalid.
-    """
+    """Return these columns after checking their offsets and texts."""
     chosen = batch.select(list(columns))
     chosen.validate(full=True)
     return chosen

@@ -38,15 +38,12 @@ class Encoder(Protocol):
     @property
     def names(self) -> list[str]:
         """Return the numbers' names."""
-        ...
 
     def see(self, column: "pa.Array", training: Mask) -> None:
         """Take in some rows, and which of them are for training."""
-        ...
 
     def write(self, column: "pa.Array", block: Block) -> None:
         """Write the rows' numbers into a block of zeros, [rows, numbers]."""
-        ...
 
 
 class Number:

@@ -30,7 +30,6 @@ class Targets:
 
     Attributes:
         values: class numbers as int64 [rows], or float32 [rows] or [rows, labels].
-        loss: the data set's loss.
         names: of classes or labels.
     """
 

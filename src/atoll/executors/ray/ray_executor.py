@@ -82,12 +82,7 @@ class Ray(Distributed):
     def train(
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
     ) -> list[ClusterUpdate]:
-        """Return each cluster's update, in the order of the cohorts.
-
-        Raises:
-            RunError: as in `Serial`; or workers died repeatedly on the same clients, none are left, or the cluster is
-                gone.
-        """
+        """Return each cluster's update, in the order of the cohorts."""
         with self._working() as workers:
             count = workers.cluster.workers
             units = self.units(cohorts, combine, screening, count, self._together(cohorts, count))

@@ -73,10 +73,6 @@ class RayWorkers:
         """Yield the answers to (request, reference to its models), in order.
 
         Request i is sent only after the answer to request i - ahead has been yielded and the next one requested.
-
-        Raises:
-            AtollError: the first request to fail, in order, failed with it; or `RunError`: a request repeatedly killed
-                its worker, there has been no worker for too long, or the cluster is gone.
         """
         pending, due = Requests(iter(requests)), 0
         if self._sent:  # the previous answers were not all requested

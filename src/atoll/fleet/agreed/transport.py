@@ -54,11 +54,9 @@ class Fleet(Protocol):
 
     def nodes(self) -> dict[str, Properties]:
         """Return the nodes that are present, by name."""
-        ...
 
     def allow(self, most: int) -> None:
         """Accept no larger replies from now on; they fail as ``too_large``."""
-        ...
 
     def call(
         self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float
@@ -69,8 +67,6 @@ class Fleet(Protocol):
             heads: the part of the message for each node alone, by name; an absent node fails as ``gone``.
             task: name of a registered handler, which receives a node's head and the payload.
         """
-        ...
 
     def close(self) -> None:
         """Release resources; the nodes keep running."""
-        ...

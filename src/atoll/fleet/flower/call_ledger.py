@@ -12,7 +12,7 @@ from atoll.fleet.flower.guard import PARTS_OF_A_REPLY, GuardedReply, GuardedRequ
 
 _Request = TypeVar("_Request")
 
-# Messages with an expected reply and complete parts; a confirmed message has no parts left.
+# Messages with an expected reply and complete parts.
 _WHOLE = """
 WITH RECURSIVE part(message_id, object_id) AS (
     SELECT message_id, message_id FROM message_ins WHERE created_at + ttl > :now
@@ -24,6 +24,12 @@ WITH RECURSIVE part(message_id, object_id) AS (
 )
 """
 _READY = _WHOLE + "SELECT DISTINCT dst_node_id FROM message_ins WHERE message_id IN (SELECT message_id FROM whole)"
+_IS_WHOLE = """
+WITH RECURSIVE part(object_id) AS (
+    SELECT :reply UNION SELECT child_id FROM part JOIN object_children ON parent_id = part.object_id
+)
+SELECT min(is_available) FROM part JOIN objects USING (object_id)
+"""
 _GIVE_AGAIN = (
     _WHOLE + "UPDATE message_ins SET delivered_at = '' WHERE dst_node_id = :node AND delivered_at <> '' "
     "AND message_id IN (SELECT message_id FROM whole)"
@@ -77,7 +83,7 @@ class FlowerLedger:
             return {int64_to_uint64(node) for (node,) in session.execute(text(_READY), {"now": time.time()})}
 
     def give_again(self, node: int) -> None:
-        """Deliver unconfirmed messages to a node again, since the answer that carried them was lost.
+        """Deliver messages to a node again that it has not answered: it was cut off, or killed.
 
         Incomplete messages are excluded: a server that died while sending one would block the node.
         """
@@ -86,6 +92,16 @@ class FlowerLedger:
 
         with self._state.session() as session:
             session.execute(text(_GIVE_AGAIN), {"node": uint64_to_int64(node), "now": time.time()})
+
+    def drop_unless_whole(self, reply: str) -> None:
+        """Delete an announced reply whose parts will not come, so that its message is given again, or sent again."""
+        from sqlalchemy import text
+
+        with self._state.session() as session:
+            if session.execute(text(_IS_WHOLE), {"reply": reply}).scalar() != 0:  # None: it was read
+                return
+            session.execute(text("DELETE FROM message_res WHERE message_id = :reply"), {"reply": reply})
+        self._state.object_store.delete(reply)
 
     def forget_all(self) -> None:
         """Delete all messages; registered nodes are kept."""
@@ -113,13 +129,6 @@ class FlowerLedger:
 
         request = _parsed(PushObjectRequest, body)
         return None if request is None else (request.object_id, len(request.object_content))
-
-    def read_confirmed(self, body: bytes) -> str | None:
-        """Return the message that a confirm-message-received call refers to."""
-        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
-
-        request = _parsed(ConfirmMessageReceivedRequest, body)
-        return None if request is None else str(request.message_object_id)
 
 
 def compact(database: Path) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain
@@ -94,28 +95,27 @@ class FlowerFleet:
         until = time.monotonic() + timeout
         if len(payload) + max(map(len, heads.values()), default=0) > self.configuration.max_mib * 2**20:
             raise RunError(f"a task takes more bytes than max_mib = {self.configuration.max_mib} in fleet.toml allows")
-        sent, pending, awaited = dict[str, str](), list[PendingCall](), set(heads)
+        sent, pending, awaited, asked = dict[str, str](), list[PendingCall](), set(heads), Counter[str]()
         try:
             there = self._online(until)
             lost = {name: head for name, head in heads.items() if name in there}
-            for _ in range(_MOST_ASKED):
-                asking = partial(self._push, heads=lost, name_of_task=task, payload=payload, until=until, sent=sent)
-                pending.append(self._with_task(asking, until))
-                if gone := awaited.difference(*(each.names.values() for each in pending)):
-                    awaited -= gone
-                    yield from ((name, Failure("gone")) for name in heads if name in gone)
-                lost.clear()
-                while awaited and not lost and time.monotonic() < until:
-                    for name, outcome in chain.from_iterable(map(self._pull, pending)):
-                        if outcome == Failure("late"):
-                            lost[name] = heads[name]
-                        else:
-                            awaited.discard(name)
-                            yield name, outcome
-                    if awaited:
-                        time.sleep(min(POLL_SECONDS, max(0.0, until - time.monotonic())))
-                if not lost:
-                    break
+            while awaited and time.monotonic() < until:
+                if lost or not pending:
+                    asking = partial(self._push, heads=lost, name_of_task=task, payload=payload, until=until, sent=sent)
+                    pending.append(self._with_task(asking, until))
+                    if gone := awaited.difference(*(each.names.values() for each in pending)):
+                        awaited -= gone
+                        yield from ((name, Failure("gone")) for name in heads if name in gone)
+                    asked.update(lost.keys())
+                    lost.clear()
+                for name, outcome in chain.from_iterable(map(self._pull, pending)):
+                    if outcome == Failure("late") and asked[name] < _MOST_ASKED:
+                        lost[name] = heads[name]
+                    else:
+                        awaited.discard(name)
+                        yield name, outcome
+                if awaited:
+                    time.sleep(min(POLL_SECONDS, max(0.0, until - time.monotonic())))
         except Exception as error:
             self.superlink.require_up()
             if not _may_pass(error) and time.monotonic() < until:  # otherwise Flower no longer accepts it

@@ -144,9 +144,9 @@ def _pause(idle: float) -> float:
 
 
 def _receive(link: PresenceLink) -> "Message | None":
-    """Return the next complete message, or None."""
+    """Return the next complete message, or None; it is not confirmed, so whoever restarts before it answers gets it."""
     from flwr.proto.fleet_pb2 import PullMessagesRequest
-    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
+    from flwr.proto.message_pb2 import PullObjectRequest
     from flwr.proto.node_pb2 import Node
 
     node = Node(node_id=link.node_id)
@@ -164,8 +164,6 @@ def _receive(link: PresenceLink) -> "Message | None":
             time.sleep(_POLL_SECONDS)
             part = _insist(partial(link.client.PullObject, request), until)
         parts[name] = part.object_content
-    confirmed = ConfirmMessageReceivedRequest(node=node, run_id=metadata.run_id, message_object_id=metadata.message_id)
-    _insist(partial(link.client.ConfirmMessageReceived, confirmed), until)
     try:
         return join_parts(metadata.message_id, parts)
     except ValueError:

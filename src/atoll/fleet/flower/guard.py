@@ -1,7 +1,7 @@
 """The guard in front of Flower's superlink: who may call, how much each may send, and for whom each may speak.
 
 No body is read before the caller has presented the fleet's secret or signed with a registered key. A node may then
-make eight kinds of calls, only for itself, and send no more than requested.
+make seven kinds of calls, only for itself, and send no more than requested.
 """
 
 import asyncio
@@ -32,11 +32,10 @@ UNANNOUNCED = 409
 PARTS_OF_A_REPLY = 3
 
 _FLEET = "/v1/fleet/"
-_PUSH, _PUSH_OBJECT, _PULL, _PULL_OBJECT, _CONFIRM = (
-    _FLEET + call
-    for call in ("push-messages", "push-object", "pull-messages", "pull-object", "confirm-message-received")
+_PUSH, _PUSH_OBJECT, _PULL, _PULL_OBJECT = (
+    _FLEET + call for call in ("push-messages", "push-object", "pull-messages", "pull-object")
 )
-_CALLS = {_PUSH, _PUSH_OBJECT, _PULL, _PULL_OBJECT, _CONFIRM} | {
+_CALLS = {_PUSH, _PUSH_OBJECT, _PULL, _PULL_OBJECT} | {
     _FLEET + call for call in ("activate-node", "deactivate-node", "send-node-heartbeat")
 }
 _PIECE = 256 * 1024
@@ -71,35 +70,27 @@ class CallLedger(Protocol):
 
     def node_of(self, scope: Message) -> int | None:
         """Return the node whose registered key signed a request's headers."""
-        ...
 
     def asked(self, identifier: str) -> GuardedRequest | None:
         """Return the message with this identifier, if its reply is still expected."""
-        ...
 
     def forget(self, messages: Sequence[str], replies: Sequence[str]) -> None:
         """Delete messages and their replies."""
-        ...
 
     def ready(self) -> Collection[int]:
         """Return the nodes with a complete message."""
-        ...
 
     def give_again(self, node: int) -> None:
-        """Deliver unconfirmed messages to a node again."""
-        ...
+        """Deliver messages that a node has not answered to it again."""
+
+    def drop_unless_whole(self, reply: str) -> None:
+        """Delete an announced reply whose parts will not come."""
 
     def read_reply(self, body: bytes) -> GuardedReply | None:
         """Return the reply that a push-messages call announces; None if it is not exactly one."""
-        ...
 
     def read_part(self, body: bytes) -> tuple[str, int] | None:
         """Return the identifier and bytes of a push-object call."""
-        ...
-
-    def read_confirmed(self, body: bytes) -> str | None:
-        """Return the message that a confirm-message-received call refers to."""
-        ...
 
 
 @dataclass
@@ -207,6 +198,8 @@ class Guard:
         if length > limit:
             return 413
         if scope["path"] == _PULL:
+            if (push := self._pushes.get(node)) is not None:  # whoever sent it is through, or was killed
+                await asyncio.to_thread(self._ledger.drop_unless_whole, push.reply)
             await self._holding.until_ready(node)
         if self._in_flight and self._in_flight + length > MOST_IN_FLIGHT:
             return 503
@@ -228,12 +221,8 @@ class Guard:
             return self._check_reply(node, self._ledger.read_reply(body))
         if path == _PUSH_OBJECT:
             return self._check_part(self._pushes[node], self._ledger.read_part(body))
-        if path == _PULL:  # it requests the next message only after finishing the last one, or if it never got it
+        if path == _PULL:  # it requests the next message only after answering the last one, or if it lost that
             self._ledger.give_again(node)
-        if path == _CONFIRM:
-            name = self._ledger.read_confirmed(body)
-            asked = None if name is None else self._ledger.asked(name)
-            return None if asked is not None and asked.node == node else 403
         return None
 
     def _check_reply(self, node: int, reply: GuardedReply | None) -> int | None:

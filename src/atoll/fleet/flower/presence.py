@@ -59,7 +59,7 @@ def linked(
     """Sign the node on, and off at the end.
 
     A killed node counts as online for a while, and Flower rejects another one with its key. The node stores its number
-    until it has signed off, so that after a restart it can sign off its predecessor.
+    until it has signed off, so that after a restart it goes on as its predecessor: it was never gone.
     """
     from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
     from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
@@ -70,8 +70,10 @@ def linked(
 
     def activate() -> int:
         if note.exists():
-            with contextlib.suppress(Exception):  # it had signed off properly, or the server has forgotten it
-                client.DeactivateNode(DeactivateNodeRequest(node_id=int(note.read_text())))
+            with contextlib.suppress(Exception):  # the server has forgotten it
+                known = Node(node_id=int(note.read_text()))
+                if client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=known, heartbeat_interval=_INTERVAL)).success:
+                    return known.node_id
         return client.ActivateNode(request).node_id
 
     began = time.monotonic()

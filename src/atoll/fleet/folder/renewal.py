@@ -1,4 +1,7 @@
-"""The server's certificate is renewed before it expires, if ``ca.key`` is there; otherwise its operator is told."""
+"""The server's certificate is renewed before it expires, if ``ca.key`` is there; otherwise its operator is told.
+
+So is that of an authority that ends, since each node's owner must get the next one first.
+"""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -9,7 +12,7 @@ from atoll.fleet.folder.init import renew_certificate
 from atoll.support.errors import AtollError
 
 # Before its end; at most a third of its life.
-_RENEWED_BEFORE = timedelta(days=30)
+_RENEWED_BEFORE, _TOLD_BEFORE = timedelta(days=30), timedelta(days=180)
 
 
 class Renewal:
@@ -23,8 +26,14 @@ class Renewal:
     def __call__(self) -> None:
         """Renew the certificate, if it is time."""
         path, now = self._folder / "server.pem", datetime.now(UTC)
+        if self._told == now.date():
+            return
+        begin, end = validity(self._folder / "ca.pem")
+        if end - now < min(_TOLD_BEFORE, (end - begin) / 3):
+            self._told = now.date()
+            self._tell(f"warning: {self._folder / 'ca.pem'}: the authority ends on {end:%d %B %Y}; see the runbook")
         begin, end = validity(path)
-        if end - now > min(_RENEWED_BEFORE, (end - begin) / 3) or self._told == now.date():
+        if end - now > min(_RENEWED_BEFORE, (end - begin) / 3):
             return
         if (self._folder / "ca.key").exists():
             try:

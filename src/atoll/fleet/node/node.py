@@ -125,11 +125,9 @@ class Side(Protocol):
     @property
     def clients(self) -> tuple[int, ...]:
         """Its clients."""
-        ...
 
     def find(self, digest: str, told: Mapping[str, Any] | None = None) -> Node:
         """Return the node whose settings have this digest; `told` are they, if announced (`terms.announce`)."""
-        ...
 
 
 def open_site(

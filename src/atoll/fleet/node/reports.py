@@ -31,11 +31,7 @@ class ReportedHolding(_Kept):
 
 
 def report(site: Node, store: Store, client: int) -> ClientReport:
-    """Return a node's report on a client.
-
-    Raises:
-        Refused: the report would exceed the client's epsilon.
-    """
+    """Return a node's report on a client."""
     reporting, pace, holding = site.reporting, _read_pace(store, client), holding_of(site, store, client)
     return ClientReport(
         client=client,

@@ -15,26 +15,19 @@ class Store(Protocol):
 
     def get(self, key: str) -> bytes | None:
         """Return what was last stored under a key, or None."""
-        ...
 
     def put(self, key: str, content: bytes) -> None:
         """Store bytes under a key, replacing earlier ones."""
-        ...
 
     def drop(self, key: str) -> None:
         """Delete what is stored under a key, if anything."""
-        ...
 
 
 class FolderStore:
     """Keeps bytes in files, each written atomically, so that they survive a restart."""
 
     def __init__(self, folder: Path) -> None:
-        """Use this folder, which is created if necessary.
-
-        Raises:
-            InputError: the folder cannot be created.
-        """
+        """Use this folder, which is created if necessary."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

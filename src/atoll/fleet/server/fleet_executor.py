@@ -14,7 +14,7 @@ import numpy as np
 from atoll.aggregation.mean import Combine
 from atoll.aggregation.reductions import update_norm
 from atoll.aggregation.screening import Screening
-from atoll.aggregation.usual_norms import ENOUGH, limits_of, require_usual
+from atoll.aggregation.usual_norms import are_few, limits_of, require_usual
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.engine.combining import combine_updates
 from atoll.fleet.agreed.agreement import Agreement
@@ -100,11 +100,7 @@ class FleetExecutor:
     def train(
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
     ) -> list[ClusterUpdate]:
-        """Return each cluster's update, in order; replies are checked more strictly than simulated results.
-
-        Raises:
-            RunError: the combine rule fails.
-        """
+        """Return each cluster's update, in order; replies are checked more strictly than simulated results."""
         screening = screening or Screening(tolerate=False)
         limit = screening.max_update_norm
         starts = {id(cohort.start): cohort.start for cohort in cohorts}  # cohorts may share one
@@ -326,8 +322,8 @@ class FleetExecutor:
                 for client, result in replies.results.items():
                     replies.norms[client] = update_norm(result.outcome.model, cohort.start)
             known = [cohort.usual for cohort, _ in together]
-            is_early = any(len(each) < ENOUGH for each in known)
-            own = [norm for _, replies in together for norm in replies.norms.values()] if is_early else []
+            norms = tuple((norm, client) for _, replies in together for client, norm in replies.norms.items())
+            own = norms if any(map(are_few, known)) else ()
             if screening.usual_norms == "note":
                 continue
             limits = limits_of(event, known, own, name_of)

@@ -1,7 +1,7 @@
 """Block coordinate descent on personal models tied to a global one by a quadratic penalty (Wu et al. 2021).
 
-Wu et al. 2021, "Federated Block Coordinate Descent Scheme for Learning Global and Personalized Models", also calls
-itself FedBCD, and is not the vertical method of that name (`fedbcd`). It minimises over theta_1, ..., theta_N and z
+FedBCD: Wu et al. 2021, "Federated Block Coordinate Descent Scheme for Learning Global and Personalized Models". It
+minimises over theta_1, ..., theta_N and z
 
     sum over i of f_i(theta_i) + (gamma / 2) * ||theta_i - z||^2,
 

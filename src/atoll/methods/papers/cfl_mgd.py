@@ -58,18 +58,5 @@ def cfl_mgd(
         "with fresh state in every round",
     )
     heavy_ball = replace(rule, optimizer=partial(momentum, momentum=beta), carry_moments=True)
-    return ifca(
-        population,
-        heavy_ball,
-        rounds,
-        clusters,
-        option,
-        fraction,
-        clock,
-        seed,
-        restarts=restarts,
-        restart_rounds=restart_rounds,
-        resample=resample,
-        shared_layers=shared_layers,
-        module=module,
-    )
+    further = (restarts, restart_rounds, resample, shared_layers, module)
+    return ifca(population, heavy_ball, rounds, clusters, option, fraction, clock, seed, *further)

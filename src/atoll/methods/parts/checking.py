@@ -19,6 +19,8 @@ _TOLD = {
     "fraction": "share of clients in each cohort.",
     "clock": "clients' training and upload times; None: every round takes one second.",
     "seed": "seed for drawing cohorts.",
+    "module": "the initial model.",
+    "linkage": "distance between two clusters.",
 }
 _OBJECTS = ("population", "clustering", "network", "clock", "rule", "module", "phases", "pace")
 

@@ -53,11 +53,7 @@ class MoreauTrainer(GradientTrainer):
         self.inner = replace(self.rule, lr=inner_lr, rates=(), lr_decay=1.0, proximal=penalty)
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return w, with the last theta as the client's state.
-
-        Raises:
-            RunError: as `finish`.
-        """
+        """Return w, with the last theta as the client's state."""
         load_model(self.module, task.start)
         self.module.train()
         theta = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
@@ -79,11 +75,7 @@ class MixedTrainer(GradientTrainer):
         self.alpha, self.initial = alpha, read_model(self.module)
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return w, with the mixed model as the client's state, and v beside it as ``parameter@v``.
-
-        Raises:
-            RunError: as `finish`.
-        """
+        """Return w, with the mixed model as the client's state, and v beside it as ``parameter@v``."""
         load_model(self.module, task.start)
         self.module.train()
         w, losses, lr = self.parameters_of(task.start), [], self.rule.lr_at(task.round)
@@ -110,11 +102,7 @@ class MetaTrainer(GradientTrainer):
         self.inner_lr, self.delta = inner_lr, delta
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return w, with the received model after one step on all of the client's data as its state.
-
-        Raises:
-            RunError: as `finish`.
-        """
+        """Return w, with the received model after one step on all of the client's data as its state."""
         load_model(self.module, task.start)
         self.module.train()
         w, losses, lr = self.parameters_of(task.start), [], self.rule.lr_at(task.round)

@@ -22,11 +22,7 @@ class HeadFirstTrainer(Trainer):
         self.body_steps = body_steps
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the whole model after the client's local steps.
-
-        Raises:
-            RunError: loss or model is not finite, unless `tolerant`; names event, cluster and client.
-        """
+        """Return the whole model after the client's local steps."""
         load_model(self.module, task.start)
         self.module.train()
         trained = {name: each for name, each in self.module.named_parameters() if each.requires_grad}

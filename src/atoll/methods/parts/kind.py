@@ -12,7 +12,6 @@ class MethodKind:
     Attributes:
         make: makes the `Method` from the arguments it requests by parameter name.
         population: maps the clients' population (`population`) to the one that trains; None: unchanged.
-        module: maps `model.name` (`name`) to a replacement for its factory; None: not replaced.
         together: makes the module that trains of several models, from a factory of one (`make`); None: one trains.
         why_one_place: why it supports neither faults nor a fleet, as the end of a sentence; empty if it does.
         rounds_are_local_steps: whether a round is one local step index (FedUC's t).
@@ -23,7 +22,6 @@ class MethodKind:
 
     make: Callable[..., Any]
     population: Callable[..., Any] | None = None
-    module: Callable[..., Any] | None = None
     together: Callable[..., Any] | None = None
     why_one_place: str = ""
     rounds_are_local_steps: bool = False
@@ -33,7 +31,7 @@ class MethodKind:
     @property
     def parts(self) -> tuple[Callable[..., Any], ...]:
         """The functions whose parameters are settings of ``[method]``."""
-        return tuple(part for part in (self.make, self.population, self.module, self.together) if part is not None)
+        return tuple(part for part in (self.make, self.population, self.together) if part is not None)
 
 
 def kind_of(made: "Callable[..., Any] | MethodKind") -> MethodKind:

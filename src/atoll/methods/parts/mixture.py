@@ -61,11 +61,7 @@ class MixtureTrainer(Trainer):
     """
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return all components after their local steps, with the client's new shares.
-
-        Raises:
-            RunError: loss or model is not finite, unless `tolerant`; names event, cluster and client.
-        """
+        """Return all components after their local steps, with the client's new shares."""
         mixed = self.module
         assert isinstance(mixed, Mixture)
         load_model(mixed, task.start)

@@ -11,6 +11,7 @@ from atoll.local.rule import LocalRule
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend, require_finite
 from atoll.local.weights import load_model, read_model
+from atoll.methods.parts.learned import COMMON, common_of
 from atoll.support.errors import RunError
 from atoll.support.seeds import layers_drawing_from
 
@@ -31,12 +32,7 @@ class PersonalTrainer(Trainer):
         self.initial = read_model(self.module)
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the server's model plus the change in the personal model, which is the client's state.
-
-        Raises:
-            RunError: loss or model is not finite, unless `tolerant`, naming event, cluster and client; or the run
-                did not start from the trainer's module.
-        """
+        """Return the server's model plus the change in the personal model, which is the client's state."""
         before = task.state or self._first(task)
         after, loss = self.train_own(task, before, self.rule)
         return ClientUpdate(add_updates(task.start, [(1.0, after, before)]), loss, after)
@@ -64,11 +60,7 @@ class LoneTrainer(PersonalTrainer):
     """Trains each client's personal model and sends nothing of it: a fleet node returns the model it received."""
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the server's model unchanged, with the personal model as the client's state.
-
-        Raises:
-            RunError: as `PersonalTrainer.train`.
-        """
+        """Return the server's model unchanged, with the personal model as the client's state."""
         return replace(super().train(task), model=task.start)
 
 
@@ -81,11 +73,34 @@ class DittoTrainer(PersonalTrainer):
         self.penalty = penalty
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the server's model after local training, with the personal model as the client's state.
+        """Return the server's model after local training, with the personal model as the client's state."""
+        update = Trainer.train(self, task)
+        own, _ = self.train_own(task, task.state or self._first(task), replace(self.rule, proximal=self.penalty))
+        return replace(update, state=own)
+
+
+class BiLevelTrainer(DittoTrainer):
+    """StoCFL's client: trains the common model by the rule and its cluster's, pulled toward the common one.
+
+    The first time it returns what it received, and keeps its update of the initial model.
+    """
+
+    keeps_model = False
+
+    def train(self, task: ClientTask) -> ClientUpdate:
+        """Return the cluster's model and the common one, with the client's first update as its state.
 
         Raises:
             RunError: as `PersonalTrainer.train`.
         """
-        update = Trainer.train(self, task)
-        own, _ = self.train_own(task, task.state or self._first(task), replace(self.rule, proximal=self.penalty))
-        return replace(update, state=own)
+        own, common = ({name: task.start[name] for name in self.initial}, common_of(task.start))
+        if task.state is None:
+            update = Trainer.train(self, replace(task, start=self._first(task)))
+            moved = {name: update.model[name] - self.initial[name] for name, _ in self.module.named_parameters()}
+            return ClientUpdate(own | _as_common(common), update.loss, moved)
+        update = super().train(replace(task, start=common, state=own))
+        return ClientUpdate((update.state or {}) | _as_common(update.model), update.loss, task.state)
+
+
+def _as_common(model: Model) -> Model:
+    return {f"{name}{COMMON}": tensor for name, tensor in model.items()}

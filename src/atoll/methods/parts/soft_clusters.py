@@ -44,11 +44,7 @@ class SoftTrainer(Trainer):
         self.penalty, self.least = penalty, least
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the client's own model and importances, with the centres as they were sent.
-
-        Raises:
-            RunError: loss or model is not finite, unless `tolerant`; names event, cluster and client.
-        """
+        """Return the client's own model and importances, with the centres as they were sent."""
         whole = self.module
         assert isinstance(whole, OwnAndCentres)
         load_model(whole, task.start)

@@ -1,14 +1,17 @@
 """Trainers that expose individual client results to the server, for learning clusters."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer
 from atoll.local.weights import read_model
+from atoll.methods.parts.corrected_trainers import hooked
+from atoll.methods.parts.learned import common_of
 from atoll.support.errors import RunError
 
 
@@ -22,6 +25,26 @@ class ModelTrainer(Trainer):
         """Return the client's model after its local steps, also as its state."""
         update = super().train(task)
         return replace(update, state={name: tensor for name, tensor in update.model.items() if "@" not in name})
+
+
+class PulledTrainer(ModelTrainer):
+    """Also pulls some layers toward those that all clusters share (LCFed)."""
+
+    def __init__(self, *given: Any, embedding: tuple[str, ...], penalty: float, **named: Any) -> None:
+        """Set up a `Trainer` that uses autograd, with the names of these layers' tensors and the weight of the pull."""
+        super().__init__(*given, **named)
+        self.dense, self.embedding, self.penalty = None, embedding, penalty
+
+    def train(self, task: ClientTask) -> ClientUpdate:
+        """Return the client's model after its local steps, also as its state."""
+        own = {name: each for name, each in self.module.named_parameters() if name in self.embedding}
+        common = common_of(task.start)
+
+        def pull(name: str) -> Callable[[Tensor], Tensor]:
+            return lambda gradient: gradient.add(own[name].detach() - common[name], alpha=self.penalty)
+
+        with hooked(own, {name: pull(name) for name in own if self.penalty}):
+            return super().train(task)
 
 
 class UpdateTrainer(Trainer):
@@ -48,11 +71,7 @@ class PretrainTrainer(UpdateTrainer):
         self.initial = read_model(self.module)
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the model after local training or, the first time, the received model with the update as state.
-
-        Raises:
-            RunError: loss or model is not finite, or the run did not start from the trainer's module.
-        """
+        """Return the model after local training or, the first time, the received model with the update as state."""
         if task.state is not None:
             return replace(Trainer.train(self, task), state=task.state)
         self._require_initial(task)

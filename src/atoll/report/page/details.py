@@ -99,13 +99,7 @@ def _work_ends(scene: Scene | str, rounds: Ids, clusters: Ids, began: Floats, en
 
 
 def _pieces(run: Run) -> tuple[Ids, Floats, Floats, Ids]:
-    """Return the cluster, begin, end and round of each piece of work.
-
-    Raises:
-        OSError: the schedule cannot be read.
-        KeyError: it lacks a column.
-        ValueError: it is damaged or empty; or TypeError.
-    """
+    """Return the cluster, begin, end and round of each piece of work."""
     names = ("active_offsets", "active", "began", "seconds", "round")
     offsets, clusters, began, seconds, rounds = read_npz(run.folder / "schedule.npz", names, run.folder).values()
     counts = np.diff(offsets)
