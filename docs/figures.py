@@ -16,6 +16,8 @@ from matplotlib.figure import Figure
 from mkdocs.structure.files import File, Files
 
 import atoll
+from atoll.benchmark.result_files import read_results
+from atoll.benchmark.standings import average_ranks, critical_difference, stand
 from atoll.clustering.describe import class_shares
 from atoll.clustering.feduc.problem import PATTERNS, Pattern
 from atoll.experiment.cluster_waits import work_ends
@@ -29,6 +31,7 @@ from atoll.report.figures.before_training import plot_clusters, plot_gantt
 from atoll.report.figures.comparisons import plot_completion
 from atoll.report.figures.curves import plot_curves
 from atoll.report.figures.network_map import plot_map
+from atoll.report.figures.ranks import plot_ranks
 from atoll.report.figures.style import PALETTE, STYLE, WIDTH_INCHES
 from atoll.report.reading.runs import Run, find_runs
 from atoll.runs.run import run_events
@@ -37,6 +40,7 @@ from atoll.settings import experiment_file as config
 
 PLAN = Path(__file__).with_name("planning.md")
 PERFORMANCE = Path(__file__).with_name("performance.md")
+BENCHMARK = Path(__file__).parents[1] / "evidence" / "benchmark"
 _FILE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 PACES = (4.0, 6.0, 10.0)  # seconds of each cluster's work in the timelines of the patterns
@@ -67,6 +71,7 @@ def drawn() -> dict[str, bytes]:
         "quickstart-clusters": lambda: clusters_of(quickstart()[0]),
         "quickstart-gantt": lambda: gantt_of(quickstart()[0]),
         "performance-peers": peers,
+        "benchmark-ranks": benchmark_ranks,
         "study-column": lambda: plot.curves(study()[: 2 * SEEDS], width="column"),
         "study-text": lambda: plot.curves(study(), width="text"),
         **{f"pattern-{pattern}": _timeline(pattern) for pattern in PATTERNS},
@@ -153,6 +158,15 @@ def peers() -> Figure:
         axes.set_ylabel("Times the plain loop's speed")
         axes.legend(ncols=len(names), loc="lower center", bbox_to_anchor=(0.5, 1))
     return figure
+
+
+def benchmark_ranks() -> Figure:
+    """Draw the average ranks of the benchmark's published result."""
+    suites = [
+        stand(read_results([BENCHMARK], folder.name).values(), "updates") for folder in sorted(BENCHMARK.iterdir())
+    ]
+    ranks = average_ranks(suites)
+    return plot_ranks(ranks, critical_difference(len(ranks), len(suites)))
 
 
 def plan_figures() -> Iterator[tuple[str, Figure]]:
