@@ -1244,9 +1244,6 @@ Screening(max_update_norm=0)
 Screening(max_update_norm=float("nan"))
 Screening(usual_norms=True)
 Trace(2, [0], [0], [[0, 0]])
-fedcluster_bound(population, clustering, **bound | {"rounds": 0})
-fedcluster_bound(population, clustering, **bound | {"smoothness": -1})
-fedcluster_bound(population, clustering, **bound | {"variances": [1]})
 Experiment(data=5)
 Experiment(model=5)
 Experiment(clustering=[0, 1])
@@ -1390,8 +1387,6 @@ def names() -> dict[str, Any]:
     own |= {"sgd": atoll.optimizers.sgd, "rule": atoll.LocalRule(atoll.optimizers.sgd, 0.1), "change": change}
     own |= {"clock": atoll.Clock(np.ones(20), np.ones(20)), "rng": np.random.default_rng(0), "own": lambda: data}
     own["module"] = nn.Linear(4, 3)
-    own["bound"] = {"rounds": 1, "steps": 1, "smoothness": 1, "gradient_bound": 1, "gap": 1, "h_cluster": 1}
-    own["bound"] |= {"variances": [1] * 20}
     own["method"] = atoll.fedavg(population, own["rule"], 2)
     own["executor"] = atoll.Serial(atoll.Trainer(own["module"], population, own["rule"], 0))
     own["state"] = atoll.init(own["method"], atoll.read_model(own["module"]))

@@ -45,11 +45,6 @@ from atoll.evaluation.gradients import Heterogeneity as Heterogeneity
 from atoll.evaluation.gradients import heterogeneity as heterogeneity
 from atoll.evaluation.scores import Evaluator as Evaluator
 from atoll.evaluation.scores import Score as Score
-from atoll.evaluation.theory import CflMgdBound as CflMgdBound
-from atoll.evaluation.theory import CflMgdTerms as CflMgdTerms
-from atoll.evaluation.theory import FedClusterBound as FedClusterBound
-from atoll.evaluation.theory import cfl_mgd_bound as cfl_mgd_bound
-from atoll.evaluation.theory import fedcluster_bound as fedcluster_bound
 from atoll.executors.cores.cores_executor import Cores as Cores
 from atoll.executors.serial import Serial as Serial
 from atoll.executors.stacked.stacked_executor import Stacked as Stacked

@@ -20,7 +20,6 @@ from atoll import (
     fedamp,
     fedavg,
     fedcluster,
-    fedcluster_bound,
     fedem,
     fedsoft,
     init,
@@ -36,6 +35,7 @@ from atoll import (
 from atoll.clustering.clustering import Clustering
 from atoll.local.rule import adam, momentum, sgd
 from atoll.support.arrays import Floats
+from examples.bounds import fedcluster_bound
 from tests.problems import as_vector, linear_module, pooled_least_squares, quadratics
 from tests.tiers import thinned
 

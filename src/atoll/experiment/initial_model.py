@@ -17,6 +17,7 @@ from atoll.methods.papers.fmcl import ENCODERS
 from atoll.settings.plugins import call, resolve
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
+from atoll.support.seeds import layers_drawing_from
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +64,9 @@ class InitialModel:
         """Return the frozen model of `method.encoder`, on the device; None: the initial model."""
         wanted, data = self.settings.method, self.clients.dealt.data
         make = resolve("method.encoder", wanted.encoder, ENCODERS)
-        made = call("method.encoder", make, {"shape": data.shape, "dataset": data, **dict(wanted)}, wanted.model_extra)
+        given = {"shape": data.shape, "dataset": data, **dict(wanted)}
+        with layers_drawing_from(self.settings.seed, "encoder"):
+            made = call("method.encoder", make, given, wanted.model_extra)
         if not isinstance(made, nn.Module | None):
             found = type(made).__name__
             raise InputError(f"method.encoder = {wanted.encoder!r}: must return a PyTorch module, not {found!r}")
