@@ -1,7 +1,6 @@
 """`atoll sweep` and `atoll schema`, as a user would call them."""
 
 import csv
-import importlib.util
 import json
 import os
 import re
@@ -170,7 +169,7 @@ def test_a_sweep_compares_the_time_to_a_target(atoll: Command, folder: Path) -> 
 @pytest.mark.timeout(900)
 def test_the_job_array_of_the_page_makes_the_whole_sweep(folder: Path) -> None:
     """Its tasks at once, as Slurm would start them; then the sweep without parts, into another folder."""
-    assert write_files(ROOT / "docs/sweeps.md", folder) == ["array.sbatch", "ray.sbatch"]
+    assert write_files(ROOT / "docs/sweeps.md", folder) == ["array.sbatch"]
     script = (folder / "array.sbatch").read_text()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     tasks = [
@@ -192,29 +191,6 @@ def test_the_job_array_of_the_page_makes_the_whole_sweep(folder: Path) -> None:
     notes = [json.loads((folder / place / "sweep.json").read_bytes()) for place in ("sweeps/array", "whole")]
     assert notes[0] == notes[1]
     assert not list((folder / "sweeps/array").glob(".*"))
-
-
-SRUN = """#!/bin/bash
-SLURM_PROCID=1 SLURM_CPUS_PER_TASK=1 "$@" & SLURM_PROCID=0 SLURM_CPUS_PER_TASK=1 "$@"; code=$?; wait; exit $code
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the package ray is not installed")
-def test_the_ray_job_of_the_page_gives_the_bits_of_serial(folder: Path) -> None:
-    """Its tasks as processes of this machine, by an `srun` that starts both."""
-    write_files(ROOT / "docs/sweeps.md", folder)
-    (folder / "srun").write_text(SRUN)
-    (folder / "srun").chmod(0o755)
-    path = f"{folder}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    script = (folder / "ray.sbatch").read_text().replace("experiment.toml", "quickstart --only FedAvg --set rounds=2")
-    script = script.replace("--set run.address", "--out job --set run.workers=2 --set run.address")
-    subprocess.run(["bash", "-c", script], cwd=folder, env={**os.environ, "PATH": path}, check=True, timeout=800)
-    alone = "atoll run quickstart --only FedAvg --set rounds=2 --set run.executor=serial --out alone"
-    subprocess.run(["bash", "-c", alone], cwd=folder, env={**os.environ, "PATH": path}, check=True)
-    ends = [sorted((folder / out).rglob("checkpoint/*.safetensors"))[-1].read_bytes() for out in ("job", "alone")]
-    assert ends[0] == ends[1]
 
 
 @pytest.mark.more
