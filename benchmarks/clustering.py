@@ -3,8 +3,10 @@
 Run:  python benchmarks/clustering.py --out DIR [--largest 100000]
 
 Every case runs in a process of its own, with one thread: class-share deviations of ten classes, aggregators on a
-square grid, and a time limit of twice what clusters of equal size with mean uploads would take. Writes growth.json and
-growth.png; seconds are processor time, which other programs on the machine disturb least.
+square grid, and a time limit of twice what clusters of equal size with mean uploads would take. With --radio clients
+are placed in a square, uploads follow from positions and powers as in a run, and there is no limit; seconds of more
+than 134 million pairs are then computed when needed. Writes growth.json and growth.png; seconds are processor time,
+which other programs on the machine disturb least.
 """
 
 import argparse
@@ -24,29 +26,51 @@ from atoll.clustering.feduc.greedy import feduc_labels
 from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
 from atoll.network.network import Network
 from atoll.network.topology import TOPOLOGIES, neighbours_of
+from atoll.network.wireless import draw_watts, grid_positions, place_clients, wireless_network
 from atoll.report.figures.style import PALETTE, STYLE, WIDTH_INCHES
 
 CLASSES = 10
+RADIO_BYTES = 636_000  # a model, the MLP
 MEAN_UPLOAD_SECONDS = 0.2
 SIZES = ((1_000, 10), (1_000, 100), (3_000, 100), (10_000, 100), (10_000, 400), (30_000, 400), (100_000, 1_000))
 LARGEST_DECENTRALISED = 1_000_000  # clients x aggregators: they cost O(M^2) a client
 
 
-def some_problem(pattern: Pattern, clients: int, aggregators: int) -> Problem:
-    rng = np.random.default_rng(0)
-    rows = next(r for r in range(int(aggregators**0.5), 0, -1) if aggregators % r == 0)
+def some_network(clients: int, aggregators: int, rng: np.random.Generator) -> Network:
+    """Return a network of random seconds."""
+    rows = _rows_of(aggregators)
     exchange = rng.uniform(0.05, 0.3, (aggregators, aggregators))
     np.fill_diagonal(exchange, 0)
-    network = Network(
+    return Network(
         rng.uniform(0.5, 2.0, clients),
         rng.uniform(0, 2 * MEAN_UPLOAD_SECONDS, (clients, aggregators)),
         rng.uniform(0.05, 0.3, aggregators),
         exchange,
         neighbours_of(TOPOLOGIES["grid"](rows=rows, columns=aggregators // rows)),
     )
+
+
+def radio_network(clients: int, aggregators: int, rng: np.random.Generator) -> Network:
+    """Return a network of random positions and powers, in cells of 10 m; the mean upload takes about as long."""
+    rows = _rows_of(aggregators)
+    side_metres = 10.0 * aggregators**0.5
+    aggregators_xy, server_xy = grid_positions(rows, aggregators // rows, side_metres)
+    clients_xy, watts = place_clients(clients, side_metres, rng), draw_watts(clients, rng)
+    topology = TOPOLOGIES["grid"](rows=rows, columns=aggregators // rows)
+    computing = rng.uniform(0.5, 2.0, clients)
+    return wireless_network(clients_xy, aggregators_xy, server_xy, computing, watts, RADIO_BYTES, topology)
+
+
+def _rows_of(aggregators: int) -> int:
+    return next(r for r in range(int(aggregators**0.5), 0, -1) if aggregators % r == 0)
+
+
+def some_problem(pattern: Pattern, clients: int, aggregators: int, radio: bool = False) -> Problem:
+    rng = np.random.default_rng(0)
+    network = (radio_network if radio else some_network)(clients, aggregators, rng)
     sizes = rng.integers(20, 100, clients).astype(np.float64)
     shares = rng.dirichlet(np.full(CLASSES, 0.3), clients)
-    limit = 2.0 + 2 * MEAN_UPLOAD_SECONDS * clients / aggregators
+    limit = np.inf if radio else 2.0 + 2 * MEAN_UPLOAD_SECONDS * clients / aggregators
     return Problem(
         pattern,
         network,
@@ -57,9 +81,9 @@ def some_problem(pattern: Pattern, clients: int, aggregators: int) -> Problem:
     )
 
 
-def measure(pattern: Pattern, clients: int, aggregators: int) -> dict[str, Any]:
+def measure(pattern: Pattern, clients: int, aggregators: int, radio: bool = False) -> dict[str, Any]:
     """Cluster once in this process; the memory is the process's peak, problem and libraries included."""
-    problem = some_problem(pattern, clients, aggregators)
+    problem = some_problem(pattern, clients, aggregators, radio)
     began, wall_began = time.process_time(), time.perf_counter()
     labels = feduc_labels(problem)
     seconds, wall_seconds = time.process_time() - began, time.perf_counter() - wall_began
@@ -105,9 +129,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder for growth.json and growth.png")
     parser.add_argument("--largest", type=int, default=100_000, help="leave out cases with more clients")
     parser.add_argument("--one", nargs=3, metavar=("PATTERN", "CLIENTS", "AGGREGATORS"), help="print one case as JSON")
+    parser.add_argument("--radio", action="store_true", help="with --one: uploads follow from positions")
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(measure(given.one[0], int(given.one[1]), int(given.one[2]))))
+        print(json.dumps(measure(given.one[0], int(given.one[1]), int(given.one[2]), given.radio)))
         return
     if given.out is None:
         parser.error("--out is needed")

@@ -22,7 +22,7 @@ METHODS = [
     *("fedcluster", "fedavg", "centralized", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "scaffold", "fednova"),
     *("feddyn", "fedasync", "fedbuff", "fedat", "ifca", "cfl-mgd", "cfl", "flhc", "fedgroup", "fesem", "pacfl", "bcd"),
     *("ditto", "local", "fedbn", "fedper", "fedrep", "hierarchical", "hierfavg", "fedem", "fedrc", "fedsoft"),
-    *("pfedme", "apfl", "perfedavg", "fedamp", "moon"),
+    *("pfedme", "apfl", "perfedavg", "fedamp", "moon", "fmcl", "stocfl", "lcfed"),
 ]
 ALONE: dict[str, Any] = {"fraction": None}
 NEEDS: dict[str, dict[str, Any]] = {

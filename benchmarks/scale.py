@@ -45,11 +45,13 @@ class Case:
     cohort: int = 100
     model: str = "mlp"
     clusters: int = 1
+    indices: str = "held"
 
 
 SWEEPS: dict[str, list[Case]] = {
     "clients": [Case(clients=n) for n in (1_000, 10_000, 100_000, 1_000_000)],
-    "cohort": [Case(cohort=k) for k in (10, 30, 100, 300, 1_000)],
+    "drawn": [Case(clients=n, indices="drawn") for n in (1_000, 100_000, 1_000_000, 15_000_000)],
+    "cohort": [Case(cohort=k) for k in (10, 30, 100, 300, 1_000, 10_000)],
     "model": [Case(model=name, cohort=10) for name in ("mlp", "cnn", "lr", "alexnet")],
     "clusters": [Case(clusters=m, clients=100_000) for m in (10, 30, 100, 300, 1_000)],
 }
@@ -68,7 +70,13 @@ def make_experiment(case: Case) -> Experiment:
     table = {
         "name": "scale",
         "rounds": -(-(REPEATS + 1) * EVENTS // case.clusters),
-        "data": {"dataset": "scale:pool", "partition": "major-class", "clients": case.clients, "samples": SAMPLES},
+        "data": {
+            "dataset": "scale:pool",
+            "partition": "major-class",
+            "clients": case.clients,
+            "samples": SAMPLES,
+            "indices": case.indices,
+        },
         "model": {"name": case.model},
         "local": {"lr": 0.001, "steps": 2, "batch_size": 10},
         "clustering": {"method": "random", "clusters": case.clusters},
@@ -153,14 +161,20 @@ def plot(sweeps: dict[str, list[dict[str, Any]]], path: Path) -> None:
         "setup_seconds": "Seconds of set-up",
         "gigabytes": "Peak memory, GB",
     }
-    labels = {"clients": "Clients", "cohort": "Clients in the cohort", "model": "Parameters", "clusters": "Clusters"}
+    labels = {
+        "clients": "Clients",
+        "drawn": "Clients, drawn",
+        "cohort": "Clients in the cohort",
+        "model": "Parameters",
+        "clusters": "Clusters",
+    }
     with rc_context(STYLE):
         figure = Figure(figsize=(WIDTH_INCHES, 5.4), layout="constrained")
         panels = figure.subplots(len(rows), len(sweeps), sharex="col", sharey="row", squeeze=False)
         for line, (key, label) in zip(panels, rows.items(), strict=True):
             line[0].set_ylabel(label)
             for axes, (name, measured) in zip(line, sweeps.items(), strict=True):
-                x = [row["parameters" if name == "model" else name] for row in measured]
+                x = [row[{"model": "parameters", "drawn": "clients"}.get(name, name)] for row in measured]
                 axes.plot(x, [row[key] for row in measured], marker="o", markersize=4, color=PALETTE[0])
                 axes.set_xscale("linear" if name == "model" else "log")
                 axes.set_yscale("log" if key == "event_seconds" else "linear")
@@ -190,7 +204,7 @@ def measure_sweep(name: str, cases: list[Case]) -> tuple[list[dict[str, Any]], n
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, help="folder for scale.json and scale.png")
-    parser.add_argument("--largest", type=int, default=1_000_000, help="leave out runs with more clients")
+    parser.add_argument("--largest", type=int, default=15_000_000, help="leave out runs with more clients")
     parser.add_argument("--only", choices=SWEEPS, action="append", help="measure this sweep only; repeatable")
     parser.add_argument("--alone", help=argparse.SUPPRESS)
     parser.add_argument("--turns", help=argparse.SUPPRESS)
@@ -204,24 +218,25 @@ def main() -> None:
     if given.out is None:
         parser.error("--out is needed")
     sweeps = {name: [case for case in SWEEPS[name] if case.clients <= given.largest] for name in given.only or SWEEPS}
-    if "clients" in sweeps and len(sweeps["clients"]) < 2:
-        parser.error(f"--largest {given.largest}: must be at least {SWEEPS['clients'][1].clients}")
+    for name in ("clients", "drawn"):
+        if len(sweeps.get(name, "ab")) < 2:
+            parser.error(f"--largest {given.largest}: must be at least {SWEEPS[name][1].clients} for {name}")
     given.out.mkdir(parents=True, exist_ok=True)
     print(f"{'sweep':10}{'clients':>9}{'cohort':>8}{'parameters':>12}{'clusters':>10}{'set-up s':>10}", end="")
     print(f"{'ms an event':>12}{'GB':>8}")
     measured = {name: measure_sweep(name, cases) for name, cases in sweeps.items() if cases}
     report: dict[str, Any] = {name: rows for name, (rows, _) in measured.items()}
-    fault = None
-    if "clients" in measured:
-        rows, seconds = measured["clients"]
+    faults = []
+    for name in {"clients", "drawn"} & set(measured):
+        rows, seconds = measured[name]
         slope, ratio = growth_of([row["clients"] for row in rows], seconds)
-        print(f"slope of seconds against clients {slope:.4f}; the most clients take {ratio:.3f} times the fewest's")
-        fault = fault_of(slope, ratio)
-        report |= {"slope": slope, "ratio": ratio}
+        print(f"{name}: slope of seconds against clients {slope:.4f}; the most take {ratio:.3f} times the fewest's")
+        faults.append(fault_of(slope, ratio))
+        report[name + " growth"] = {"slope": slope, "ratio": ratio}
     (given.out / "scale.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
     plot({name: rows for name, (rows, _) in measured.items()}, given.out / "scale.png")
-    if fault:
-        sys.exit(fault)
+    if any(faults):
+        sys.exit("\n".join(filter(None, faults)))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from matplotlib.figure import Figure
 from mkdocs.structure.files import File, Files
 
 import atoll
+from atoll.benchmark.result_files import read_results
+from atoll.benchmark.standings import average_ranks, critical_difference, stand
 from atoll.clustering.describe import class_shares
 from atoll.clustering.feduc.problem import PATTERNS, Pattern
 from atoll.experiment.cluster_waits import work_ends
@@ -29,6 +31,7 @@ from atoll.report.figures.before_training import plot_clusters, plot_gantt
 from atoll.report.figures.comparisons import plot_completion
 from atoll.report.figures.curves import plot_curves
 from atoll.report.figures.network_map import plot_map
+from atoll.report.figures.ranks import plot_ranks
 from atoll.report.figures.style import PALETTE, STYLE, WIDTH_INCHES
 from atoll.report.reading.runs import Run, find_runs
 from atoll.runs.run import run_events
@@ -37,6 +40,7 @@ from atoll.settings import experiment_file as config
 
 PLAN = Path(__file__).with_name("planning.md")
 PERFORMANCE = Path(__file__).with_name("performance.md")
+BENCHMARK = Path(__file__).parents[1] / "evidence" / "benchmark"
 _FILE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 PACES = (4.0, 6.0, 10.0)  # seconds of each cluster's work in the timelines of the patterns
@@ -67,6 +71,7 @@ def drawn() -> dict[str, bytes]:
         "quickstart-clusters": lambda: clusters_of(quickstart()[0]),
         "quickstart-gantt": lambda: gantt_of(quickstart()[0]),
         "performance-peers": peers,
+        "benchmark-ranks": benchmark_ranks,
         "study-column": lambda: plot.curves(study()[: 2 * SEEDS], width="column"),
         "study-text": lambda: plot.curves(study(), width="text"),
         **{f"pattern-{pattern}": _timeline(pattern) for pattern in PATTERNS},
@@ -155,6 +160,15 @@ def peers() -> Figure:
     return figure
 
 
+def benchmark_ranks() -> Figure:
+    """Draw the average ranks of the benchmark's published result."""
+    suites = [
+        stand(read_results([BENCHMARK], folder.name).values(), "updates") for folder in sorted(BENCHMARK.iterdir())
+    ]
+    ranks = average_ranks(suites)
+    return plot_ranks(ranks, critical_difference(len(ranks), len(suites)))
+
+
 def plan_figures() -> Iterator[tuple[str, Figure]]:
     """Draw the network, the completions and the schedule of the experiment on planning.md."""
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
@@ -211,7 +225,7 @@ def schedule_of(pattern: Pattern, network: Network) -> Schedule:
     """Return slightly more of a pattern's schedule than is drawn."""
     population = atoll.make_population(atoll.load("digits"), np.arange(30).reshape(3, 10))
     phase = Phase(0, atoll.Clustering(np.arange(3), 3), network)
-    return hierarchical_schedule(population, [phase], pattern, rounds=20, intra_rounds=1).until(SHOWN_SECONDS + 10)
+    return hierarchical_schedule(population, [phase], pattern, rounds=20, intra_rounds=1)[0].until(SHOWN_SECONDS + 10)
 
 
 def _work(event: Event) -> list[tuple[int, float]]:

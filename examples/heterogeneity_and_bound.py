@@ -12,6 +12,7 @@ import argparse
 
 import numpy as np
 import torch
+from bounds import fedcluster_bound
 
 import atoll
 
@@ -60,7 +61,7 @@ def measure(population: atoll.Population, clustering: atoll.Clustering, rounds: 
                 break
 
     optimum = np.linalg.lstsq(inputs, targets, rcond=None)[0]
-    theorem = atoll.fedcluster_bound(
+    theorem = fedcluster_bound(
         population,
         clustering,
         rounds=rounds,

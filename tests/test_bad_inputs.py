@@ -260,6 +260,7 @@ drift.kind=partition drift.rounds=[1] data.skew=noise
 drift.kind=partition drift.rounds=[1] data.held_out_clients=1
 drift.kind=partition drift.rounds=[1] run.executor=fleet
 drift.kind=partition drift.rounds=[1] method.name=pacfl
+drift.kind=partition drift.rounds=[1] method.name=fmcl
 drift.kind=partition drift.rounds=[1] method.name=ifca method.resample=true
 drift.kind=groups drift.rounds=[1] data.swaps=4 method.name=feddrift method.variant=oracle method.clusters=2
 data.swaps=0
@@ -491,6 +492,18 @@ method.name=flhc method.threshold=far
 method.name=fedgroup method.pretrained=0
 method.name=pacfl method.vectors=0
 method.name=pacfl method.angle=widest
+method.name=fmcl method.threshold=-1
+method.name=fmcl method.clusters=7
+method.name=fmcl method.encoder=resnet
+method.name=fmcl method.encoder=os:getcwd
+method.name=ifca method.encoder=math:sqrt
+method.name=stocfl method.least_cosine=1.1
+method.name=stocfl method.clusters=7
+method.name=stocfl local.proximal=0.1
+method.name=lcfed method.decision_layers=99
+method.name=lcfed method.rank=0
+method.name=lcfed method.embedding_penalty=-1
+method.name=lcfed method.clusters=7
 method.name=fedper method.personal_layers=-1
 method.name=fedper method.personal_layers=99
 method.name=fedrep method.body_steps=0
@@ -1178,6 +1191,10 @@ pacfl(population, rule, 2, module, vectors=0)
 pacfl(population, rule, 2, module, angle="wide")
 pacfl(population, rule, 2, module, linkage="ward")
 pacfl(population, rule, 2, None)
+fmcl(population, rule, 2, module, encoder=nn.Linear(1, 1))
+stocfl(population, rule, 2, module, least_cosine=-2)
+stocfl(population, rule, 2, module, penalty=-1)
+lcfed(population, rule, 2, module)
 cfl(population, rule, 2, eps1=-1)
 cfl(population, rule, 2, gamma=2)
 hierfavg(population, clustering, network, rule, 3)
@@ -1227,9 +1244,6 @@ Screening(max_update_norm=0)
 Screening(max_update_norm=float("nan"))
 Screening(usual_norms=True)
 Trace(2, [0], [0], [[0, 0]])
-fedcluster_bound(population, clustering, **bound | {"rounds": 0})
-fedcluster_bound(population, clustering, **bound | {"smoothness": -1})
-fedcluster_bound(population, clustering, **bound | {"variances": [1]})
 Experiment(data=5)
 Experiment(model=5)
 Experiment(clustering=[0, 1])
@@ -1373,8 +1387,6 @@ def names() -> dict[str, Any]:
     own |= {"sgd": atoll.optimizers.sgd, "rule": atoll.LocalRule(atoll.optimizers.sgd, 0.1), "change": change}
     own |= {"clock": atoll.Clock(np.ones(20), np.ones(20)), "rng": np.random.default_rng(0), "own": lambda: data}
     own["module"] = nn.Linear(4, 3)
-    own["bound"] = {"rounds": 1, "steps": 1, "smoothness": 1, "gradient_bound": 1, "gap": 1, "h_cluster": 1}
-    own["bound"] |= {"variances": [1] * 20}
     own["method"] = atoll.fedavg(population, own["rule"], 2)
     own["executor"] = atoll.Serial(atoll.Trainer(own["module"], population, own["rule"], 0))
     own["state"] = atoll.init(own["method"], atoll.read_model(own["module"]))

@@ -45,11 +45,6 @@ from atoll.evaluation.gradients import Heterogeneity as Heterogeneity
 from atoll.evaluation.gradients import heterogeneity as heterogeneity
 from atoll.evaluation.scores import Evaluator as Evaluator
 from atoll.evaluation.scores import Score as Score
-from atoll.evaluation.theory import CflMgdBound as CflMgdBound
-from atoll.evaluation.theory import CflMgdTerms as CflMgdTerms
-from atoll.evaluation.theory import FedClusterBound as FedClusterBound
-from atoll.evaluation.theory import cfl_mgd_bound as cfl_mgd_bound
-from atoll.evaluation.theory import fedcluster_bound as fedcluster_bound
 from atoll.executors.cores.cores_executor import Cores as Cores
 from atoll.executors.serial import Serial as Serial
 from atoll.executors.stacked.stacked_executor import Stacked as Stacked
@@ -94,10 +89,12 @@ from atoll.methods.papers.fedrc import fedrc as fedrc
 from atoll.methods.papers.fedsoft import fedsoft as fedsoft
 from atoll.methods.papers.fesem import fesem as fesem
 from atoll.methods.papers.flhc import flhc as flhc
+from atoll.methods.papers.fmcl import fmcl as fmcl
 from atoll.methods.papers.hierarchical import Phase as Phase
 from atoll.methods.papers.hierarchical import hierarchical as hierarchical
 from atoll.methods.papers.hierfavg import hierfavg as hierfavg
 from atoll.methods.papers.ifca import ifca as ifca
+from atoll.methods.papers.lcfed import lcfed as lcfed
 from atoll.methods.papers.moon import moon as moon
 from atoll.methods.papers.pacfl import pacfl as pacfl
 from atoll.methods.papers.perfedavg import perfedavg as perfedavg
@@ -106,6 +103,7 @@ from atoll.methods.papers.personal_parts import fedper as fedper
 from atoll.methods.papers.personal_parts import fedrep as fedrep
 from atoll.methods.papers.pfedme import pfedme as pfedme
 from atoll.methods.papers.scaffold import scaffold as scaffold
+from atoll.methods.papers.stocfl import stocfl as stocfl
 from atoll.methods.parts.corrected_trainers import CorrectedTrainer as CorrectedTrainer
 from atoll.methods.parts.equal_clients import MeanAndShare as MeanAndShare
 from atoll.methods.parts.equal_clients import take_share as take_share

@@ -57,7 +57,7 @@ def test_trials_have_other_clients_and_the_budget_of_updates() -> None:
     suite = Suite("rotated")
     trial, run = suite.trial(one, ["local.lr=0.4"]), suite.run(one, ["local.lr=0.4"], 3)
     assert (trial.seed, run.seed, trial.local.lr) == (100, 3, 0.4)
-    assert costs_of(suite.cut(trial, is_trial=True))["updates"] == 200
+    assert costs_of(suite.cut(trial, is_trial=True))["updates"] == 2000
     natural = Suite("chem97").trial(one, []).data
     assert natural.get("part") == "validation"
     assert Suite("chem97").run(one, [], 0).data.get("part") == "training"

@@ -9,23 +9,21 @@ import pytest
 import torch
 
 from atoll import (
-    CflMgdTerms,
     Dataset,
     InputError,
     LocalRule,
     Serial,
     Trainer,
     cfl_mgd,
-    cfl_mgd_bound,
     generator,
     init,
     make_population,
     train,
 )
 from atoll.evaluation.scores import parameter_error
-from atoll.evaluation.theory import PROOF_CONSTANTS
 from atoll.local.models import linear
 from atoll.local.rule import sgd
+from examples.bounds import PROOF_CONSTANTS, CflMgdTerms, cfl_mgd_bound
 
 TERMS = CflMgdTerms(
     rounds=4,

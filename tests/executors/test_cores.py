@@ -201,7 +201,7 @@ def test_the_last_clients_are_trained_by_falling_cost_to_the_same_bits(workers: 
     cohorts = [cohort_of(start, range(23), event) for event, start in enumerate(far_starts(2))]
     with Cores(trainer, workers, BYTES) as cores:
         units = [unit for cohort in cohorts for unit in cut(cohort, 1)]
-        order, last = cores._order(units), 46 - (2 * workers + 4)
+        order, last = cores._order(units, cores._ahead), 46 - (2 * workers + 4)
         assert order[:last] == list(range(last))
         assert [sizes[units[i].clients[0]] for i in order[last:]] == sorted(sizes[last - 23 :], reverse=True)
         expected = Serial(trainer).train(cohorts, average_models)

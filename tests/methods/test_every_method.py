@@ -46,6 +46,7 @@ NEEDS = {
     "fedbn": ("model.name=tests.problems:normalised",),
     "fedper": ("model.name=mlp",),
     "fedrep": ("model.name=mlp",),
+    "lcfed": ("model.name=mlp",),
 }
 
 ON = {
@@ -169,7 +170,8 @@ UNCODED = {
     "centralized": "whose one client holds all data",
     "local": "clients send nothing",
     **dict.fromkeys(
-        ("cfl", "feddrift", "flhc", "fedgroup", "fesem", "fedamp"), "clusters are found from what clients train"
+        ("cfl", "feddrift", "flhc", "fedgroup", "fesem", "stocfl", "lcfed", "fedamp"),
+        "clusters are found from what clients train",
     ),
 }
 

@@ -15,7 +15,7 @@ from atoll.network.links import Link, Way
 from atoll.network.network import Network
 from atoll.network.routes import linked_network
 from atoll.network.transfers import merged_seconds, pattern_transfer_seconds
-from atoll.planner.plan_privacy import price_of
+from atoll.planner.plan_costs import price_of
 
 
 def link(lower: str, upper: str, up: float, down: float, latency: float = 0.0, price: float = 0.0) -> Link:

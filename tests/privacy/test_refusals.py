@@ -53,6 +53,9 @@ NOT_ACCOUNTED: dict[str, dict[str, Any]] = {
     "cfl": {"method.fraction": None, "method.eps1": 9.0, "method.eps2": 0.0},
     "flhc": {"method.warmup": 1},
     "pacfl": {},
+    "fmcl": {},
+    "stocfl": {},
+    "lcfed": {"model.name": "mlp"},
 }
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -64,6 +64,8 @@ METHODS = {
     "fedgroup": (*ROTATED, "method.name=fedgroup", "method.pretrained=2"),
     "fesem": (*ROTATED, "method.name=fesem", "method.fraction="),
     "pacfl": (*ROTATED, "method.name=pacfl"),
+    "stocfl": (*ROTATED, "method.name=stocfl"),
+    "lcfed": (*ROTATED, "method.name=lcfed", "model.name=mlp"),
     "fedem": (*ROTATED, "method.name=fedem", CLIENT_PROBES),
     "fedrc": (*ROTATED, "method.name=fedrc"),
     "fedsoft": (*ROTATED, "method.name=fedsoft", CLIENT_PROBES),

@@ -109,6 +109,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "centralized": ({"method": {"name": "centralized"}}, "'centralized', whose one client holds all data"),
     "fesem": ({"method": {"name": "fesem"}}, "'fesem', "),
     "pacfl": ({"method": {"name": "pacfl"}}, "'pacfl': clusters would be learned from single clients' updates"),
+    "stocfl": ({"method": {"name": "stocfl"}}, "'stocfl', "),
     "ditto": ({"method": {"name": "ditto"}}, "'ditto': "),
     "local": ({"method": {"name": "local"}}, "'local': "),
     "fedem": ({"method": {"name": "fedem"}}, "'fedem': "),

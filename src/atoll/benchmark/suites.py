@@ -41,7 +41,6 @@ class Suite:
     """A suite of the benchmark at one scale.
 
     Attributes:
-        name: its name.
         scale: one of its recipe's scales, laid over all runs; None: none is.
         updates: client updates of a run; None: the recipe's.
     """

@@ -14,14 +14,12 @@ class ClusterProfile:
     """One cluster.
 
     Attributes:
-        size: number of clients.
         samples: samples that they hold.
         emd: sum over classes of |share in the cluster - share in the population|, from 0 to 2.
         emd_norm: Euclidean norm of the same differences, from 0 to below the root of 2.
         major_class: the most frequent major class of its clients; a client's is the class with most samples.
         major_share: share of its clients with that major class.
         hour: UTC time of day at which it trains, or None.
-        members: its clients.
     """
 
     size: int

@@ -22,7 +22,6 @@ class FeatureMeans:
     """Mean features of clients' inputs.
 
     Attributes:
-        names: of the features.
         values: each client's mean minus the mean over all of them, in standard deviations of single samples,
             [clients, features].
     """

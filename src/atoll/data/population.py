@@ -5,15 +5,15 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from atoll.data.array_inputs import as_array, kind_of
 from atoll.data.dataset import Dataset
-from atoll.data.dealing.draws import Parts
 from atoll.data.dealing.partition_file import digest_of
+from atoll.data.dealing.ranges import DrawnIndices, Parts, Ranges
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.requiring import require
@@ -43,7 +43,7 @@ class Population:
 
     Attributes:
         data: the pool and the test set.
-        indices: int32 [total], positions in the pool.
+        indices: int32 [total], positions in the pool; or `DrawnIndices`.
         offsets: int64 [clients + 1].
         attributes: further facts, one row per client: ``utc_offset`` (hours), ``longitude`` (degrees), ``slots``
             (bool [clients, slots of the day]).
@@ -62,7 +62,9 @@ class Population:
     def __post_init__(self) -> None:
         """Refuse indices outside the pool, clients without samples, and attributes with a wrong number of rows."""
         require("data", self.data, Dataset)
-        object.__setattr__(self, "indices", _within(self.indices, len(self.data)))
+        indices: Any = self.indices
+        if not isinstance(indices, DrawnIndices):
+            object.__setattr__(self, "indices", _within(indices, len(self.data)))
         object.__setattr__(self, "offsets", _ascending(self.offsets, len(self.indices)))
         empty = np.flatnonzero(self.sizes == 0)
         if len(empty):
@@ -120,6 +122,8 @@ class Population:
 
     def groups(self) -> Ids:
         """Return the planted group of each client, that of its first sample, [clients]."""
+        if self.data.groups is None and len(self.data) == len(self.data.inputs):  # nothing is planted
+            return np.zeros(len(self), np.int64)
         return self.data.groups_of(self.indices[self.offsets[:-1]]).astype(np.int64)
 
     def pooled(self) -> "Population":
@@ -154,17 +158,21 @@ def make_population(
         InputError: if an index is outside the pool, or a client has no samples.
     """
     require("data", data, Dataset)
-    if isinstance(parts, np.ndarray) and parts.ndim == 2:
-        sizes = np.full(len(parts), parts.shape[1])
-        indices: npt.NDArray[Any] = parts.reshape(-1)
-    else:
-        rows = rows_of_clients(parts)
-        sizes = np.array([len(row) for row in rows])
-        indices = np.concatenate(rows) if rows else np.empty(0, int)
-    if not len(sizes) or not len(indices):
+    held = as_ranges(parts)
+    if not len(held) or not len(held.indices):
         raise InputError("data.partition: the partition has no samples for any client")
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return Population(data, indices, offsets, attributes or {})
+    return Population(data, cast("npt.NDArray[np.int32]", held.indices), held.offsets, attributes or {})
+
+
+def as_ranges(parts: Parts) -> Ranges:
+    """Return a partition of any form as ranges of one array."""
+    if isinstance(parts, Ranges):
+        return parts
+    if isinstance(parts, np.ndarray) and parts.ndim == 2:
+        return Ranges(parts.reshape(-1), np.arange(len(parts) + 1) * parts.shape[1])
+    rows = rows_of_clients(parts)
+    ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
+    return Ranges(np.concatenate(rows) if rows else np.empty(0, int), np.concatenate([[0], ends]))
 
 
 def partition_as_bytes(population: Population, tests: Population) -> bytes:
@@ -174,7 +182,7 @@ def partition_as_bytes(population: Population, tests: Population) -> bytes:
         f"{pool}{name}": value
         for pool, each in (("", population), ("test_", tests))
         for name, value in (
-            ("indices", each.indices),
+            ("indices", np.asarray(each.indices)),
             ("offsets", each.offsets),
             ("digest", np.array(digest_of(each.data.labels))),
         )

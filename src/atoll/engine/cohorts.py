@@ -25,10 +25,7 @@ class Cohort:
     """Clients of one cluster that train from one model, for one or several intra-cluster rounds.
 
     Attributes:
-        event: number of the event.
-        round: its round.
         repeat: number of the intra-cluster round within the event.
-        cluster: their cluster.
         clients: the clients, int64.
         weights: each client's weight, [clients].
         event_weight: the sum of weights over all clients of the event, in any cluster.

@@ -52,7 +52,7 @@ def class_gradient_gram(
     For regression the planted groups take the place of classes, as in `Population.class_counts`. A class without
     samples has gradient 0; of others at most so many `samples` are drawn, without replacement.
     """
-    data, held = population.data, population.indices
+    data, held = population.data, np.asarray(population.indices)
     labels = data.labels_of(held) if data.classes else data.groups_of(held)
     rows = []
     for label in range(data.classes or int(labels.max()) + 1):

@@ -22,6 +22,7 @@ from atoll.support.requiring import require
 from atoll.support.seeds import generator
 
 _BATCH = 1000  # samples in one forward pass
+_AT_ONCE = 10_000_000  # indices counted
 _BATCH_BYTES = 3 << 20  # of its inputs; the activations of more do not fit into the cache
 
 
@@ -57,7 +58,9 @@ class Evaluator:
         if samples is not None and samples < len(held):
             held = held[np.sort(generator(seed, "evaluate").choice(len(held), samples, replace=False))]
         self.samples = len(held)
-        counts = np.bincount(held, minlength=len(data))
+        counts = np.zeros(len(data), np.int64)
+        for low in range(0, len(held), _AT_ONCE):
+            counts += np.bincount(held[low : low + _AT_ONCE], minlength=len(data))
         self.rows = np.flatnonzero(counts)
         self.weights = counts[self.rows] / len(held)
 
@@ -101,12 +104,14 @@ class ClusterScore:
         confusion: clients of each planted group that use each model, [groups, models].
         ari: adjusted Rand index of planted and recovered clusters; None if nothing is planted.
         accuracies: test accuracy of each model over the test clients that use it; None for a model without any.
+        losses: test loss of each model over the same.
     """
 
     score: Score
     confusion: Ids
     ari: float | None
     accuracies: tuple[float | None, ...]
+    losses: tuple[float | None, ...]
 
 
 class ClusterEvaluator:
@@ -156,18 +161,22 @@ class ClusterEvaluator:
         chosen = clusters if self.paired else _least_of(tested.losses, labels)
         hits, sizes = tested.accuracies[everyone, chosen], self.test_clients.sizes
 
+        def over(values: Floats, its: Mask) -> float | None:
+            return float(np.average(values[its], weights=sizes[its])) if its.any() else None
+
         def accuracy(its: Mask) -> float | None:
-            is_known = self.pool.classifies and its.any()
-            return float(np.average(hits[its], weights=sizes[its])) if is_known else None
+            return over(hits, its) if self.pool.classifies else None
 
         confusion = np.zeros((self.planted, len(models)), np.int64)
         np.add.at(confusion, (self.groups, clusters), 1)
-        test_loss = float(np.average(tested.losses[everyone, chosen], weights=sizes))
+        losses = tested.losses[everyone, chosen]
+        test_loss = float(np.average(losses, weights=sizes))
         return ClusterScore(
             score=Score(train_loss, test_loss, accuracy(np.ones(len(hits), bool))),
             confusion=confusion,
             ari=adjusted_rand_index(self.groups, clusters) if self.planted > 1 else None,
             accuracies=tuple(accuracy(chosen == p) for p in range(len(models))),
+            losses=tuple(over(losses, chosen == p) for p in range(len(models))),
         )
 
     def _train(self, models: Sequence[Model], labels: Ids | None) -> tuple[float, Ids]:

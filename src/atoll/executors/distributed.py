@@ -153,24 +153,24 @@ def cut_into_sums(
     """Yield subtrees of the cohorts, and between them clients whose models are sent, at most `together`, in order.
 
     Units shrink toward the end, so that workers of different speeds finish together: one has at most a quarter of a
-    worker's share of what is left, since a worker may have two, or half of it if it is a leaf.
+    worker's share of what is left, or all of it if it is a leaf.
     """
     cost = trainer.samples_a_step
     every = left = sum(cost(cohort.clients) for cohort in cohorts)
     for cohort in cohorts:
         place = 0
         while place < len(cohort.clients):
-            span = _span_at(place, cohort.clients, cost, left / workers / 4, every / workers / finest)
+            span = _span_at(place, cohort.clients, cost, left / workers, every / workers / finest)
             part = part_of(cohort, place, span or min(together, LEAF - place % LEAF))
             yield TrainingUnit(part, span=span)
             place += len(part.clients)
             left -= cost(part.clients)
 
 
-def _span_at(place: int, clients: Ids, cost: Callable[[Ids], int], quarter: float, least: float) -> int:
+def _span_at(place: int, clients: Ids, cost: Callable[[Ids], int], share: float, least: float) -> int:
     """Return the places of the subtree that a worker sums next; 0 if it should train single clients."""
 
     def fits(span: int) -> bool:
-        return cost(clients[place : place + span]) <= max(2 * quarter if span == LEAF else quarter, least)
+        return cost(clients[place : place + span]) <= max(share if span == LEAF else share / 4, least)
 
     return subtree_at(place, len(clients), fits)

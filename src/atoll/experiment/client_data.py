@@ -14,10 +14,10 @@ import numpy.typing as npt
 from atoll.data.array_inputs import kind_of
 from atoll.data.client_columns import read_clients
 from atoll.data.dataset import Dataset
-from atoll.data.dealing.draws import Parts
 from atoll.data.dealing.partition import PARTITIONS, rows_by_owner
+from atoll.data.dealing.ranges import Parts, Ranges
 from atoll.data.named_datasets import DATASETS, stamp
-from atoll.data.population import Population, make_population, rows_of_clients
+from atoll.data.population import Population, as_ranges, make_population, rows_of_clients
 from atoll.data.standardise import standardise
 from atoll.experiment.skewing import levels_of, require_skew, skew_clients
 from atoll.settings.plugins import call, resolve
@@ -32,14 +32,14 @@ def make_clients(settings: Settings) -> tuple[Population, Population | None]:
     wanted = settings.data
     data = turned(settings, load_dataset(settings))
     clients = _count_all(settings)
-    parts = deal_out(settings, data, clients, "partition")
+    parts = as_ranges(deal_out(settings, data, clients, "partition"))
     if len(parts) != clients:
         more = f" + data.held_out_clients = {wanted.held_out_clients}" if wanted.held_out_clients else ""
         raise InputError(
             f"data.partition = {wanted.partition!r}: made {len(parts)} clients, but data.clients = "
             f"{wanted.clients}{more}"
         )
-    if empty := [client for client, part in enumerate(parts) if not len(part)]:
+    if len(empty := np.flatnonzero(parts.sizes == 0)):
         raise InputError(
             f"data.partition = {wanted.partition!r}: client {empty[0]} has no samples "
             f"({len(empty)} of {len(parts)} have none); every client needs at least one"
@@ -148,7 +148,7 @@ def _own_tests(settings: Settings, test: Dataset, population: Population) -> Par
     trains[population.data.owners[population.indices]] = True
     wanted = np.flatnonzero(trains[test.owners])
     parts = rows_by_owner(test.owners[wanted])
-    return [wanted[part] for part in parts if len(part)]
+    return Ranges(wanted[np.asarray(parts.indices)], np.unique(parts.offsets))  # without empty ones
 
 
 def turned(settings: Settings, data: Dataset) -> Dataset:
@@ -198,6 +198,6 @@ def deal_out(settings: Settings, data: Dataset, clients: int, purpose: str, *key
 
 
 def read_parts(made: Any, name: str, setting: str = "data.partition") -> Parts:
-    """Return a partition as an array [clients, samples] or a list with one index array per client."""
+    """Return a partition as an array [clients, samples], as ranges, or a list with one index array per client."""
     is_table = isinstance(made, np.ndarray) and made.ndim == 2 and made.dtype.kind in "iu"
-    return made if is_table else rows_of_clients(made, f"{setting} = {name!r}")
+    return made if is_table or isinstance(made, Ranges) else rows_of_clients(made, f"{setting} = {name!r}")

@@ -27,7 +27,8 @@ def make_clock(settings: Settings, clients: int, sizes: Ids, rule: LocalRule, sh
     zeta, sending = speeds(settings, clients), uploads(settings, clients)
     if len(sizes) != len(zeta):  # pooled data belong to no one client
         zeta, sending = np.full(len(sizes), zeta.mean()), np.full(len(sizes), sending.mean())
-    steps = np.array([rule.steps_of(size) for size in sizes.tolist()])
+    different = np.unique(sizes)
+    steps = np.array([rule.steps_of(size) for size in different.tolist()])[np.searchsorted(different, sizes)]
     compute = np.asarray(batch * steps * zeta, float)
     return Clock(compute, sending * share, np.inf if deadline is None else deadline)
 

@@ -7,8 +7,9 @@ from itertools import pairwise
 import numpy as np
 
 from atoll.data.dataset import Dataset
-from atoll.data.dealing.draws import Indices, Parts
+from atoll.data.dealing.draws import Indices
 from atoll.data.dealing.drift import DRIFTS, draw_concepts
+from atoll.data.dealing.ranges import Parts
 from atoll.data.population import Population, make_population
 from atoll.experiment.client_data import attributes_of, deal_out, load_dataset, read_parts, turned
 from atoll.schedules.events import Schedule

@@ -39,7 +39,6 @@ class ExecutorChoice:
     """The executor of a run, and why it was chosen.
 
     Attributes:
-        name: the executor.
         why: the reason, for the user.
         whole: whether a cohort is one weighted pass, also in the workers of `cores` and `ray`.
         workers: number of processes of `cores` and `ray`; 0: one for each of the cluster's cores.

@@ -106,4 +106,8 @@ class PlannedMethod:
             offered["network"] = conditions.networks[0]
         if method_needs(self.settings, "module"):
             offered["module"] = self.initial.copy()
+        if method_needs(self.settings, "encoder"):
+            offered["encoder"] = self.initial.encoder()
+        elif (unused := self.settings.method.encoder) != "start":
+            raise InputError(f"method.encoder = {unused!r}: method.name = {self.settings.method.name!r} embeds nothing")
         return offered

@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 
 from atoll.data.dataset import Dataset
-from atoll.data.dealing.draws import Parts
 from atoll.data.dealing.feature_skew import SKEWS, Inputs, changed, level_of_rows, with_colours
+from atoll.data.dealing.ranges import Parts
 from atoll.settings.plugins import call, resolve
 from atoll.settings.validation import Settings
 from atoll.support.arrays import Ids

@@ -25,7 +25,6 @@ class Dense:
 
     Attributes:
         layers: from the inputs to the outputs.
-        losses: the training loss.
         relu: whether ReLU stands between them.
     """
 

@@ -29,15 +29,18 @@ from atoll.methods.papers.fedrc import fedrc
 from atoll.methods.papers.fedsoft import fedsoft
 from atoll.methods.papers.fesem import fesem
 from atoll.methods.papers.flhc import flhc
+from atoll.methods.papers.fmcl import fmcl
 from atoll.methods.papers.hierarchical import hierarchical
 from atoll.methods.papers.hierfavg import hierfavg
 from atoll.methods.papers.ifca import ifca
+from atoll.methods.papers.lcfed import lcfed
 from atoll.methods.papers.moon import moon
 from atoll.methods.papers.pacfl import pacfl
 from atoll.methods.papers.perfedavg import perfedavg
 from atoll.methods.papers.personal_parts import fedbn, fedper, fedrep
 from atoll.methods.papers.pfedme import pfedme
 from atoll.methods.papers.scaffold import scaffold
+from atoll.methods.papers.stocfl import stocfl
 from atoll.methods.parts.kind import MethodKind
 from atoll.methods.parts.learned import SENDING
 from atoll.methods.parts.together import mixture, mixture_by_class, own_and_centres
@@ -67,7 +70,10 @@ METHODS: dict[str, Callable[..., Method] | MethodKind] = {
     "fedgroup": MethodKind(fedgroup, why_one_place=SENDING),
     "feddrift": MethodKind(feddrift, why_one_place=SENDING),
     "fesem": MethodKind(fesem, why_one_place=SENDING),
+    "stocfl": MethodKind(stocfl, why_one_place=SENDING),
+    "lcfed": MethodKind(lcfed, why_one_place=SENDING),
     "pacfl": MethodKind(pacfl, fixed_data="whose clusters are found from clients' data before training"),
+    "fmcl": MethodKind(fmcl, fixed_data="whose clusters are found from clients' data before training"),
     "fedem": MethodKind(fedem, together=mixture, untested="clients' shares of the models"),
     "fedrc": MethodKind(fedrc, together=mixture_by_class, untested="clients' shares of the models"),
     "fedsoft": MethodKind(fedsoft, together=own_and_centres, untested="all that clients learn"),

@@ -80,7 +80,6 @@ class LinksFile:
     """The content of a network's file.
 
     Attributes:
-        path: the file's.
         server: the server's name.
         rows: the links, as they are written.
         table: the clients, if the file has them.

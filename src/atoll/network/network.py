@@ -3,9 +3,11 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
+from atoll.network.computed_rows import ComputedRows
 from atoll.network.regions import Regions
 from atoll.network.sharing import Sharing
 from atoll.support.arrays import Floats, Ids
@@ -47,7 +49,7 @@ class Network:
     Attributes:
         compute_seconds: L^c_i, a client's local training between two intra-cluster aggregations, [clients].
         upload_seconds: L^u_ij, one upload of the model to each aggregator while no other client sends,
-            [clients, aggregators].
+            [clients, aggregators]; those of many pairs are `ComputedRows`, as are downloads.
         transfer_seconds: one upload of the model from each aggregator to the server, [aggregators].
         exchange_seconds: one upload of the model from one aggregator to another, 0 to itself,
             [aggregators, aggregators].
@@ -172,11 +174,13 @@ def check_positive(setting: str, value: float) -> None:
         raise InputError(f"{setting} = {value}: must be a positive finite number")
 
 
-def _check_seconds(name: str, seconds: Floats | None, shape: tuple[int, ...]) -> None:
+def _check_seconds(name: str, seconds: Any, shape: tuple[int, ...]) -> None:
     if seconds is None:
         return
     if seconds.shape != shape:
         raise InputError(f"network: {name} has the shape {seconds.shape}, which must be {shape}")
+    if isinstance(seconds, ComputedRows):  # whoever computes them has looked
+        return
     # Minimum and maximum are NaN if any entry is, and need no temporary array.
     if seconds.size and not (seconds.min() >= 0 and seconds.max() < np.inf):
         place = np.unravel_index(np.argmin((seconds >= 0) & (seconds < np.inf)), shape)

@@ -29,13 +29,11 @@ class ClientTable:
     """A file's table of clients, in order of their numbers; None for columns that it lacks.
 
     Attributes:
-        clients: number of clients.
         clients_xy: positions in metres, [clients, 2].
         watts: transmission power, [clients].
         seconds_per_sample: zeta_i, [clients].
         samples: d_i, [clients].
         upload_seconds: of one upload to the only server, [clients].
-        names: the clients' names.
         power: power that they draw.
     """
 

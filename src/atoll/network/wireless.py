@@ -2,14 +2,15 @@
 
 import math
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from atoll.network.computed_rows import ComputedRows
 from atoll.network.network import Network, check_positions, check_positive
 from atoll.network.topology import neighbours_of
-from atoll.support.arrays import Floats
+from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive
 from atoll.support.requiring import checked, require_fields
@@ -17,7 +18,7 @@ from atoll.support.requiring import checked, require_fields
 if TYPE_CHECKING:
     import networkx as nx
 
-_BLOCK = 2**21  # client-aggregator pairs processed at a time, 16 MB per table
+_HELD = 1 << 27  # client-aggregator pairs whose seconds are held: 1 GB
 _DECIBELS = 300.0  # beyond these, powers overflow
 
 
@@ -168,20 +169,24 @@ def wireless_network(
 def _link_seconds(clients_xy: Floats, aggregators_xy: Floats, watts: Floats, bits: float, radio: Radio) -> Floats:
     """Return the seconds of sending over each client's links at these `watts`, such as L^u_ij, [clients, aggregators].
 
-    Computed in blocks of clients, since the result alone can take 1 GB.
+    Computed in blocks of clients; more than `_HELD` of them are computed again from the positions when asked for.
     """
-    seconds = np.empty((len(clients_xy), len(aggregators_xy)))
-    rows = max(1, _BLOCK // max(1, len(aggregators_xy)))
-    for begin in range(0, len(clients_xy), rows):
-        block = slice(begin, begin + rows)
-        distance = _distances("client", clients_xy[block], "aggregator", aggregators_xy, begin)
+
+    def compute(clients: Ids, aggregators: Ids) -> Floats:
+        distance = _distances("client", clients_xy[clients], "aggregator", aggregators_xy[aggregators], clients)
         with np.errstate(divide="ignore"):
-            np.divide(bits, rate(distance, watts[block, None], radio), out=seconds[block])
-    return seconds
+            return np.asarray(bits / rate(distance, watts[clients, None], radio))
+
+    found = ComputedRows((len(clients_xy), len(aggregators_xy)), compute)
+    if math.prod(found.shape) <= _HELD:
+        return np.asarray(found)
+    if not math.isfinite(longest := max(float(rows.max()) for rows in found.blocks())):
+        raise InputError(f"network: the longest upload or download takes {longest} s; it must be finite")
+    return cast("Floats", found)
 
 
-def _distances(kind: str, xy: Floats, other_kind: str, other_xy: Floats, begin: int = 0) -> Floats:
-    """Return the distances between nodes, numbered from `begin`, and others; 1 m instead of 0 from each to itself."""
+def _distances(kind: str, xy: Floats, other_kind: str, other_xy: Floats, numbers: Ids | None = None) -> Floats:
+    """Return the distances between nodes, with these numbers, and others; 1 m instead of 0 from each to itself."""
     from scipy.spatial.distance import cdist
 
     distance = np.asarray(cdist(xy, other_xy))
@@ -191,7 +196,8 @@ def _distances(kind: str, xy: Floats, other_kind: str, other_xy: Floats, begin: 
         node, other = (int(index) for index in np.unravel_index(np.argmin(distance), distance.shape))
         second = "the server" if other_kind == "server" else f"{other_kind} {other}"
         place = f"({xy[node, 0]}, {xy[node, 1]})"
-        raise InputError(f"network: {kind} {begin + node} and {second} are both at {place}; they must be apart")
+        node = node if numbers is None else int(numbers[node])
+        raise InputError(f"network: {kind} {node} and {second} are both at {place}; they must be apart")
     return distance
 
 

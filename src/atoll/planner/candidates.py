@@ -37,7 +37,6 @@ class Candidate:
     Attributes:
         name: unique among candidates; also names its folder.
         values: of the planned settings, as written.
-        settings: all settings.
     """
 
     name: str

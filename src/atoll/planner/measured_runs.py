@@ -46,8 +46,6 @@ class Measurements:
     """Measurements of a run on a fleet.
 
     Attributes:
-        folder: of the run.
-        settings: of the run.
         seconds_per_sample: of training, [clients].
         compute_seconds: of one training, [clients].
         upload_seconds: of a round trip without training, with the estimated rest, [clients].

@@ -15,7 +15,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.network.network import Network
 from atoll.planner.budget import PlanBudget
 from atoll.planner.entrants import Entrant, rows_of
-from atoll.planner.plan_privacy import energy_of, price_of
+from atoll.planner.plan_costs import energy_of, price_of
 from atoll.planner.plan_scores import busy_seconds
 from atoll.planner.plan_table import in_words, judged, table_of, why
 from atoll.planner.planning import Field

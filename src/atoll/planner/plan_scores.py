@@ -11,7 +11,7 @@ from atoll.clustering.feduc.problem import PATTERNS, Problem
 from atoll.clustering.feduc.progress import MIXING, progress_of
 from atoll.evaluation.constants import label_deviations
 from atoll.experiment.experiment import Experiment
-from atoll.planner.plan_privacy import energy_of, price_of
+from atoll.planner.plan_costs import energy_of, price_of
 from atoll.schedules.events import Event
 from atoll.settings.choices import method_needs
 from atoll.support.arrays import Floats

@@ -103,7 +103,6 @@ class SumOfUpdates:
     """The combine rule that returns the weighted sum of clients' updates, from which `Publisher` makes a model.
 
     Attributes:
-        shape: the tensors of an update.
         longest: the clipping norm, unless the model carries another (`CLIP`); None: clients have clipped.
         adapts: whether unclipped updates are counted, as `CLIP`: half a weight each, minus half for clipped ones.
     """

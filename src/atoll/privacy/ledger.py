@@ -28,8 +28,6 @@ class Account:
 
     Attributes:
         run: checksum of everything that affects the run's bits.
-        clients: number of clients.
-        mechanism: the clipping and noise.
         cost: of one release.
         most_releases: planned maximum number of releases per client within the budget; None: there is no budget.
         is_fleet: whether noise comes from the system's entropy, so that a repeated release is a new one.

@@ -23,8 +23,6 @@ class Plan:
     client that changes its cluster continues to pay. If clients choose their cluster, each may be in any.
 
     Attributes:
-        schedule: the events.
-        clients: number of clients.
         cost: of one release, to each client of its cohort.
         delta: the delta for which epsilon holds.
     """

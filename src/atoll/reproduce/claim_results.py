@@ -19,7 +19,6 @@ class ClaimResult:
     """A recipe, its runs, and the verdicts on its claims.
 
     Attributes:
-        recipe: the recipe's name.
         description: what it shows.
         runs: the runs that have started.
         plans: clusterings, if nothing is trained.

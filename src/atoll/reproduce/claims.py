@@ -48,7 +48,6 @@ class Claim(BaseModel):
     that are ahead by more than the share `margin`; they fail only if one is behind by more than the share `tolerance`.
 
     Attributes:
-        recipe: the recipe's name.
         source: the figure, table or section.
         says: the claim in a few words.
         quote: the paper's own words; empty if the claim is ours.

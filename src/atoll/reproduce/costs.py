@@ -28,7 +28,6 @@ class RunCost:
     """The time of a recipe's runs.
 
     Attributes:
-        recipe: the recipe.
         runs: how many runs are finished.
         seconds: their wall time, probes included, each on one core.
         rounds: their number of rounds.

@@ -39,7 +39,6 @@ class Value:
     """The value of a run.
 
     Attributes:
-        number: the value.
         is_bound: whether it is only the end of a run that never met its target, so that the true value is larger.
         spacing: by how much less the true value may be, where it lies between two probes.
     """

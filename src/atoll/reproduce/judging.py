@@ -37,7 +37,6 @@ class Verdict:
     """A claim and its verdict.
 
     Attributes:
-        claim: the claim.
         status: holds, fails or undecided, by `atoll.reproduce.evidence`; not comparable at this scale; not run.
         ours: the mean over seeds and its 95 % interval for each of the claim's runs, or for their ratio; an infinite
             end stands for runs that never met the target. None if there is no value.
@@ -55,14 +54,7 @@ class Verdict:
 
 
 def judge(claim: Claim, runs: Sequence[Run], plans: Plans, scale: str, missing: str = "") -> Verdict:
-    """Judge one claim.
-
-    Args:
-        claim: the claim.
-        runs: the recipe's runs; only finished ones count.
-        plans: its clusterings.
-        scale: the scale at which they were made.
-        missing: why runs are missing, if known.
+    """Judge one claim by the recipe's finished runs, or its clusterings; `missing` says why others are not there.
 
     Runs of which none is ever at twice the accuracy of chance decide nothing.
     """

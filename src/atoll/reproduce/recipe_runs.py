@@ -30,7 +30,6 @@ class RecipeTask:
     """One run of a recipe or, if nothing is trained, all its clusterings.
 
     Attributes:
-        recipe: the recipe's name.
         title: the run's name in messages.
         folder: where results go.
         settings: of the run, or of all clusterings.
@@ -51,7 +50,6 @@ class Outcome:
     """How a task ended.
 
     Attributes:
-        task: the task.
         problem: what went wrong, in one sentence; empty if it is finished.
         was_finished: whether there was nothing left to do.
         executor: which executor trained it, and why.

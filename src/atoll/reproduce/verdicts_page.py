@@ -35,13 +35,7 @@ TEST = (
 
 
 def render(papers: Sequence[Paper], results: Sequence[ClaimResult], scale: str) -> str:
-    """Return the page as self-contained HTML.
-
-    Args:
-        papers: the papers.
-        results: the recipes' results, in the order of the page.
-        scale: the scale of the runs.
-    """
+    """Return the page as self-contained HTML, with the recipes' results in their order."""
     groups = _group(papers, results)
     verdicts = [verdict for result in results for verdict in result.verdicts]
     first = sum(not verdict.claim.exploratory for verdict in verdicts)

@@ -39,11 +39,7 @@ class Recorder:
     on_row: OnRow | None = None
 
     def __init__(self, experiment: Experiment, is_live: bool = False) -> None:
-        """Sum up the schedule's costs; in a live run they are planned ones, until `take` gets the actual event.
-
-        Raises:
-            InputError: a probe that cannot measure this run.
-        """
+        """Sum up the schedule's costs; in a live run they are planned ones, until `take` gets the actual event."""
         self.experiment = experiment
         self.schedule = experiment.method.schedule
         self.probes = Probes(experiment)

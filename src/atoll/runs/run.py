@@ -35,7 +35,6 @@ class RunProgress:
 
     Attributes:
         events_done: events completed.
-        events: all events.
         row: the row of metrics, if this event has one.
         warnings: for the user; with the first progress only.
         is_settled: whether stopping here loses nothing. Otherwise events trained together with this one are not merged

@@ -21,8 +21,6 @@ class SavedRun:
     """A run as saved in its folder.
 
     Attributes:
-        folder: the run's folder.
-        settings: its settings.
         state: of the latest intact checkpoint.
         is_finished: whether the run is finished, and the state is its final one.
     """
@@ -90,12 +88,7 @@ def read_saved(folder: Path | str) -> SavedRun:
 
 
 def _read_state(path: Path) -> State:
-    """Return the state of a checkpoint.
-
-    Raises:
-        InputError: it has another format.
-        ValueError: it is damaged.
-    """
+    """Return the state of a checkpoint."""
     note = read_note(path)
     if note["format"] != FORMAT:
         raise InputError(f"{path}: has format {note['format']}, but this version of Atoll reads {FORMAT}")

@@ -43,8 +43,6 @@ class Work:
 
     Attributes:
         active: the clusters, ascending.
-        cohort: their clients.
-        clusters: each client's cluster.
         weights: each client's samples.
         seconds: its virtual duration.
         models_sent: models that aggregators send for it.
@@ -78,7 +76,6 @@ class Finished:
     """Finished work, and how its models are merged.
 
     Attributes:
-        work: the work.
         merge: that of the phase in force when it ended.
         began: virtual time at which it began.
         seconds: virtual time at which it ended.

@@ -25,7 +25,6 @@ class NamedChoice:
     """A setting that names a function.
 
     Attributes:
-        section: its section.
         key: its name there.
         default: the function's name if the setting is not set; None: the setting is a list of names, empty if not set.
         table: where the built-in functions are, as ``module:NAME``.
@@ -68,7 +67,7 @@ class NamedChoice:
 _OF_CLIENTS = {"labels", "groups", "classes", "owners", "dataset", "rng", "seed", "clients"}
 _OF_CLUSTERINGS = {"population", "network", "problem", "clock", "rng", "seed", "clusters", "rounds"}
 _OF_METHODS = {"population", "clustering", "network", "phases", "pace", "clock", "module", "rule", "rounds", "seed"}
-_OF_METHODS |= {"deadline_seconds", "shape", "classes", "make", "loss"}
+_OF_METHODS |= {"deadline_seconds", "encoder", "shape", "classes", "make", "loss"}
 
 CHOICES = (
     NamedChoice("method", "name", "fedcluster", "atoll.methods.named_methods:METHODS",
@@ -76,6 +75,7 @@ CHOICES = (
     NamedChoice("method", "combine", "mean", "atoll.aggregation.robust:ROBUST", frozenset()),
     NamedChoice("method", "select", "uniform", "atoll.methods.selection:SELECTIONS",
            frozenset({"population", "clock", "seed"})),
+    NamedChoice("method", "encoder", "start", "atoll.methods.papers.fmcl:ENCODERS", frozenset({"shape", "dataset"})),
     NamedChoice("clustering", "method", "random", "atoll.clustering.named_clusterings:CLUSTERINGS",
            frozenset(_OF_CLUSTERINGS)),
     NamedChoice("data", "dataset", "digits", "atoll.data.named_datasets:DATASETS",

@@ -106,11 +106,16 @@ class ModelSettings(Section):
         description="the model to start from: a .safetensors file, a state dict (.pt), or another run's folder; unset: "
         "drawn from the seed",
     )
-    travels: Literal["all", "trainable"] | list[str] = Field(
-        "all",
+    travels: Literal["all", "trainable"] | list[str] | None = Field(
+        None,
         description="what is communicated: all; trainable: all but frozen parameters; or patterns of names, the rest "
-        "staying with each client",
+        "staying with each client; unset: all, or with model.lora what is trainable",
     )
+
+    @property
+    def travelling(self) -> str | list[str]:
+        """What is communicated."""
+        return self.travels or ("all" if self.get("lora") is None else "trainable")
 
 
 class TravelSettings(Section):
@@ -227,6 +232,9 @@ class MethodSettings(Section):
     )
     select: str = Field(
         "uniform", description="how cohorts are selected; or module:function returning an atoll.Selection"
+    )
+    encoder: str = Field(
+        "start", description="fmcl: start: the initial model; or module:function returning a frozen torch.nn.Module"
     )
     weights: Literal["samples", "equal"] | None = Field(
         None,

@@ -37,9 +37,6 @@ class Interval:
     """A setting and the range to search, both ends included.
 
     Attributes:
-        name: the setting.
-        low: the least value.
-        high: the greatest value.
         is_whole: whether the values are whole numbers.
         is_log: whether values are sampled evenly on a logarithmic scale.
     """

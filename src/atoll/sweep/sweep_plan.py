@@ -27,7 +27,6 @@ class Member:
         name: the name of its folder.
         run: panel and label of the experiment's run; empty if the experiment has only one.
         values: the settings swept over, by name.
-        settings: all settings.
     """
 
     name: str

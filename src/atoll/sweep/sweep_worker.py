@@ -33,8 +33,6 @@ class Job:
 
     Attributes:
         name: its name in the sweep.
-        settings: the run's settings.
-        folder: the run's folder.
         modules: where the user's own modules are found.
         at_once: how many runs share the machine's cores.
     """

@@ -21,7 +21,6 @@ class Tracked:
     """The run that a tracker is opened for.
 
     Attributes:
-        settings: the run's settings.
         folder: the tracker's own folder, in the run's folder; it exists.
         goes_on: whether to continue what an earlier process logged for this run; if not, the folder is empty.
     """

@@ -54,7 +54,7 @@ def open_first(problem: Problem, pick: Pick = choose) -> Ids:
 def open_nearest(problem: Problem) -> Ids:
     """Place one client at each aggregator with the least total upload time; return labels, -1 for the others."""
     check(problem)
-    cost = np.where(_fits_alone(problem), problem.network.upload_seconds, np.inf)
+    cost = np.where(_fits_alone(problem), np.asarray(problem.network.upload_seconds), np.inf)
     if (nobody := np.flatnonzero(~np.isfinite(cost).any(axis=0))).size:
         raise InputError(f"clustering.opening = 'nearest': {_too_far(problem, int(nobody[0]))}")
     openers = _matching(cost.T)
@@ -88,7 +88,7 @@ def fill_empty(problem: Problem, labels: Ids) -> Ids:
 def _fits_alone(problem: Problem) -> Mask:
     """Return whether each client alone keeps each aggregator's limit, [clients, aggregators]."""
     network = problem.network
-    return np.asarray(network.compute_seconds[:, None] + network.upload_seconds <= problem.limits)
+    return np.asarray(network.compute_seconds[:, None] + np.asarray(network.upload_seconds) <= problem.limits)
 
 
 def _moved_openers(problem: Problem, labels: Ids, client: int) -> Ids:

@@ -72,7 +72,7 @@ def _best(problem: Problem, candidates: list[Ids]) -> list[Ids]:
 
 def _grid(problem: Problem, longest: float) -> Floats:
     """Return time limits from the longest (exclusive) down to the least with which each client fits somewhere."""
-    alone = problem.network.compute_seconds[:, None] + problem.network.upload_seconds
+    alone = problem.network.compute_seconds[:, None] + np.asarray(problem.network.upload_seconds)
     return np.geomspace(longest, min(float(alone.min(axis=1).max()), longest), GRID + 1)[1:]
 
 

@@ -46,14 +46,19 @@ def _round_rows(shares: Floats, total: int, first: Indices) -> Ids:
     return np.asarray(counts + (rank < (total - counts.sum(axis=1))[:, None]))
 
 
+def by_class(labels: Indices, counts: Ids) -> tuple[Indices, Ids, Ids]:
+    """Return the pool ordered by class, and where each class begins and its size; refuse to draw from an empty one."""
+    order = np.argsort(labels, kind="stable").astype(np.int32)
+    size = np.bincount(labels, minlength=counts.shape[1])[: counts.shape[1]]
+    if (missing := np.flatnonzero((size == 0) & (counts.sum(axis=0) > 0))).size:
+        raise InputError(f"data.partition: the data set has no sample of class {missing[0]}")
+    return order, np.cumsum(size) - size, size
+
+
 def draw_counts(labels: Indices, counts: Ids, rng: np.random.Generator) -> Indices:
     """Draw ``counts[k, c]`` samples of class c for client k, with replacement; every row has the same sum."""
     classes = counts.shape[1]
-    order = np.argsort(labels, kind="stable").astype(np.int32)
-    size = np.bincount(labels, minlength=classes)[:classes]
-    if (missing := np.flatnonzero((size == 0) & (counts.sum(axis=0) > 0))).size:
-        raise InputError(f"data.partition: the data set has no sample of class {missing[0]}")
-    begin = np.cumsum(size) - size
+    order, begin, size = by_class(labels, counts)
     parts = np.empty((len(counts), int(counts[0].sum())), np.int32)
     for low in range(0, len(counts), _CHUNK):
         block = counts[low : low + _CHUNK]

@@ -1,7 +1,5 @@
 """Draws and cuts that partitions share."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -9,8 +7,6 @@ from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 
 Indices = npt.NDArray[np.integer]
-Parts = Indices | Sequence[Indices]
-"""An array [clients, samples] of indices into the pool, or a list with one index array per client."""
 
 
 def cuts_of(total: int, shares: Floats) -> Indices:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from atoll.data.dealing.draws import Indices, Parts
+from atoll.data.dealing.draws import Indices
+from atoll.data.dealing.ranges import Parts
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 

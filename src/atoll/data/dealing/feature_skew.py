@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.data.dataset import Dataset
-from atoll.data.dealing.draws import Parts
+from atoll.data.dealing.ranges import Parts
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import Number, PositiveFloat, Share

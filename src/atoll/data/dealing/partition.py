@@ -1,28 +1,36 @@
 """Partitions: which samples of the pool each client holds.
 
 A partition rule is a function of the pool's labels; it returns either an array [clients, samples] of indices into the
-pool, or a list with one index array per client. A user's own rule has the same form and is named in the experiment file
-as ``partition = "module:function"``; by parameter name it may ask for `labels`, `groups`, `clients`, `classes`,
-`owners`, `dataset`, `rng` and `seed`; its other parameters are settings of ``[data]``.
+pool, or a list with one index array per client, or `Ranges`. A user's own rule has the same form and is named in the
+experiment file as ``partition = "module:function"``; by parameter name it may ask for `labels`, `groups`, `clients`,
+`classes`, `owners`, `dataset`, `rng` and `seed`; its other parameters are settings of ``[data]``.
 """
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from atoll.data.dealing.class_counts import draw_counts, exact_counts, major_shares
-from atoll.data.dealing.draws import Indices, Parts, cuts_of, permutation, require_enough
+from atoll.data.dealing.draws import Indices, cuts_of, permutation, require_enough
 from atoll.data.dealing.partition_checks import checked_rule
 from atoll.data.dealing.partition_file import from_file
+from atoll.data.dealing.ranges import DrawnIndices, Parts, Ranges
 from atoll.data.dealing.skewed import labels_and_quantity, quantity, some_labels
+from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import Number, Positive, PositiveFloat
 
 
 @checked_rule
-def iid(labels: Indices, clients: int, rng: np.random.Generator, samples: Positive | None = None) -> Parts:
+def iid(
+    labels: Indices,
+    clients: int,
+    rng: np.random.Generator,
+    samples: Positive | None = None,
+    indices: Literal["held", "drawn"] = "held",
+) -> Parts:
     """Give every client a uniform draw from the pool.
 
     Without `samples`, the whole pool is dealt out in disjoint parts whose sizes differ by at most one. With `samples`,
@@ -30,8 +38,12 @@ def iid(labels: Indices, clients: int, rng: np.random.Generator, samples: Positi
 
     Args:
         samples: samples per client; unset: the whole pool is dealt out.
+        indices: held in memory; or drawn again, with replacement, whenever a client needs them, so that any number of
+            clients takes no memory for them.
     """
     pool = len(labels)
+    if indices == "drawn":
+        return _drawn(np.zeros(pool, int), np.array([[_given(samples)]]), clients, rng)
     if samples is None:
         require_enough(pool, clients, 1)
         return np.array_split(permutation(pool, rng), clients)
@@ -104,6 +116,7 @@ def major_class(
     rng: np.random.Generator,
     rho_device: Number = 0.5,
     samples: Positive = 500,
+    indices: Literal["held", "drawn"] = "held",
 ) -> Parts:
     """Give each client a major class with share `rho_device`, the other classes equal shares (FedCluster, Sec. IV).
 
@@ -114,11 +127,15 @@ def major_class(
     Args:
         rho_device: share of a client's major class.
         samples: samples per client.
+        indices: held in memory, or drawn again whenever a client needs them.
     """
     if not 1 / classes <= rho_device <= 1:
         raise InputError(f"data.rho_device = {rho_device}: must be between 1/classes = {1 / classes:g} and 1")
-    major = np.arange(clients) * classes // clients
-    return draw_counts(labels, exact_counts(major_shares(major, classes, rho_device), samples, major), rng)
+    every = np.arange(classes)
+    counts = exact_counts(major_shares(every, classes, rho_device), samples, every)
+    if indices == "drawn":
+        return _drawn(labels, counts, clients, rng)
+    return draw_counts(labels, counts[np.arange(clients) * classes // clients], rng)
 
 
 @checked_rule
@@ -129,6 +146,7 @@ def one_label(
     rng: np.random.Generator,
     samples: Positive | None = None,
     size_ratio: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0,
+    indices: Literal["held", "drawn"] = "held",
 ) -> Parts:
     """Give client k samples of one label only, ``k * classes // clients`` (FedUC, Sec. VI).
 
@@ -139,9 +157,12 @@ def one_label(
     Args:
         samples: samples per client; unset: the whole pool is dealt out.
         size_ratio: clients' sizes are drawn uniformly from a range whose ends have this ratio.
+        indices: held in memory; or drawn again whenever a client needs them, which needs `samples`.
     """
     if samples is not None and size_ratio != 1:
         raise InputError(f"data.size_ratio = {size_ratio}: must be 1 with data.samples, which makes sizes equal")
+    if indices == "drawn":
+        return _drawn(labels, _given(samples) * np.eye(classes, dtype=int), clients, rng)
     major = np.arange(clients) * classes // clients
     if samples is not None:
         return draw_counts(labels, samples * np.eye(classes, dtype=int)[major], rng)
@@ -191,23 +212,39 @@ def natural(clients: int, owners: Indices | None = None, min_samples: Positive |
             "data.partition = 'natural': this data set does not say which client holds a sample; data.dataset = "
             "'folder' and atoll.from_torch with a list of data sets do"
         )
-    parts = [rows for rows in rows_by_owner(owners) if len(rows) >= (min_samples or 0)]
+    parts = rows_by_owner(owners)
+    if min_samples is not None:
+        kept = parts.sizes >= min_samples
+        ends = np.cumsum(parts.sizes[kept], dtype=np.int64)
+        parts = Ranges(parts.indices[np.repeat(kept, parts.sizes)], np.concatenate([[0], ends]))
     if (known := len(parts)) < clients:
         raise InputError(
             f"data.clients = {clients}: the data has only {known} clients; set data.clients = {known}, or fewer to "
             "take the first ones"
         )
-    return parts[:clients]
+    return parts.first(clients)
 
 
-def rows_by_owner(owners: Indices) -> list[Indices]:
+def _given(samples: int | None) -> int:
+    if samples is None:
+        raise InputError("data.indices = 'drawn': needs data.samples, since a whole pool cannot be dealt out by draws")
+    return samples
+
+
+def _drawn(labels: Indices, counts: Ids, clients: int, rng: np.random.Generator) -> Ranges:
+    """Return clients whose indices are drawn when needed; the counts are those of each kind of client."""
+    drawn = DrawnIndices(labels, counts, clients, int(rng.integers(2**63)))
+    return Ranges(drawn, np.arange(clients + 1) * drawn.samples)
+
+
+def rows_by_owner(owners: Indices) -> Ranges:
     """Return each owner's rows, ascending, in the order of the owners' numbers.
 
     >>> [rows.tolist() for rows in rows_by_owner(np.array([2, 0, 2]))]
     [[1], [], [0, 2]]
     """
     order = np.argsort(owners, kind="stable")
-    return np.split(order, np.searchsorted(owners[order], np.arange(1, int(owners.max(initial=-1)) + 1)))
+    return Ranges(order, np.searchsorted(owners[order], np.arange(int(owners.max(initial=-1)) + 2)))
 
 
 PARTITIONS: dict[str, Callable[..., Parts]] = {

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from atoll.data.dealing.draws import Indices, Parts
+from atoll.data.dealing.draws import Indices
 from atoll.data.dealing.partition_checks import checked_rule
+from atoll.data.dealing.ranges import Parts, Ranges
 from atoll.support.errors import InputError, reading
 from atoll.support.numpy_files import read_npz
 
@@ -29,10 +30,10 @@ def from_file(labels: Indices, clients: int, partition_file: str) -> Parts:
         raise InputError(
             f"data.partition_file = {partition_file!r}: has indices that are not from 0 to {len(labels) - 1}"
         )
-    parts = np.split(indices, offsets[1:-1])
+    parts = Ranges(indices, offsets.astype(np.int64))
     if not pool and len(parts) < clients:
         raise InputError(f"data.clients = {clients}: data.partition_file = {partition_file!r} has {len(parts)} clients")
-    return parts if pool else parts[:clients]
+    return parts if pool else parts.first(clients)
 
 
 def digest_of(labels: Indices) -> int:

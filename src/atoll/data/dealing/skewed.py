@@ -4,8 +4,9 @@ from typing import Literal
 
 import numpy as np
 
-from atoll.data.dealing.draws import Indices, Parts, cuts_of, permutation, require_enough
+from atoll.data.dealing.draws import Indices, cuts_of, permutation, require_enough
 from atoll.data.dealing.partition_checks import checked_rule
+from atoll.data.dealing.ranges import Parts
 from atoll.support.errors import InputError
 from atoll.support.limits import NotNegative, Positive, PositiveFloat
 

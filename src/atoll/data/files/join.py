@@ -118,11 +118,7 @@ def join(
 
 
 def together(parts: Sequence[Part], source: str, fault: str) -> Part:
-    """Return several parts as one.
-
-    Raises:
-        InputError: with this `fault`, if their shapes or types differ.
-    """
+    """Return several parts as one."""
     if len({(part.inputs.shape[1:], part.inputs.dtype, part.targets.dtype) for part in parts}) > 1:
         raise InputError(fault)
     return Part(source, *_concatenate(parts))

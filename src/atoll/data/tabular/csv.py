@@ -25,11 +25,7 @@ class CsvFiles:
     """
 
     def __init__(self, files: Sequence[Path], keep: Collection[str] = ()) -> None:
-        """Read all files once to find the types; only the columns to `keep` stay in memory.
-
-        Raises:
-            InputError: if a file is empty, cannot be read, or is not UTF-8.
-        """
+        """Read all files once to find the types; only the columns to `keep` stay in memory."""
         self._types: dict[str, pa.DataType] = {}
         self._keep = frozenset(keep)
         self._kept: dict[Path, list[pa.RecordBatch]] = {}

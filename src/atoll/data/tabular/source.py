@@ -47,9 +47,7 @@ class TableSource:
     """A table.
 
     Attributes:
-        name: the table's name.
         schema: its columns and their types.
-        pieces: its rows.
         added: columns that the files do not have: "file", the name of a row's file without its suffix.
     """
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from atoll.aggregation.mean import Combine, needs_only_mean
 from atoll.aggregation.screening import Screening
+from atoll.aggregation.sum_tree import LEAF
 from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor, Rows
 from atoll.engine.combining import PartialSum
 from atoll.executors.cores.cores_workers import Workers
@@ -22,6 +23,7 @@ from atoll.local.task import ClientUpdate
 from atoll.support.arrays import Floats, Ids
 from atoll.support.process import one_thread
 
+_EARLY_BYTES = 1 << 28  # of models that may wait for a sum that comes before them
 _MOST_CLIENTS = 256  # of whom a pipe's buffer holds the numbers and weights, and the losses, on any platform
 
 
@@ -30,9 +32,7 @@ class _Training:
     """A unit to train, without its models.
 
     Attributes:
-        unit: the unit.
         start: the start model's slot.
-        layout: its layout.
         result: the slot for the result.
         states: client states; not in slots, since their size is unknown before a client has trained.
     """
@@ -90,7 +90,9 @@ class Cores(Distributed):
         self._serial = Serial(trainer)
         self.workers = Workers(workers, self._answer, str)
         self._ahead = 2 * workers + 4  # so that one slow worker does not block the others
-        self._models = SharedModels(2 * self._ahead, model_bytes)
+        # While a worker trains a leaf the others may train as many single clients each.
+        self._ahead_of_sums = self._ahead + min(LEAF * workers, _EARLY_BYTES // max(1, model_bytes))
+        self._models = SharedModels(2 * self._ahead_of_sums, model_bytes)
 
     def close(self) -> None:
         """End the workers; new ones are forked if there is more to train."""
@@ -126,12 +128,13 @@ class Cores(Distributed):
         # Client states, as large as models, and what is told of each client are in both requests and answers.
         large = self.trainer.keeps_state or any(len(unit.cohort.clients) > _MOST_CLIENTS for unit in units)
         self.workers.at_a_time = 1 if large else 2
-        order = self._order([unit.cohort for unit in units])
+        ahead = self._ahead_of_sums if any(unit.span for unit in units) else self._ahead
+        order = self._order([unit.cohort for unit in units], ahead)
         early: dict[int, ClientUpdate | PartialSum] = {}
         due = 0
-        requests = self._place(units[i] for i in order)
-        for number, (layout, outcome, states) in enumerate(self.workers.map(requests, len(units), self._ahead)):
-            unit, model = units[order[number]], self._models.view(number % self._ahead, layout)
+        requests = self._place((units[i] for i in order), ahead)
+        for number, (layout, outcome, states) in enumerate(self.workers.map(requests, len(units), ahead)):
+            unit, model = units[order[number]], self._models.view(number % ahead, layout)
             if kept or unit.whole or unit.span:
                 model = {name: tensor.clone() for name, tensor in model.items()}
             early[order[number]] = update_of(outcome, model, states)
@@ -139,25 +142,25 @@ class Cores(Distributed):
                 yield early.pop(due)
                 due += 1
 
-    def _order(self, units: Sequence[Cohort]) -> list[int]:
+    def _order(self, units: Sequence[Cohort], ahead: int) -> list[int]:
         """Return the order in which units are sent: unchanged, except that the last ones go costliest first.
 
         They are few, so holding their results until the earlier ones have arrived takes little memory.
         """
-        last = range(max(0, len(units) - self._ahead), len(units))
+        last = range(max(0, len(units) - ahead), len(units))
         return [*range(last.start), *sorted(last, key=lambda i: -_cost(units[i], self.trainer))]
 
-    def _place(self, units: Iterable[TrainingUnit]) -> Iterator[_Training]:
+    def _place(self, units: Iterable[TrainingUnit], ahead: int) -> Iterator[_Training]:
         """Put the units' start models into slots; consecutive units with the same start share one.
 
-        At most `_ahead` units are under way at a time, and so at most as many start models.
+        At most `ahead` units are under way at a time, and so at most as many start models.
         """
         start, layout, slot = None, None, -1
         for number, unit in enumerate(units):
             if layout is None or unit.cohort.start is not start:
-                start, slot = unit.cohort.start, (slot + 1) % self._ahead
-                layout = self._models.write(self._ahead + slot, start)
-            slots = self._ahead + slot, layout, number % self._ahead
+                start, slot = unit.cohort.start, (slot + 1) % ahead
+                layout = self._models.write(ahead + slot, start)
+            slots = ahead + slot, layout, number % ahead
             yield _Training(unit.without_models(), *slots, pack_all(unit.cohort.states))
 
     def _measure(self, models: Sequence[Model], rows: Sequence[Rows]) -> Floats:

@@ -53,7 +53,6 @@ class _Worker:
 
     Attributes:
         pipe: carries its requests and answers.
-        process: its handle.
         under_way: its requests, with their numbers; it answers them in this order.
     """
 
@@ -76,9 +75,6 @@ class Workers:
 
         By default a worker has two requests at a time, so that it need not wait for the next. It must be one if both
         requests and answers exceed a pipe's buffer, since each side would then wait for the other to read.
-
-        Raises:
-            InputError: a count that is not positive, or a platform that cannot fork.
         """
         if count < 1:
             raise InputError(f"run.workers = {count}: must be at least 1")

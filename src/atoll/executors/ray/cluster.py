@@ -39,7 +39,6 @@ class Cluster:
     """A cluster that this process is connected to.
 
     Attributes:
-        ray: the package.
         address: host:port of its head.
         workers: number of processes that train on it.
         folder: temporary files of the run's own cluster; None for the user's.

@@ -68,9 +68,6 @@ class Sites:
         """Offer these runs; the server chooses, and sets what is allowed (`terms.is_allowed`); the store keeps it.
 
         The other arguments are those of `open_site`.
-
-        Raises:
-            InputError: the first run cannot be carried out here.
         """
         self.clients = (client,) if isinstance(client, int) else tuple(client)
         self._runs, self._store, self._allowed = tuple(runs), store, tuple(allowed)

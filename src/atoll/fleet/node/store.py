@@ -27,11 +27,7 @@ class FolderStore:
     """Keeps bytes in files, each written atomically, so that they survive a restart."""
 
     def __init__(self, folder: Path) -> None:
-        """Use this folder, which is created if necessary.
-
-        Raises:
-            InputError: the folder cannot be created.
-        """
+        """Use this folder, which is created if necessary."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

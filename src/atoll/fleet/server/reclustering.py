@@ -75,12 +75,7 @@ class Planner:
         resume: bool = False,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Plan from reports, or restore a resumed run's plan from the file with a line per clustering.
-
-        Raises:
-            InputError: a client does not report what re-clustering needs, or reports something impossible; or the
-                file is damaged.
-        """
+        """Plan from reports, or restore a resumed run's plan from the file with a line per clustering."""
         self._executor = executor
         self._reports = dict(joined.reports)
         self._path = path

@@ -9,7 +9,7 @@ from atoll.engine.engine import Method, State
 from atoll.engine.grouping import Grouping
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
-from atoll.methods.parts.learned import Turn, apart, as_vectors, normalised
+from atoll.methods.parts.learned import Turn, apart, as_vectors, cosine_distances
 from atoll.schedules.events import Clock, Event
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.limits import NotNegative, Positive, Probability
@@ -100,8 +100,6 @@ def bipartition(updates: Floats) -> tuple[Mask, float]:
     """
     from scipy.cluster.hierarchy import cut_tree, linkage
 
-    units = normalised(updates)
-    similarities = np.clip(units @ units.T, -1, 1)
-    tree = linkage(1 - similarities[np.triu_indices(len(units), 1)], "single")
+    tree = linkage(cosine_distances(updates), "single")
     parts = cut_tree(tree, [2])[:, 0]
     return np.asarray(parts != parts[0]), float(1 - tree[-1, 2])

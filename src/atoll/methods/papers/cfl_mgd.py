@@ -42,11 +42,6 @@ def cfl_mgd(
     Args:
         clusters: number of models, P.
         beta: the clusters' momentum.
-        option: whether models or gradients are averaged.
-        restarts: number of initialisations to try; the one with the least loss is kept.
-        restart_rounds: number of trial rounds per initialisation.
-        resample: use disjoint data for cluster assignment and training in every round.
-        shared_layers: number of first layers shared by all clusters.
         module: the model, needed if layers are shared.
 
     Raises:
@@ -58,18 +53,5 @@ def cfl_mgd(
         "with fresh state in every round",
     )
     heavy_ball = replace(rule, optimizer=partial(momentum, momentum=beta), carry_moments=True)
-    return ifca(
-        population,
-        heavy_ball,
-        rounds,
-        clusters,
-        option,
-        fraction,
-        clock,
-        seed,
-        restarts=restarts,
-        restart_rounds=restart_rounds,
-        resample=resample,
-        shared_layers=shared_layers,
-        module=module,
-    )
+    further = (restarts, restart_rounds, resample, shared_layers, module)
+    return ifca(population, heavy_ball, rounds, clusters, option, fraction, clock, seed, *further)

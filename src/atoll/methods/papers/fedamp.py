@@ -37,7 +37,6 @@ def fedamp(
     u_i||^2``, here by the local rule from u_i. All clients take part in every round; the w_i start from one model.
 
     Args:
-        rounds: number of rounds.
         penalty: lambda.
         alpha: step of the mixing, alpha_k.
         sigma: squared distance over which clients' weights fall, sigma.

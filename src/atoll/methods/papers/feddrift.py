@@ -50,9 +50,7 @@ def feddrift(
     during the run: in step t a client has data of at most t clusters.
 
     Args:
-        population: the clients.
         rule: the local training rule; its epochs count the samples of one step.
-        rounds: number of rounds, T.
         clusters: maximum number of clusters; the paper sets no limit.
         delta: rise of the loss that means drift, and distance up to which clusters merge.
         variant: feddrift, eager, or oracle.

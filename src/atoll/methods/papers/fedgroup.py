@@ -11,9 +11,9 @@ from atoll.engine.grouping import Grouping
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
-from atoll.methods.parts.learned import Turn, apart, as_vectors, nearest_means, normalised
+from atoll.methods.parts.learned import Turn, apart, as_vectors, nearest_means, newcomers_first, normalised
 from atoll.schedules.events import Clock, Event
-from atoll.schedules.timeline import cohort_size, draw_cohort
+from atoll.schedules.timeline import draw_cohort
 from atoll.support.arrays import Floats, Ids
 from atoll.support.limits import Positive, Share
 from atoll.support.seeds import generator
@@ -44,24 +44,19 @@ def fedgroup(
         rounds: number of rounds after the cold start, T.
         clusters: number of groups, m.
         pretrained: cold-start clients per group; at most all clients are used.
-        fraction: share of all clients in each cohort, regardless of group.
         clock: clients' training and upload times; None: every event takes one second.
 
     Raises:
         InputError: more groups than clients.
     """
-    from atoll.methods.parts.update_trainers import PretrainTrainer  # late: reading settings needs no PyTorch
+    from atoll.methods.parts.personal_trainer import PretrainTrainer  # late: reading settings needs no PyTorch
 
     everyone = np.arange(len(population))
     founders = draw_cohort(everyone, min(len(everyone), pretrained * clusters), generator(seed, "founders"))
-    size = cohort_size(fraction, len(everyone))
-    turns, seen = [Turn(founders, 0, regroups=True, asks=True)], founders
-    for j in range(rounds):
-        cohort = draw_cohort(everyone, size, generator(seed, "cohort", j))
-        if len(newcomers := np.setdiff1d(cohort, seen)):
-            turns.append(Turn(newcomers, j, regroups=True, asks=True))
-            seen = np.union1d(seen, newcomers)
-        turns.append(Turn(cohort, j))
+    turns = [
+        Turn(founders, 0, regroups=True, asks=True),
+        *newcomers_first(population, rounds, fraction, seed, founders),
+    ]
     return Method(
         apart(population, clusters, turns, rounds, clock),
         rule,

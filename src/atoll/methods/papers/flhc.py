@@ -53,9 +53,6 @@ def flhc(
         warmup: rounds of FedAvg before clustering.
         linkage: distance between two clusters of updates.
         metric: distance between two updates.
-        threshold: clusters farther apart are merged only while there are more than `clusters`; unset: merging stops
-            at `clusters`.
-        fraction: share of all clients in each cohort, regardless of cluster.
 
     Raises:
         InputError: the warm-up leaves no round, Ward's linkage is used with another metric, or too many clusters.
@@ -92,8 +89,6 @@ class Agglomeration:
         """Return the clusters."""
         from scipy.spatial.distance import pdist
 
-        if len(event.cohort) == 1:
-            return Grouping(np.zeros(1, np.int64))
         updates = as_vectors([state.clients[k] for k in event.cohort.tolist()])
         distances = pdist(updates, _IN_SCIPY[self.metric])
         labels = agglomerate(distances, self.clusters, self.linkage, self.threshold)

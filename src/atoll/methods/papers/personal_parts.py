@@ -63,13 +63,12 @@ def fedper(
     Arivazhagan et al. 2019: a client trains the base together with its own head of K_P layers.
 
     Args:
-        module: the initial model.
         personal_layers: number of last layers with parameters kept at the clients, K_P; 0 is FedAvg.
 
     Raises:
         InputError: no layer would be communicated.
     """
-    names, told = _head(module, personal_layers), f"method.personal_layers = {personal_layers}"
+    names, told = head_of(module, personal_layers), f"method.personal_layers = {personal_layers}"
     return keep_at_clients(fedavg(population, rule, rounds, fraction, clock, seed), names, module, told)
 
 
@@ -91,7 +90,6 @@ def fedrep(
     `body_steps`, so that the number of local steps is the same as in other methods.
 
     Args:
-        module: the initial model.
         personal_layers: number of last layers with parameters kept at the clients, the head.
         body_steps: number of final local steps that train the body; the earlier ones train the head.
 
@@ -105,17 +103,16 @@ def fedrep(
             f"method.body_steps = {body_steps}: must be less than a client's local steps, which may be {least}; the "
             "others train the head"
         )
-    names, told = _head(module, personal_layers), f"method.personal_layers = {personal_layers}"
+    names, told = head_of(module, personal_layers), f"method.personal_layers = {personal_layers}"
     method = fedavg(population, rule, rounds, fraction, clock, seed)
     method = replace(method, trainer=partial(HeadFirstTrainer, head=names, body_steps=body_steps))
     return keep_at_clients(method, names, module, told)
 
 
-def _head(module: "nn.Module", layers: int) -> tuple[str, ...]:
+def head_of(module: "nn.Module", layers: int, setting: str = "personal_layers") -> tuple[str, ...]:
+    """Return the names of the tensors of the last layers that have any; some layer must be left."""
     from atoll.local.travel import last_layers, layers_of
 
     if layers >= (most := len(layers_of(module))):
-        raise InputError(
-            f"method.personal_layers = {layers}: must be less than the model's {most} layers with parameters"
-        )
+        raise InputError(f"method.{setting} = {layers}: must be less than the model's {most} layers with parameters")
     return last_layers(module, layers)

@@ -1,7 +1,5 @@
 """MOON's trainer: features are pulled toward the received model's, away from those of the client's last one."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -10,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.local.trainer import Trainer, descend, require_finite
-from atoll.local.travel import layers_of
+from atoll.local.trainer import Trainer, descend
 from atoll.local.weights import load_model, read_model
+from atoll.methods.parts.features import watching
 from atoll.support.seeds import layers_drawing_from
 
 
@@ -33,12 +31,14 @@ class ContrastiveTrainer(Trainer):
         load_model(self.received, task.start)
         load_model(self.last, task.state or task.start)
         self.module.train()
-        with layers_drawing_from(self.seed, "layers", *task.key), self._watching() as seen:
+        with (
+            layers_drawing_from(self.seed, "layers", *task.key),
+            watching(self.module, self.received, self.last) as seen,
+        ):
             losses = (self._loss(x, y, seen) for x, y in self.draw_batches(task))
             loss, _ = descend(self.rule, dict(self.module.named_parameters()), task, losses, self.by_hand)
         model = read_model(self.module, task.start)
-        if not self.tolerant:
-            require_finite(task, model, loss, self.rule)
+        self.require_finite(task, model, loss)
         return ClientUpdate(model, loss, model)
 
     def _loss(self, x: Tensor, y: Tensor, seen: dict[nn.Module, Tensor]) -> Tensor:
@@ -48,22 +48,3 @@ class ContrastiveTrainer(Trainer):
         near, far = (cosine_similarity(seen[self.module], seen[each]) for each in (self.received, self.last))
         scores = torch.stack([near, far], dim=1) / self.temperature
         return plain + self.mu * cross_entropy(scores, torch.zeros(len(y), dtype=torch.long, device=scores.device))
-
-    @contextmanager
-    def _watching(self) -> Iterator[dict[nn.Module, Tensor]]:
-        """Note what each of the three modules' last layers is given, [samples, features]."""
-        seen: dict[nn.Module, Tensor] = {}
-        last = layers_of(self.module)[-1]
-
-        def note(module: nn.Module) -> Any:
-            def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-                seen[module] = inputs[0].flatten(1)
-
-            return module.get_submodule(last).register_forward_pre_hook(hook)
-
-        handles = [note(module) for module in (self.module, self.received, self.last)]
-        try:
-            yield seen
-        finally:
-            for handle in handles:
-                handle.remove()

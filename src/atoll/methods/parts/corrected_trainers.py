@@ -1,11 +1,11 @@
 """Trainers whose clients keep a gradient correction between tasks: SCAFFOLD's and FedDyn's."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
@@ -28,7 +28,7 @@ class CorrectedTrainer(Trainer):
 
     def train_corrected(self, task: ClientTask, terms: Model) -> ClientUpdate:
         """Return the result of `Trainer.train` with these terms added to the parameters' gradients."""
-        with _adding(dict(self.module.named_parameters()), terms):
+        with hooked(dict(self.module.named_parameters()), {name: term.add for name, term in terms.items()}):
             return super().train(task)
 
 
@@ -66,9 +66,9 @@ class DynamicRegulariser(CorrectedTrainer):
 
 
 @contextmanager
-def _adding(parameters: dict[str, nn.Parameter], terms: Model) -> Iterator[None]:
-    """Add a constant to the gradient of each parameter that the loss depends on."""
-    hooks = [parameters[name].register_hook(term.add) for name, term in terms.items()]  # type: ignore[no-untyped-call]
+def hooked(parameters: dict[str, nn.Parameter], changes: Mapping[str, Callable[[Tensor], Tensor]]) -> Iterator[None]:
+    """Change the gradient of each parameter that the loss depends on."""
+    hooks = [parameters[name].register_hook(change) for name, change in changes.items()]  # type: ignore[no-untyped-call]
     try:
         yield
     finally:

@@ -1,21 +1,32 @@
 """Shared by methods with learned clusters: their schedule, and clustering of clients' results."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from atoll.data.population import Population
+from atoll.engine.engine import Method
 from atoll.local.models import Model
+from atoll.local.rule import LocalRule
 from atoll.schedules.events import Clock, Event, Mix, Schedule, make_event
+from atoll.schedules.timeline import cohort_size, draw_cohort
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
+from atoll.support.seeds import generator
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Linkage = Literal["ward", "complete", "average", "single"]
 
 SENDING = "whose clusters are found from what every client sends"
 """Why such a method supports neither faults nor a fleet."""
+
+COMMON = "@common"
+"""What the names end with of tensors of a model that all clusters share, sent beside a cluster's own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +45,17 @@ class Turn:
     asks: bool = False
 
 
+def newcomers_first(population: Population, rounds: int, fraction: float, seed: int, seen: Ids) -> Iterator[Turn]:
+    """Yield each round's turn, after one that asks those of its cohort who were not `seen` before."""
+    everyone = np.arange(len(population))
+    for j in range(rounds):
+        cohort = draw_cohort(everyone, cohort_size(fraction, len(everyone)), generator(seed, "cohort", j))
+        if len(newcomers := np.setdiff1d(cohort, seen)):
+            yield Turn(newcomers, j, regroups=True, asks=True)
+            seen = np.union1d(seen, newcomers)
+        yield Turn(cohort, j)
+
+
 def apart(
     population: Population,
     clusters: int,
@@ -49,8 +71,7 @@ def apart(
         clock: clients' training and upload times; None: every event takes one second.
         labels: each client's cluster, if known before training.
     """
-    if clusters > len(population):
-        raise InputError(f"method.clusters = {clusters}: must be at most data.clients = {len(population)}")
+    require_enough(population, clusters)
     active = tuple(range(clusters))
     goes_on = tuple((c, Mix(published=((c, 1.0),))) for c in active)
     events: list[Event] = []
@@ -76,9 +97,45 @@ def apart(
     return Schedule(tuple(events), clusters, rounds, has_server=False)
 
 
+def fedavg_apart(
+    population: Population,
+    rule: LocalRule,
+    rounds: int,
+    labels: Ids,
+    fraction: float,
+    clock: Clock | None,
+    seed: int,
+    sent: int,
+    module: "nn.Module",
+) -> Method:
+    """Return FedAvg within clusters that were found before training, for which clients `sent` numbers of four bytes.
+
+    They are counted in the first event, as models. Cohorts are drawn from all clients, whatever their cluster.
+    """
+    from atoll.local.weights import count_bytes  # late: reading settings needs no PyTorch
+
+    turns = newcomers_first(population, rounds, fraction, seed, np.arange(len(labels)))
+    schedule = apart(population, int(labels.max()) + 1, turns, rounds, clock, labels)
+    first, *later = schedule.events
+    models = math.ceil(4 * sent / count_bytes(module.state_dict()))
+    events = (replace(first, models_up=first.models_up + models), *later)
+    return Method(replace(schedule, events=events), rule, labels=labels)
+
+
+def require_enough(population: Population, clusters: int) -> None:
+    """Require at most one cluster per client."""
+    if clusters > len(population):
+        raise InputError(f"method.clusters = {clusters}: must be at most data.clients = {len(population)}")
+
+
+def common_of(start: Model) -> Model:
+    """Return the model of what is common in a model that clients are sent; all of it, if nothing is."""
+    return {name: start.get(f"{name}{COMMON}", own) for name, own in start.items() if "@" not in name}
+
+
 def as_vectors(models: Sequence[Model]) -> Floats:
     """Return models as rows in float64, [models, numbers]: their floating-point tensors, concatenated by name."""
-    names = sorted(name for name, tensor in models[0].items() if tensor.is_floating_point())
+    names = sorted(name for name, each in models[0].items() if each.is_floating_point() and "@" not in name)
     return np.stack(
         [np.concatenate([model[name].double().cpu().numpy().ravel() for name in names]) for model in models]
     )
@@ -88,6 +145,12 @@ def normalised(rows: Floats) -> Floats:
     """Return the rows scaled to unit length; zero rows stay zero."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.where(lengths > 0, lengths, 1.0))
+
+
+def cosine_distances(rows: Floats) -> Floats:
+    """Return one minus each pair's cosine, in the order of `scipy.spatial.distance.pdist`; a zero row is 1 from any."""
+    units = normalised(rows)
+    return np.asarray((1 - np.clip(units @ units.T, -1, 1))[np.triu_indices(len(units), 1)])
 
 
 def numbered(labels: Ids) -> Ids:
@@ -104,12 +167,14 @@ def agglomerate(distances: Floats, clusters: int, linkage: Linkage, threshold: f
     """Return each client's cluster by agglomerative clustering, down to a number of clusters or up to a threshold.
 
     Args:
-        distances: pairwise distances in the order of `scipy.spatial.distance.pdist`; at least one.
+        distances: pairwise distances in the order of `scipy.spatial.distance.pdist`; none: of one client.
         clusters: number of clusters; with a threshold, the maximum.
         threshold: clusters farther apart are merged only while there are too many.
     """
     from scipy.cluster import hierarchy
 
+    if not len(distances):
+        return np.zeros(1, np.int64)
     tree = hierarchy.linkage(distances, linkage)
     if threshold is not None:
         clusters = min(clusters, 1 + int(np.count_nonzero(tree[:, 2] > threshold)))

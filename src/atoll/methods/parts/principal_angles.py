@@ -47,7 +47,7 @@ def distances_between(bases: Floats, angle: Angle) -> Floats:
         for row, span in zip(bases, spans, strict=True):
             row[0, :, : span.shape[1]] = span
     ranks = bases.any(axis=2).sum(axis=2)
-    return np.concatenate([_angles(bases, ranks, client, angle) for client in range(len(bases) - 1)])
+    return np.concatenate([[], *(_angles(bases, ranks, client, angle) for client in range(len(bases) - 1))])
 
 
 def _angles(bases: Floats, ranks: Ids, client: int, angle: Angle) -> Floats:

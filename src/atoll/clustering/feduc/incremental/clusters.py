@@ -52,11 +52,14 @@ class Clusters:
         self._penalties = client_penalties(problem)
         self._deviation_sums = np.zeros((aggregators, problem.deviations.shape[1]))
         self._penalty_sums = np.zeros(aggregators)
+        self._offered: tuple[int, Offer] | None = None  # the last one, unless a client was placed since
         self.total = 0.0
         self.held, self.gamma, self.event_seconds = np.zeros((3, aggregators))
 
     def offer(self, client: int) -> Offer:
         """Return each cluster as it would be with the client."""
+        if self._offered is not None and self._offered[0] == client:
+            return self._offered[1]
         samples = float(self._problem.sizes[client])
         held = self.held + samples
         sums = self._deviation_sums + samples * self._problem.deviations[client]
@@ -75,11 +78,12 @@ class Clusters:
                 f"network: an event of aggregator {events.argmin()} with only client {client} takes 0 seconds; "
                 "clustering for an asynchronous pattern or a given virtual time needs events that take time"
             )
-        return Offer(samples, self.total + samples, held, gamma, completion, events)
+        self._offered = client, Offer(samples, self.total + samples, held, gamma, completion, events)
+        return self._offered[1]
 
     def place(self, client: int, aggregator: int) -> None:
         """Add the client to the cluster."""
-        offer = self.offer(client)
+        offer, self._offered = self.offer(client), None
         self.total = offer.total
         self.held[aggregator] = offer.held[aggregator]
         self.gamma[aggregator] = offer.gamma[aggregator]
