@@ -45,12 +45,13 @@ class PulledTrainer(ModelTrainer):
 
 
 class UpdateTrainer(Trainer):
-    """Keeps the change in each client's parameters from its latest training."""
+    """Keeps the change in each client's communicated parameters from its latest training."""
 
     keeps_state = True
+    trains_parts = True
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the client's model after its local steps, with its update as state."""
         update = super().train(task)
-        names = [name for name, _ in self.module.named_parameters()]
+        names = [name for name, _ in self.module.named_parameters() if name in task.start]
         return replace(update, state={name: update.model[name] - task.start[name] for name in names})
