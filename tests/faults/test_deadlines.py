@@ -42,7 +42,7 @@ def test_clusters_wait_for_their_clients_until_the_deadline(pattern: Pattern, de
     late = late_by_hand(network, labels, deadline)
     assert (len(late) > 0) == (deadline < 50)
     without_deadline, schedule = (
-        hierarchical_schedule(POPULATION, phases, pattern, 12, 2, 1, end) for end in (np.inf, deadline)
+        hierarchical_schedule(POPULATION, phases, pattern, 12, 2, 1, end)[0] for end in (np.inf, deadline)
     )
     lengths: dict[int, float] = {}
     for event in schedule.events:
@@ -62,5 +62,5 @@ def test_a_deadline_that_every_cluster_misses_is_refused() -> None:
     network = matrix_network(np.ones(CLIENTS), np.full((CLIENTS, 2), 0.25), np.ones(2), np.ones((2, 2)), ((1,), (0,)))
     with pytest.raises(InputError, match=r"faults\.deadline_seconds = 1: .* the fastest needs 1\.25 s"):
         hierarchical_schedule(POPULATION, [Phase(0, TWO, network)], "censyn", 4, 2, 1, deadline_seconds=1.0)
-    kept = hierarchical_schedule(POPULATION, [Phase(0, TWO, network)], "censyn", 4, 2, 1, deadline_seconds=1.25)
+    kept = hierarchical_schedule(POPULATION, [Phase(0, TWO, network)], "censyn", 4, 2, 1, deadline_seconds=1.25)[0]
     assert {tuple(event.cohort.tolist()) for event in kept.events} == {(0, 1)}

@@ -1,4 +1,4 @@
-"""The documentation's transformer with PEFT's adapters; skipped where the extra `peft` is not installed."""
+"""The documentation's transformer with PEFT's adapters; skipped where the extra `text` is not installed."""
 
 import importlib.util
 import tomllib
@@ -11,7 +11,7 @@ from atoll import Experiment, make_runs, read_result, run_events
 from tests.cli.pages import ROOT, write_files
 
 pytestmark = pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("peft", "transformers"))), reason="the extra peft is not installed"
+    not all(map(importlib.util.find_spec, ("peft", "transformers"))), reason="the extra text is not installed"
 )
 
 

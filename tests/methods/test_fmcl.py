@@ -120,6 +120,8 @@ def test_settings_name_the_frozen_model() -> None:
     labels = experiment("method.encoder=tests.methods.test_fmcl:halves").method.labels
     assert labels is not None
     assert len(set(labels.tolist())) == 2
+    again = experiment("method.encoder=tests.methods.test_fmcl:halves").method.labels
+    assert np.array_equal(labels, again)  # type: ignore[arg-type]  # whose weights come from the run's seed
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class Case:
         rounds = self.events * self.intra_rounds * self.local_steps
         return hierarchical_schedule(
             self.population, self.phases, self.pattern, rounds, self.intra_rounds, self.local_steps
-        )
+        )[0]
 
     def phase(self, event: Event) -> Phase:
         return next(phase for phase in reversed(self.phases) if phase.round <= event.round)
@@ -241,7 +241,7 @@ THREE = quadratics(clients=3)  # 8, 9 and 10 samples
 def test_a_move_worked_by_hand() -> None:
     """Cluster 1 loses its clients while in flight, and later gets one again."""
     phases = [still([0, 1, 1]), still([0, 0, 0], round_=2), still([1, 0, 0], round_=4)]
-    events = hierarchical_schedule(THREE, phases, "cenasy", rounds=7, intra_rounds=1).events
+    events = hierarchical_schedule(THREE, phases, "cenasy", rounds=7, intra_rounds=1)[0].events
     table = [(e.active[0], e.began[0], e.seconds, e.cohort.tolist(), e.staleness[0], e.server) for e in events]
     moved = 19 / 27
     assert table == [
@@ -261,7 +261,7 @@ def test_aggregators_without_clients_under_each_pattern() -> None:
     shares = ((1, 8 / 27), (2, 19 / 27))
     whole = {j: (j, Mix(published=((j, 1.0),))) for j in (1, 2)}
     merges = {
-        pattern: [(e.active, e.server, e.starts) for e in hierarchical_schedule(THREE, [star], pattern, 2, 1).events]
+        pattern: [(e.active, e.server, e.starts) for e in hierarchical_schedule(THREE, [star], pattern, 2, 1)[0].events]
         for pattern in PATTERNS
     }
     assert merges["censyn"][0] == ((1, 2), Mix(published=shares), tuple((j, FROM_SERVER) for j in range(4)))
@@ -291,7 +291,7 @@ def test_events_of_long_schedules_share_their_cohorts_and_merges(pattern: Patter
         tuple(tuple(sorted({(j - 1) % clusters, (j + 1) % clusters})) for j in range(clusters)),
     )
     phase = Phase(0, Clustering(np.arange(2 * clusters) % clusters, clusters), network)
-    events = hierarchical_schedule(population, [phase], pattern, 50_000).events
+    events = hierarchical_schedule(population, [phase], pattern, 50_000)[0].events
     assert len(events) == 10_000
     early = events[: 2 * BLOCK]  # in the last block, which is shorter, cohorts come too rarely to be worth sharing
     assert len({id(event.cohort) for event in early}) <= clusters

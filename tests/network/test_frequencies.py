@@ -56,7 +56,7 @@ def clock(network: Network, labels: Ids, intra_rounds: int, merges: int) -> Ids:
 
 def test_over_a_long_schedule_clusters_merge_as_often_as_given_and_as_the_bound_counts() -> None:
     network, population = made_network(PSI), quadratics(clients=10)
-    schedule = hierarchical_schedule(population, [Phase(0, Clustering(LABELS, 4), network)], "cenasy", 20_000, 5)
+    schedule = hierarchical_schedule(population, [Phase(0, Clustering(LABELS, 4), network)], "cenasy", 20_000, 5)[0]
     order = [event.active[0] for event in schedule.events]
     assert order == clock(network, LABELS, 5, 4000).tolist()
     shares = np.bincount(order) / len(order)

@@ -187,6 +187,24 @@ def centred_clipping(clip_norm: PositiveFloat, iterations: Positive = 3) -> Comb
     return partial(centred_clipping_of, clip_norm, iterations)
 
 
+def lora_product() -> Combine:
+    """Return the mean, with LoRA's factors averaged as their product (FlexLoRA; Bai et al. 2024, 2402.11505).
+
+    The mean of B and that of A are not the factors of the mean of ``B A``. Here they are, as well as their rank allows:
+    by its singular values, ``U S V^T``, B becomes ``U S`` and A ``V^T``, whose rows have length 1.
+
+    >>> import torch
+    >>> names = "q.lora_A.default.weight", "q.lora_B.default.weight"
+    >>> models = [(1.0, dict.fromkeys(names, torch.tensor([[x]]))) for x in (1.0, 3.0)]
+    >>> a, b = lora_product()(models, {}, 2.0).values()
+    >>> round(float(b @ a), 6)  # (1 * 1 + 3 * 3) / 2, and not 2 * 2
+    5.0
+    """
+    from atoll.aggregation.lora_product import mean_of_products
+
+    return mean_of_products
+
+
 ROBUST: dict[str, Callable[..., Combine]] = {
     "mean": always_mean,
     "median": median,
@@ -197,6 +215,7 @@ ROBUST: dict[str, Callable[..., Combine]] = {
     "krum": krum,
     "multi-krum": multi_krum,
     "bulyan": bulyan,
+    "lora-product": lora_product,
 }
 
 TIMES_BYZANTINE: dict[str, int] = {"krum": 2, "multi-krum": 2, "bulyan": 4}

@@ -170,6 +170,8 @@ def _task(population: "Population") -> str:
     named = ", ".join(data.names.get("targets", ())[:_NAMED]) + (", ..." if data.outputs > _NAMED else "")
     if data.classes:
         return f"one of {data.classes} classes" + (f" ({named})" if "targets" in data.names else "")
+    if data.loss == "next-token":
+        return "each next token"
     kind = "labels that each apply or not" if data.loss == "binary-cross-entropy" else "numbers"
     return f"{data.outputs} {kind if data.outputs > 1 else kind.rstrip('s')}" + (f" ({named})" if named else "")
 

@@ -11,7 +11,11 @@ from atoll.data.dataset_checks import checked_parts
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 
-_KINDS = {"squared": "real targets", "binary-cross-entropy": "labels that apply or not"}
+_KINDS = {
+    "squared": "real targets",
+    "binary-cross-entropy": "labels that apply or not",
+    "next-token": "each token a target",
+}
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,9 @@ class Dataset:
         classes: number of classes; 0 for regression.
         scale: factor applied to input values when a batch is gathered.
         standard: how inputs are standardised after that; None: they are not.
-        loss: "cross-entropy"; "squared", half the squared error, for regression; or "binary-cross-entropy", for
-            several labels that each apply or not: `targets` are 0 or 1, [samples, labels].
+        loss: "cross-entropy"; "squared", half the squared error, for regression; "binary-cross-entropy", for several
+            labels that each apply or not: `targets` are 0 or 1, [samples, labels]; or "next-token", for texts:
+            `targets` are the inputs, tokens [samples, length], -1 beyond a text's end.
         turns: the pool holds a copy of every image for each of these numbers of quarter turns: sample i is image
             ``i % len(inputs)`` turned by ``turns[i // len(inputs)]``; copies are made when a batch is gathered.
         groups: the planted group of each sample, [samples]; None: its index in `turns`.

@@ -11,7 +11,7 @@ from atoll.support.limits import Count, Number
 from atoll.support.requiring import require
 from atoll.support.wording import natural, show
 
-LOSSES = ("cross-entropy", "squared", "binary-cross-entropy")
+LOSSES = ("cross-entropy", "squared", "binary-cross-entropy", "next-token")
 POOLS = ("", "test_")
 _MOST_TURNS = 4
 
@@ -38,6 +38,8 @@ def checked_parts(data: Any) -> Mapping[str, Any]:
             _require_labels(f"{pool}targets", parts[f"{pool}targets"], parts["classes"])
         if data.loss == "binary-cross-entropy" and not np.isin(parts[f"{pool}targets"], (0, 1)).all():
             raise InputError(f"{pool}targets must be 0 or 1 with loss = 'binary-cross-entropy'")
+        if data.loss == "next-token" and not _are_texts(parts[f"{pool}inputs"], parts[f"{pool}targets"]):
+            raise InputError(f"{pool}targets must be {pool}inputs, tokens [samples, length], with loss = 'next-token'")
         parts |= _numbers_of_samples(data, pool, len(parts[f"{pool}inputs"]), len(parts["turns"]))
     return parts
 
@@ -92,6 +94,12 @@ def _require_labels(name: str, labels: Array, classes: int) -> None:
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         raise InputError(f"{name} must be from 0 to classes - 1 = {classes - 1}, but range from {low} to {high}")
+
+
+def _are_texts(inputs: Array, targets: Array) -> bool:
+    """Return whether targets are the inputs, and each has a token to predict."""
+    whole = inputs.ndim == targets.ndim == 2 and inputs.dtype.kind == targets.dtype.kind == "i"
+    return whole and np.array_equal(inputs, targets) and bool((targets[:, :2] >= 0).all())
 
 
 def _numbers_of_samples(data: Any, pool: str, samples: int, turns: int) -> dict[str, Array]:

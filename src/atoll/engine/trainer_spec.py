@@ -18,12 +18,14 @@ class TrainerSpec:
         options: further keyword arguments.
         keeps_state: whether clients keep state from task to task.
         keeps_model: whether that state replaces the tensors of the same names that a client is sent.
+        trains_parts: whether it trains models without the frozen parameters, which are in its module.
     """
 
     make: "Callable[..., ClientTrainer] | None" = None
     options: Mapping[str, Any] = field(default_factory=dict)
     keeps_state: bool = False
     keeps_model: bool = False
+    trains_parts: bool = False
 
     @classmethod
     def of(cls, made: "Callable[..., ClientTrainer] | TrainerSpec | None") -> "TrainerSpec":
@@ -31,7 +33,7 @@ class TrainerSpec:
         if isinstance(made, TrainerSpec):
             return made
         make, options = (made.func, made.keywords) if isinstance(made, partial) else (made, {})
-        says = {name: bool(getattr(make, name, False)) for name in ("keeps_state", "keeps_model")}
+        says = {name: bool(getattr(make, name, False)) for name in ("keeps_state", "keeps_model", "trains_parts")}
         return cls(make, options, **says)
 
     def __call__(self, *given: Any, **named: Any) -> "ClientTrainer":

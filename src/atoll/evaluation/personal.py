@@ -1,4 +1,4 @@
-"""Scores of models on each client's own test samples: accuracies, or R2 where numbers are predicted."""
+"""Scores of models on each client's own test samples: accuracies, or R2 where numbers are predicted, or losses."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from torch import nn
 
 from atoll.data.dataset import Dataset
 from atoll.data.population import Population
-from atoll.local.batches import Batches, cut_rows, measure_samples
+from atoll.local.batches import Batches, cut_rows, measure_samples, next_token
 from atoll.local.models import Model
 from atoll.support.arrays import Floats, Ids
 from atoll.support.process import one_thread
@@ -27,7 +27,7 @@ class OwnTests:
         self.module = module
         self.batches = Batches(test, module)
         self._owned = owned and test.owners is not None
-        self._variance = 0.0 if test.classes else float(np.var(test.targets, axis=0, dtype=float).sum())
+        self._variance = float(np.var(test.targets, axis=0, dtype=float).sum()) if test.loss == "squared" else 0.0
         self._kinds = self._kinds_of(test, np.arange(len(test)))
         self._there = np.bincount(self._kinds)
 
@@ -35,8 +35,8 @@ class OwnTests:
     def scores(self, model: Model, clients: Sequence[int] | Ids) -> Floats:
         """Return a model's accuracy on each of these clients' tests, [clients]; NaN for a client without any.
 
-        Where numbers are predicted it is R2: one less the mean squared error over the variance of all test targets. It
-        takes one forward pass per test sample of the kinds that they hold.
+        Where numbers are predicted it is R2: one less the mean squared error over the variance of all test targets;
+        where next tokens are, the mean loss. It takes one forward pass per test sample of the kinds that they hold.
         """
         held = [self._held(int(client)) for client in clients]
         wanted = np.unique(np.concatenate([kinds for kinds, _ in held])) if held else self._kinds[:0]
@@ -51,7 +51,8 @@ class OwnTests:
         """Return the score of each test sample, [rows]."""
         found = measure_samples(self.module, self.batches, [model], rows)
         losses, hits = (each[:, 0].cpu().numpy() for each in found)
-        return 1 - 2 * losses / self._variance if self._variance else hits
+        plain = losses if self.batches.losses is next_token else hits
+        return 1 - 2 * losses / self._variance if self._variance else plain
 
     def _held(self, client: int) -> tuple[Ids, Ids]:
         """Return the kinds of the client's samples that the test set has, and how many of each it holds."""

@@ -104,12 +104,14 @@ class ClusterScore:
         confusion: clients of each planted group that use each model, [groups, models].
         ari: adjusted Rand index of planted and recovered clusters; None if nothing is planted.
         accuracies: test accuracy of each model over the test clients that use it; None for a model without any.
+        losses: test loss of each model over the same.
     """
 
     score: Score
     confusion: Ids
     ari: float | None
     accuracies: tuple[float | None, ...]
+    losses: tuple[float | None, ...]
 
 
 class ClusterEvaluator:
@@ -159,18 +161,22 @@ class ClusterEvaluator:
         chosen = clusters if self.paired else _least_of(tested.losses, labels)
         hits, sizes = tested.accuracies[everyone, chosen], self.test_clients.sizes
 
+        def over(values: Floats, its: Mask) -> float | None:
+            return float(np.average(values[its], weights=sizes[its])) if its.any() else None
+
         def accuracy(its: Mask) -> float | None:
-            is_known = self.pool.classifies and its.any()
-            return float(np.average(hits[its], weights=sizes[its])) if is_known else None
+            return over(hits, its) if self.pool.classifies else None
 
         confusion = np.zeros((self.planted, len(models)), np.int64)
         np.add.at(confusion, (self.groups, clusters), 1)
-        test_loss = float(np.average(tested.losses[everyone, chosen], weights=sizes))
+        losses = tested.losses[everyone, chosen]
+        test_loss = float(np.average(losses, weights=sizes))
         return ClusterScore(
             score=Score(train_loss, test_loss, accuracy(np.ones(len(hits), bool))),
             confusion=confusion,
             ari=adjusted_rand_index(self.groups, clusters) if self.planted > 1 else None,
             accuracies=tuple(accuracy(chosen == p) for p in range(len(models))),
+            losses=tuple(over(losses, chosen == p) for p in range(len(models))),
         )
 
     def _train(self, models: Sequence[Model], labels: Ids | None) -> tuple[float, Ids]:

@@ -66,7 +66,7 @@ def sending_stages(settings: Settings) -> Iterator[Stage]:
 
 def upload_share(settings: Settings, module: nn.Module) -> float:
     """Return the bytes of an update as it leaves its client or node, relative to the model's."""
-    form = form_of(without(module.state_dict(), staying(module, settings.model.travels)))
+    form = form_of(without(module.state_dict(), staying(module, settings.model.travelling)))
     if not form:
         return 1.0  # nothing is communicated, which `let_stay` rejects
     sent = sent_form(list(sending_stages(settings)), form)

@@ -48,10 +48,10 @@ class ClientTraining:
         return self.planned.method.sent(read_model(self.initial.copy()))
 
     def initial_models(self, restart: int = 0) -> tuple[Model, ...]:
-        """Return the initial models on the device: one, or one per cluster, drawn anew for each restart."""
+        """Return the initial models' communicated parts: one, or one per cluster, drawn anew for each restart."""
         method, private, device = self.planned.method, self.planned.private, self.initial.device
-        modules = [self.initial.draw(cluster, restart) for cluster in range(method.starts)]
-        drawn = [read_model(module.to(device)) for module in modules]
+        modules = (self.initial.draw(cluster, restart) for cluster in range(method.starts))
+        drawn = [method.sent(read_model(module.to(device))) for module in modules]
         common = {name: drawn[0][name] for name in method.shared if name in drawn[0]}
         common |= {} if private is None else private.carried(device)
         return tuple(model | common for model in drawn)

@@ -11,12 +11,13 @@ from atoll.experiment.clients import Clients
 from atoll.experiment.modules import draw_module
 from atoll.experiment.start_model import load_start
 from atoll.local.models import without
-from atoll.local.travel import staying
+from atoll.local.travel import Shared, frozen, staying
 from atoll.local.weights import check_outputs, count_bytes, place, require_device, warn_of_softmax
 from atoll.methods.papers.fmcl import ENCODERS
 from atoll.settings.plugins import call, resolve
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
+from atoll.support.seeds import layers_drawing_from
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +51,22 @@ class InitialModel:
 
     def copy(self) -> nn.Module:
         """Return a copy of the module on the device; the original stays untrained, so that a run can be repeated."""
-        return place(deepcopy(self.module), self.device)
+        return place(deepcopy(self.module, dict(self._frozen)), self.device)
+
+    @cached_property
+    def _frozen(self) -> dict[int, nn.Parameter]:
+        """The frozen parameters that are not communicated, on the device, by their `id`: all copies share them."""
+        own = self.module.state_dict(keep_vars=True)
+        kept = [own[name] for name in set(self.stays).intersection(frozen(self.module))]
+        return {id(each): Shared(each.to(self.device), requires_grad=False) for each in kept}
 
     def encoder(self) -> nn.Module | None:
         """Return the frozen model of `method.encoder`, on the device; None: the initial model."""
         wanted, data = self.settings.method, self.clients.dealt.data
         make = resolve("method.encoder", wanted.encoder, ENCODERS)
-        made = call("method.encoder", make, {"shape": data.shape, "dataset": data, **dict(wanted)}, wanted.model_extra)
+        given = {"shape": data.shape, "dataset": data, **dict(wanted)}
+        with layers_drawing_from(self.settings.seed, "encoder"):
+            made = call("method.encoder", make, given, wanted.model_extra)
         if not isinstance(made, nn.Module | None):
             found = type(made).__name__
             raise InputError(f"method.encoder = {wanted.encoder!r}: must return a PyTorch module, not {found!r}")
@@ -65,7 +75,7 @@ class InitialModel:
     @cached_property
     def stays(self) -> tuple[str, ...]:
         """The tensors that the settings keep from being communicated."""
-        return staying(self.module, self.settings.model.travels)
+        return staying(self.module, self.settings.model.travelling)
 
     def bytes_without(self, names: tuple[str, ...]) -> int:
         """Return the bytes of the model without the tensors of these names."""

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from atoll.aggregation.lora_product import factors_of
 from atoll.data.dataset import Dataset
 from atoll.data.population import Population
 from atoll.engine.chain import Chain, chain_of, require_halves
@@ -32,6 +33,7 @@ from atoll.support.wording import show
 def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: int = 0) -> nn.Module:
     """Make a module with separate initial weights for each cluster and restart."""
     name, kind = settings.model.name, method_kind(settings)
+    _require_next_tokens(settings, data)
     made: dict[str, Any] = {**dict(settings.model), "shape": data.shape, "classes": data.outputs, "dataset": data}
     factory = bind("model.name", resolve("model.name", name, MODELS), made, settings.model.model_extra)
     if kind.together is not None:
@@ -50,6 +52,14 @@ def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: in
     if any(map(nn.parameter.is_lazy, module.parameters())):
         raise InputError(f"model.name = {name!r}: has lazy layers, which have no weights yet; give each its size")
     return module
+
+
+def _require_next_tokens(settings: Settings, data: Dataset) -> None:
+    """Refuse networks that would take texts, and return something else than log-probabilities of their tokens."""
+    name, together = settings.model.name, method_kind(settings).together
+    if data.loss == "next-token" and (together or (name in MODELS and name != "pretrained")):
+        told = f"method.name = {settings.method.name!r}" if together else f"model.name = {name!r}"
+        raise InputError(f"{told}: cannot predict next tokens (data.task = 'causal'); model.name = 'pretrained' can")
 
 
 def make_rule(settings: Settings) -> LocalRule:
@@ -95,7 +105,9 @@ def _make_rates(settings: Settings) -> tuple[float, ...]:
 
 def let_stay(settings: Settings, method: Method, module: nn.Module) -> Method:
     """Return the method with clients keeping what `model.travels` does not communicate."""
-    travels = settings.model.travels
+    travels = settings.model.travelling
+    if settings.method.combine == "lora-product":
+        factors_of(module.state_dict())
     if travels == "all":
         return method
     if method.stays and travels != "trainable":

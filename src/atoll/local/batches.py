@@ -200,6 +200,16 @@ def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none").mean(dim=1)
 
 
+def next_token(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return minus each text's mean log-probability of its tokens after the first.
+
+    Outputs [samples, length] are the log-probability of each token after those before it; targets the tokens, -1 beyond
+    a text's end. Its exponential is the perplexity.
+    """
+    known = targets[:, 1:] >= 0
+    return -(outputs[:, 1:] * known).sum(dim=1) / known.sum(dim=1)
+
+
 def right_class(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return whether each sample's largest output is that of its class."""
     return outputs.argmax(dim=1) == targets
@@ -215,6 +225,7 @@ LOSSES: dict[str, Losses] = {
     "cross-entropy": cross_entropy,
     "squared": half_squared,
     "binary-cross-entropy": binary_cross_entropy,
+    "next-token": next_token,
 }
 HITS: dict[str, Losses] = {"cross-entropy": right_class, "binary-cross-entropy": right_labels}
-"""Accuracy of each sample, by loss; regression has none."""
+"""Accuracy of each sample, by loss; regression and texts have none."""

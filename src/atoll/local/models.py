@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from atoll.data.dataset import Dataset
+from atoll.local.pretrained import pretrained
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive
 from atoll.support.requiring import checked, require
@@ -254,6 +255,7 @@ MODELS: dict[str, Callable[..., "nn.Module"]] = {
     "lstm": lstm,
     "transformer": transformer,
     "resnet": resnet,
+    "pretrained": pretrained,
 }
 
 

@@ -131,8 +131,7 @@ class Trainer:
                     self.rule, dict(self.module.named_parameters()), task, losses, self.by_hand
                 )
         model = read_model(self.module, task.start)
-        if not self.tolerant:
-            require_finite(task, model, mean_loss, self.rule)
+        self.require_finite(task, model, mean_loss)
         return ClientUpdate(model | moments, mean_loss)
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
@@ -184,6 +183,14 @@ class Trainer:
         """Return the local steps that this client takes."""
         return self.rule.steps_of(int(self.population.sizes[client]))
 
+    def require_finite(self, task: ClientTask, model: Model, loss: float) -> None:
+        """Refuse to go on from a loss or a model that is not finite, unless `tolerant`."""
+        if not (self.tolerant or is_finite(model, loss)):
+            raise RunError(
+                f"event {task.event}, cluster {task.cluster}, client {task.client}: training became not finite "
+                f"(mean loss {loss}); lower local.lr = {self.rule.lr}"
+            )
+
     def samples_a_step(self, clients: Ids) -> int:
         """Return how many samples one step of all these clients takes, at most."""
         size = self.rule.batch_size
@@ -232,15 +239,6 @@ def _sgd_step(parameters: dict[str, nn.Parameter], lr: float) -> None:
     for parameter in parameters.values():
         if parameter.grad is not None:
             parameter.add_(parameter.grad, alpha=-lr)
-
-
-def require_finite(task: ClientTask, model: Model, loss: float, rule: LocalRule) -> None:
-    """Refuse to go on from a loss or a model that is not finite."""
-    if not is_finite(model, loss):
-        raise RunError(
-            f"event {task.event}, cluster {task.cluster}, client {task.client}: training became not finite "
-            f"(mean loss {loss}); lower local.lr = {rule.lr}"
-        )
 
 
 def _add_proximal(parameters: dict[str, nn.Parameter], start: Model, mu: float) -> None:

@@ -8,6 +8,13 @@ from torch import nn
 from atoll.support.errors import InputError
 
 
+class Shared(nn.Parameter):
+    """A parameter that all copies of its module have in common, such as those of threads."""
+
+    def __deepcopy__(self, memo: object) -> "Shared":
+        return self
+
+
 def frozen(module: nn.Module) -> tuple[str, ...]:
     """Return the names of the parameters that training never changes: those with ``requires_grad = False``.
 

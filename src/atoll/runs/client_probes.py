@@ -17,6 +17,8 @@ from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator
 
+_MEASURED = {"cross-entropy": ("accuracy", "score"), "squared": ("score",), "next-token": ("perplexity",)}
+
 Starts = list[tuple[int, Model, Ids]]
 """Clusters, the model that each sends, and the clients that receive it."""
 
@@ -44,6 +46,12 @@ def client_loss(experiment: Experiment, state: State, labels: Ids) -> Floats:
         rows = [clients.samples(k) for k in some]
         found[some] = measure_models(module, batches, [initial | model], rows).losses[:, 0]
     return found
+
+
+def client_perplexity(experiment: Experiment, state: State, labels: Ids) -> Floats:
+    """Return each client's perplexity on its own test texts, with the model that `client_accuracy` measures."""
+    clients = experiment.clients.dealt
+    return np.exp(_Measure("client_perplexity", experiment, clients).before(state, _starts(experiment, state, labels)))
 
 
 def new_client_accuracy(experiment: Experiment, state: State) -> Floats:
@@ -112,8 +120,9 @@ class _Measure:
         settings = experiment.settings
         if population is None:
             raise InputError(f"run.probes = {name!r}: needs clients that never train; set data.held_out_clients")
-        if not population.data.classes and not (name.endswith("score") and population.data.loss == "squared"):
-            raise InputError(f"run.probes = {name!r}: the data have no classes")
+        if not name.endswith(_MEASURED.get(population.data.loss, ())):
+            what = "are no texts with data.task = 'causal'" if name.endswith("perplexity") else "have no classes"
+            raise InputError(f"run.probes = {name!r}: the data {what}")
         if population is experiment.clients.dealt:
             require_states_here(name, experiment)
         self.experiment, self.population = experiment, population

@@ -11,6 +11,7 @@ _BUILT_IN = {
     "learning_rate",
     *("client_updates", "bytes", "bytes_up", "bytes_down", *LOSSES),
     *("ari", "confusion", "cluster_clients", "cluster_accuracy", "mean_cluster_accuracy", "worst_cluster_accuracy"),
+    "cluster_perplexity",
     *("parameter_error", "h_device", "h_cluster", "crc32"),
 }
 

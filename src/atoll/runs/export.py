@@ -114,7 +114,7 @@ def predict(settings: Settings, model: Model, inputs: Any, probabilities: bool =
     parts = np.array_split(array, max(1, -(-len(array) // _AT_ONCE)))
     with torch.no_grad():
         outputs = torch.cat([whole(torch.from_numpy(np.ascontiguousarray(part))) for part in parts])
-    if data.loss == "squared":
+    if data.loss in ("squared", "next-token"):
         return (
             outputs.squeeze(1).numpy()
             if data.targets.ndim == 1

@@ -65,6 +65,7 @@ PROBES: Mapping[str, Probe] = {
     "client_accuracy": client_probes.client_accuracy,
     "trained_client_accuracy": client_probes.trained_client_accuracy,
     "client_loss": client_probes.client_loss,
+    "client_perplexity": client_probes.client_perplexity,
     "new_client_accuracy": client_probes.new_client_accuracy,
     "trained_new_client_accuracy": client_probes.trained_new_client_accuracy,
     "client_score": client_probes.client_score,

@@ -1,5 +1,6 @@
 """Scores: the losses and accuracies of every row, measured at the method's models."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +42,8 @@ def _score_phase(experiment: Experiment) -> tuple[Scorer, int]:
 
 def _score_server(experiment: Experiment) -> tuple[Scorer, int]:
     evaluator = experiment.execution.make_evaluator()
-    return lambda state: _columns(evaluator.score(experiment.method.global_model(state))), evaluator.samples
+    score, causal = evaluator.score, _is_causal(experiment)
+    return lambda state: _columns(score(experiment.method.global_model(state)), causal), evaluator.samples
 
 
 def _score_aggregators(experiment: Experiment) -> tuple[Scorer, int]:
@@ -53,7 +55,7 @@ def _score_aggregators(experiment: Experiment) -> tuple[Scorer, int]:
         held = {j: float(count) for j, count in enumerate(samples) if count}
         model = mean((count, state.starts[j]) for j, count in held.items())
         accuracies = {j: evaluator.test(state.starts[j])[1] for j in held}
-        columns = _columns(evaluator.score(model))
+        columns = _columns(evaluator.score(model), _is_causal(experiment))
         columns["cluster_accuracy"] = [accuracies.get(j) for j in range(len(samples))]
         if known := [accuracy for accuracy in accuracies.values() if accuracy is not None]:
             columns |= {"mean_cluster_accuracy": sum(known) / len(known), "worst_cluster_accuracy": min(known)}
@@ -63,11 +65,13 @@ def _score_aggregators(experiment: Experiment) -> tuple[Scorer, int]:
 
 
 def _score_clusters(experiment: Experiment) -> tuple[Scorer, int]:
-    evaluator = experiment.execution.make_cluster_evaluator()
+    evaluator, causal = experiment.execution.make_cluster_evaluator(), _is_causal(experiment)
 
     def score(state: State) -> Columns:
         found = evaluator.score(state.starts, state.labels)
-        return _columns(found.score) | {
+        perplexities = [None if loss is None else math.exp(loss) for loss in found.losses]
+        columns = _columns(found.score, causal) | ({"cluster_perplexity": perplexities} if causal else {})
+        return columns | {
             "ari": found.ari,
             "confusion": found.confusion.tolist(),
             "cluster_clients": found.confusion.sum(axis=0).tolist(),
@@ -77,5 +81,11 @@ def _score_clusters(experiment: Experiment) -> tuple[Scorer, int]:
     return score, evaluator.samples
 
 
-def _columns(score: Score) -> Columns:
-    return {"train_loss": score.train_loss, "test_loss": score.test_loss, "test_accuracy": score.test_accuracy}
+def _is_causal(experiment: Experiment) -> bool:
+    return experiment.clients.dealt.data.loss == "next-token"
+
+
+def _columns(score: Score, causal: bool) -> Columns:
+    """Return the columns of a score; where next tokens are predicted, with the perplexity of the test."""
+    own = {"perplexity": math.exp(score.test_loss)} if causal else {}
+    return {"train_loss": score.train_loss, "test_loss": score.test_loss, "test_accuracy": score.test_accuracy} | own

@@ -106,11 +106,16 @@ class ModelSettings(Section):
         description="the model to start from: a .safetensors file, a state dict (.pt), or another run's folder; unset: "
         "drawn from the seed",
     )
-    travels: Literal["all", "trainable"] | list[str] = Field(
-        "all",
+    travels: Literal["all", "trainable"] | list[str] | None = Field(
+        None,
         description="what is communicated: all; trainable: all but frozen parameters; or patterns of names, the rest "
-        "staying with each client",
+        "staying with each client; unset: all, or with model.lora what is trainable",
     )
+
+    @property
+    def travelling(self) -> str | list[str]:
+        """What is communicated."""
+        return self.travels or ("all" if self.get("lora") is None else "trainable")
 
 
 class TravelSettings(Section):

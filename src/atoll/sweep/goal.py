@@ -20,7 +20,7 @@ COSTS = ("round", "virtual_time", "wall_time", "client_updates", "bytes_up", "by
 """Columns that grow whatever is learned, and so are compared at the probe that reaches a target."""
 
 METRICS = (
-    *("test_accuracy", "test_loss", "train_loss", "local_loss", "ari"),
+    *("test_accuracy", "test_loss", "train_loss", "local_loss", "perplexity", "ari"),
     *("mean_cluster_accuracy", "worst_cluster_accuracy", "parameter_error", "h_device", "h_cluster"),
 )
 """Columns of numbers that a run may record, costs aside."""

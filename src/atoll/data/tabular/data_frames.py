@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def from_pandas(
     frame: Any,
     *,
-    target: str | list[str],
+    target: str | list[str] | None = None,
     client: str | list[str] | None = None,
     group: str | None = None,
     test: Any = None,
@@ -36,7 +36,7 @@ def from_pandas(
 
     Args:
         frame: one row per sample; its index is not a column.
-        target: the column to predict, or several.
+        target: the column to predict, or several; None with task="causal".
         client: the column that says which client holds a row; or several, taken together.
         group: the column with the client's planted group.
         test: a frame of test rows; None: `split` or `test_every` decides.

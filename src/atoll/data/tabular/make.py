@@ -29,6 +29,7 @@ from atoll.data.tabular.table_rows import (
 )
 from atoll.data.tabular.table_settings import Wanted
 from atoll.data.tabular.table_targets import Targets, read_targets
+from atoll.data.tabular.tokens import Tokens, read_tokens
 from atoll.data.tabular.windows import Windows, find_windows
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
@@ -66,18 +67,19 @@ def _make(source: TableSource, wanted: Wanted) -> Dataset:
     roles = find_roles(source, wanted)
     if wanted.inputs is None:
         warn_of_names(source, [name for name in roles.inputs if name not in (wanted.categorical or ())])
-    encoders = _encoders_of(source, roles, wanted)
+    encoders = [] if wanted.tokenizer else _encoders_of(source, roles, wanted)
     rows = _read_rows(source, roles, wanted)
     windows = _windows_of(rows, wanted)
-    samples = np.arange(len(rows.uses)) if windows is None else windows.targets
+    tokens = read_tokens(source, roles.inputs, rows.uses, wanted) if wanted.tokenizer else None
+    samples = tokens.rows if tokens else np.arange(len(rows.uses)) if windows is None else windows.targets
     rows, own_tests = _with_enough(rows, samples, wanted, source.name)
     train, test = (samples[rows.uses[samples] == use] for use in (TRAIN, TEST))
     if not (len(train) and len(test)):
         what = "the test" if len(train) else "training"
         raise InputError(f"{source.name}: no row is for {what}; see data.split, data.test_every and data.min_samples")
-    (inputs, test_inputs), names = _inputs_of(source, roles, encoders, rows.uses, windows)
+    (inputs, test_inputs), names = _inputs_of(source, roles, encoders, rows.uses, tokens or windows)
     owners, groups = (each and only(each, rows.uses != LEFT_OUT) for each in (rows.owners, rows.groups))
-    targets = rows.targets
+    targets, causal = rows.targets, rows.targets.loss == "next-token"
     named = {
         "inputs": tuple(names),
         "targets": targets.names,
@@ -87,9 +89,9 @@ def _make(source: TableSource, wanted: Wanted) -> Dataset:
     return Dataset(
         name=source.name,
         inputs=inputs,
-        targets=targets.values[train],
+        targets=inputs if causal else targets.values[train],
         test_inputs=test_inputs,
-        test_targets=targets.values[test],
+        test_targets=test_inputs if causal else targets.values[test],
         classes=len(targets.names) if targets.loss == "cross-entropy" else 0,
         scale=PIXEL_SCALE if inputs.dtype == np.uint8 else 1.0,
         loss=targets.loss,
@@ -182,10 +184,12 @@ def _encoders_of(source: TableSource, roles: Roles, wanted: Wanted) -> list[Enco
 
 
 def _inputs_of(
-    source: TableSource, roles: Roles, encoders: list[Encoder], uses: Uses, windows: Windows | None
+    source: TableSource, roles: Roles, encoders: list[Encoder], uses: Uses, windows: Windows | Tokens | None
 ) -> tuple[list[Array], list[str]]:
     """Return the training and test inputs, and the names of their numbers."""
     kept = [uses == TRAIN, uses == TEST]
+    if isinstance(windows, Tokens):
+        return [windows.values[rows[windows.rows]] for rows in kept], []
     if not encoders:
         return read_dense(source, roles.inputs[0], kept), []
     fit(source, encoders, uses)

@@ -45,7 +45,7 @@ def collect(source: TableSource, roles: Roles, drop: bool) -> "tuple[pa.Table, U
     """
     import pyarrow as pa
 
-    wanted = roles.about_rows
+    wanted = roles.about_rows or roles.inputs[:1]
     columns = [*wanted, *(name for name in roles.inputs if drop and name not in wanted)]
     batches, uses = list[pa.RecordBatch](), [np.zeros(0, np.int8)]
     for piece in source.pieces:

@@ -11,7 +11,7 @@ from atoll.support.limits import Positive
 
 Names = str | list[str] | None
 Missing = Literal["refuse", "fill", "flag", "drop"]
-Task = Literal["classes", "labels", "regression"]
+Task = Literal["classes", "labels", "regression", "causal"]
 
 ABOUT_ROWS = ("target", "client", "group", "split", "time", "id")
 
@@ -30,10 +30,14 @@ class Wanted:
         inputs: the columns to predict from; unset: all remaining columns.
         categorical: columns of integers, booleans or dates to treat as categories.
         text: columns of text whose words are hashed.
-        task: classes, labels (several, each of which applies or not) or regression; unset: inferred from the target.
+        task: classes, labels (several, each of which applies or not), regression, or causal: to predict a text's next
+            tokens, without a target; unset: inferred from the target.
         missing: refuse; fill with the training mean, or no category; flag: fill, and say where; or drop the rows.
         categories: most categories allowed in a column.
         hashes: length of the vector that a text is hashed to.
+        tokenizer: a folder with tokenizer.json, or a name on Hugging Face's hub: `inputs`, one column of texts, become
+            tokens.
+        length: tokens of a sample; longer texts are shortened or, if causal, cut into several samples.
         window: consecutive rows, by time, that make one input.
         horizon: how many rows after a window's last row its target lies.
         test_every: where nothing marks test rows, one in this many of each client's rows is held out.
@@ -53,14 +57,21 @@ class Wanted:
     missing: Missing = "refuse"
     categories: Positive = 100
     hashes: Positive = 1024
+    tokenizer: str | None = None
+    length: Positive = 128
     window: Positive | None = None
     horizon: Positive = 1
     test_every: int = 5
     min_samples: Positive | None = None
 
     def __post_init__(self) -> None:
-        """Refuse settings without a target, before any file is read."""
-        if not self.target and self.target != []:
+        """Refuse settings without a target, or texts without tokens, before any file is read."""
+        if self.task == "causal":
+            if self.target:
+                raise InputError("data.task = 'causal': predicts a text's own tokens; leave data.target out")
+            if not self.tokenizer:
+                raise InputError("data.task = 'causal': needs data.tokenizer, which makes tokens of texts")
+        elif not self.target and self.target != []:
             raise InputError("data.target is not set: it names the column to predict")
 
     @property

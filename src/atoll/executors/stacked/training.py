@@ -13,7 +13,7 @@ from atoll.executors.stacked.graphs import Graphs
 from atoll.executors.stacked.tensors import Stack, finite_clients, forward, pick, stack_tensors, stacked_names
 from atoll.local.models import Model
 from atoll.local.task import ClientTask
-from atoll.local.trainer import Trainer, descend, require_finite
+from atoll.local.trainer import Trainer, descend
 from atoll.support.arrays import Floats
 from atoll.support.process import one_thread
 
@@ -123,5 +123,5 @@ def _require_finite(trainer: Trainer, tasks: Sequence[ClientTask], stack: Stack,
     """Return the losses, fetched from the device together with whether all is finite."""
     table = torch.stack([losses, finite_clients(stack).to(losses)]).cpu().double().numpy()
     for client in np.flatnonzero(~(np.isfinite(table[0]) & (table[1] > 0))).tolist():
-        require_finite(tasks[client], pick(stack, client), float(table[0, client]), trainer.rule)
+        trainer.require_finite(tasks[client], pick(stack, client), float(table[0, client]))
     return np.asarray(table[0])

@@ -42,11 +42,6 @@ def cfl_mgd(
     Args:
         clusters: number of models, P.
         beta: the clusters' momentum.
-        option: whether models or gradients are averaged.
-        restarts: number of initialisations to try; the one with the least loss is kept.
-        restart_rounds: number of trial rounds per initialisation.
-        resample: use disjoint data for cluster assignment and training in every round.
-        shared_layers: number of first layers shared by all clusters.
         module: the model, needed if layers are shared.
 
     Raises:

@@ -49,7 +49,7 @@ def fedgroup(
     Raises:
         InputError: more groups than clients.
     """
-    from atoll.methods.parts.update_trainers import PretrainTrainer  # late: reading settings needs no PyTorch
+    from atoll.methods.parts.personal_trainer import PretrainTrainer  # late: reading settings needs no PyTorch
 
     everyone = np.arange(len(population))
     founders = draw_cohort(everyone, min(len(everyone), pretrained * clusters), generator(seed, "founders"))

@@ -46,8 +46,7 @@ def _fedavg_with(rule_of: Callable[..., ServerRule]) -> Callable[..., Method]:
         return replace(fedavg(**asked), server_rule=rule)
 
     arguments = make.__signature__ = Signature([*common[:3], *own, *common[3:], _MODULE])  # type: ignore[attr-defined]
-    told = str(getdoc(fedavg)).partition("Args:\n")[2]
-    make.__doc__ = f"{getdoc(rule_of)}\n{told}\n    module: {_MODULE_TOLD}"
+    make.__doc__ = f"{getdoc(rule_of)}\n\nArgs:\n    module: {_MODULE_TOLD}"
     return checked(make)
 
 
@@ -56,10 +55,6 @@ def fedavgm(buffers: frozenset[str], server_lr: PositiveFloat = 1.0, momentum: B
     """FedAvgM: ``u <- momentum * u + Delta; x <- x + server_lr * u``.
 
     Hsu et al. 2019. With momentum 0 and server_lr 1 this is bit-identical to FedAvg.
-
-    Args:
-        server_lr: the server's step size, eta.
-        momentum: heavy-ball momentum.
     """
     return HeavyBall(server_lr, momentum, buffers)
 
@@ -74,11 +69,6 @@ def fedadagrad(
     """FedAdagrad: ``m <- beta1 m + (1 - beta1) Delta; v <- v + Delta^2; x <- x + server_lr m / (sqrt(v) + tau)``.
 
     Reddi et al. 2021.
-
-    Args:
-        server_lr: the server's step size, eta.
-        beta1: decay of the first moment.
-        tau: degree of adaptivity; smaller is more adaptive.
     """
     return Adaptive(server_lr, beta1, 0.0, tau, add_square, buffers)
 
@@ -94,12 +84,6 @@ def fedadam(
     """FedAdam: FedAdagrad with ``v <- beta2 v + (1 - beta2) Delta^2``.
 
     Reddi et al. 2021. With beta1 = beta2 = 0 and server_lr = tau far above all Delta, it is bit-identical to FedAvg.
-
-    Args:
-        server_lr: the server's step size, eta.
-        beta1: decay of the first moment.
-        beta2: decay of the second moment.
-        tau: degree of adaptivity; smaller is more adaptive.
     """
     return Adaptive(server_lr, beta1, beta2, tau, move_to_square, buffers)
 
@@ -115,11 +99,5 @@ def fedyogi(
     """FedYogi: FedAdagrad with ``v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)``.
 
     Reddi et al. 2021.
-
-    Args:
-        server_lr: the server's step size, eta.
-        beta1: decay of the first moment.
-        beta2: decay of the second moment.
-        tau: degree of adaptivity; smaller is more adaptive.
     """
     return Adaptive(server_lr, beta1, beta2, tau, step_to_square, buffers)

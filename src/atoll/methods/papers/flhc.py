@@ -53,8 +53,6 @@ def flhc(
         warmup: rounds of FedAvg before clustering.
         linkage: distance between two clusters of updates.
         metric: distance between two updates.
-        threshold: clusters farther apart are merged only while there are more than `clusters`; unset: merging stops
-            at `clusters`.
 
     Raises:
         InputError: the warm-up leaves no round, Ward's linkage is used with another metric, or too many clusters.

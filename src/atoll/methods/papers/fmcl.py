@@ -49,8 +49,6 @@ def fmcl(
         module: the model, whose size is the unit for counting prototypes.
         encoder: the frozen model, on the model's device; None: the initial model up to its last layer.
         clusters: number of clusters; with a threshold, the maximum.
-        threshold: clusters farther apart are merged only while there are more than `clusters`; unset: merging stops
-            there.
 
     Raises:
         InputError: more clusters than clients, or the encoder does not fit the inputs.

@@ -97,8 +97,8 @@ def hierarchical(
     refuse_epochs(rule, "hierarchical aggregation, whose rounds are local steps that all clients take")
     if phases is None:
         phases = (Phase(0, clustering, network),)
-    arrivals = _make_arrivals(population, phases, pattern, rounds, intra_rounds, rule.steps, deadline_seconds, pace)
-    schedule = _lay_out(arrivals, phases, pattern, rounds)
+    told = (population, phases, pattern, rounds, intra_rounds, rule.steps, deadline_seconds, pace)
+    schedule, arrivals = hierarchical_schedule(*told)
     return Method(schedule, rule, arrivals=None if pattern in SYNCHRONOUS else arrivals)
 
 
@@ -111,23 +111,11 @@ def hierarchical_schedule(
     local_steps: int = 1,
     deadline_seconds: float = math.inf,
     pace: Pace | None = None,
-) -> Schedule:
-    """Return the schedule of `hierarchical` alone, for clients that take `local_steps` (T'') steps."""
-    arrivals = _make_arrivals(population, phases, pattern, rounds, intra_rounds, local_steps, deadline_seconds, pace)
-    return _lay_out(arrivals, phases, pattern, rounds)
+) -> tuple[Schedule, Arrivals]:
+    """Return the schedule of `hierarchical` alone, for clients that take `local_steps` (T'') steps.
 
-
-def _make_arrivals(
-    population: Population,
-    phases: Sequence[Phase],
-    pattern: Pattern,
-    rounds: int,
-    intra_rounds: int,
-    local_steps: int,
-    deadline_seconds: float,
-    pace: Pace | None,
-) -> Arrivals:
-    """Return the works and merges that apply at each event."""
+    Also returns the works and merges that apply at each event.
+    """
     _check(population, phases, pattern, rounds, intra_rounds, local_steps)
     rounds_per_event = intra_rounds * local_steps
     plans = [_plan(population, phase, pattern, intra_rounds, deadline_seconds, pace) for phase in phases]
@@ -135,16 +123,12 @@ def _make_arrivals(
     begins = [phase.round for phase in phases]
     index = np.arange(rounds // rounds_per_event)
     in_force = np.searchsorted(begins, index * rounds_per_event, side="right") - 1
-    return Arrivals([plans[p] for p in in_force], rounds_per_event, intra_rounds)
-
-
-def _lay_out(arrivals: Arrivals, phases: Sequence[Phase], pattern: Pattern, rounds: int) -> Schedule:
-    """Lay the clusters' work out on the virtual clock as events."""
+    arrivals = Arrivals([plans[p] for p in in_force], rounds_per_event, intra_rounds)
     clusters = phases[0].network.aggregators
     downloaded = np.full(clusters, -1)
     finished = _synchronous(arrivals) if pattern in SYNCHRONOUS else _asynchronous(arrivals, clusters)
     events = (arrivals.event(index, done, downloaded) for index, done in enumerate(finished))
-    return Schedule(pack(events), clusters, rounds, pattern in CENTRAL)
+    return Schedule(pack(events), clusters, rounds, pattern in CENTRAL), arrivals
 
 
 def cut_by_empty(network: Network, clustering: Clustering) -> bool:

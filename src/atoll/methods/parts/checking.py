@@ -21,6 +21,17 @@ _TOLD = {
     "seed": "seed for drawing cohorts.",
     "module": "the initial model.",
     "linkage": "distance between two clusters.",
+    "threshold": "clusters farther apart are merged only while there are more than `clusters`; unset: down to these.",
+    "option": "whether models or gradients are averaged.",
+    "restarts": "number of initialisations to try; the one with the least loss is kept.",
+    "restart_rounds": "number of trial rounds per initialisation.",
+    "resample": "use disjoint data for cluster assignment and training in every round.",
+    "shared_layers": "number of first layers shared by all clusters.",
+    "server_lr": "the server's step size, eta.",
+    "momentum": "heavy-ball momentum.",
+    "beta1": "decay of the first moment.",
+    "beta2": "decay of the second moment.",
+    "tau": "degree of adaptivity; smaller is more adaptive.",
 }
 _OBJECTS = ("population", "clustering", "network", "clock", "rule", "module", "phases", "pace")
 

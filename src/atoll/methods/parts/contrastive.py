@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.local.trainer import Trainer, descend, require_finite
+from atoll.local.trainer import Trainer, descend
 from atoll.local.weights import load_model, read_model
 from atoll.methods.parts.features import watching
 from atoll.support.seeds import layers_drawing_from
@@ -38,8 +38,7 @@ class ContrastiveTrainer(Trainer):
             losses = (self._loss(x, y, seen) for x, y in self.draw_batches(task))
             loss, _ = descend(self.rule, dict(self.module.named_parameters()), task, losses, self.by_hand)
         model = read_model(self.module, task.start)
-        if not self.tolerant:
-            require_finite(task, model, loss, self.rule)
+        self.require_finite(task, model, loss)
         return ClientUpdate(model, loss, model)
 
     def _loss(self, x: Tensor, y: Tensor, seen: dict[nn.Module, Tensor]) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, zeros_like
 from atoll.aggregation.mean import mean
 from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.local.trainer import Trainer, descend, require_finite
+from atoll.local.trainer import Trainer, descend
 from atoll.local.weights import load_model, read_model
 from atoll.support.seeds import layers_drawing_from
 
@@ -38,8 +38,7 @@ class GradientTrainer(Trainer):
     def finish(self, task: ClientTask, trained: Model, own: Model, losses: list[float]) -> ClientUpdate:
         """Return the update: the trained parameters, the module's buffers, and the client's own model as its state."""
         buffers, loss = read_model(self.module, task.start), sum(losses) / len(losses)
-        if not self.tolerant:
-            require_finite(task, trained | {f"{name}@": each for name, each in own.items()}, loss, self.rule)
+        self.require_finite(task, trained | {f"{name}@": each for name, each in own.items()}, loss)
         return ClientUpdate(buffers | trained, loss, buffers | own)
 
 

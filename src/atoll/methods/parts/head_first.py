@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.local.trainer import Trainer, descend, require_finite
+from atoll.local.trainer import Trainer, descend
 from atoll.local.weights import load_model, read_model
 from atoll.support.seeds import layers_drawing_from
 
@@ -37,6 +37,5 @@ class HeadFirstTrainer(Trainer):
                 if part and steps:
                     summed += steps * descend(self.rule, part, task, islice(losses, steps), self.by_hand)[0]
         model, loss = read_model(self.module, task.start), summed / total
-        if not self.tolerant:
-            require_finite(task, model, loss, self.rule)
+        self.require_finite(task, model, loss)
         return ClientUpdate(model, loss)

@@ -11,7 +11,7 @@ from torch.nn.functional import log_softmax, logsigmoid
 from atoll.local.batches import cut_rows
 from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.local.trainer import Trainer, descend, require_finite
+from atoll.local.trainer import Trainer, descend
 from atoll.local.weights import load_model, read_model
 from atoll.support.seeds import layers_drawing_from
 
@@ -79,8 +79,7 @@ class MixtureTrainer(Trainer):
                 mean_loss, moments = mean_loss + loss, moments | moved
         self._set_shares(mixed, responsible[held], samples[held])
         model = read_model(mixed, task.start)
-        if not self.tolerant:
-            require_finite(task, model, mean_loss, self.rule)
+        self.require_finite(task, model, mean_loss)
         return ClientUpdate(model | moments, mean_loss)
 
     @torch.no_grad()

@@ -9,7 +9,7 @@ from atoll.aggregation.mean import add_updates
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.local.trainer import Trainer, descend, require_finite
+from atoll.local.trainer import Trainer, descend
 from atoll.local.weights import load_model, read_model
 from atoll.methods.parts.learned import COMMON, common_of
 from atoll.support.errors import RunError
@@ -45,8 +45,7 @@ class PersonalTrainer(Trainer):
             losses = (self.batches.losses(self.outputs(x), y).mean() for x, y in self.draw_batches(task))
             loss, _ = descend(rule, dict(self.module.named_parameters()), task, losses, self.by_hand)
         after = read_model(self.module)
-        if not self.tolerant:
-            require_finite(task, after, loss, rule)
+        self.require_finite(task, after, loss)
         return after, loss
 
     def _first(self, task: ClientTask) -> Model:
@@ -54,6 +53,24 @@ class PersonalTrainer(Trainer):
         if task.event == 0 and any(not tensor.equal(task.start[name]) for name, tensor in self.initial.items()):
             raise RunError("PersonalTrainer: the run must start from the model of the trainer's module")
         return self.initial
+
+    def first_update(self, task: ClientTask) -> ClientUpdate:
+        """Return the received model, with the change in the initial model's parameters by local training as state."""
+        update = Trainer.train(self, replace(task, start=self._first(task)))
+        moved = {name: update.model[name] - self.initial[name] for name, _ in self.module.named_parameters()}
+        return ClientUpdate(task.start, update.loss, moved)
+
+
+class PretrainTrainer(PersonalTrainer):
+    """Keeps each client's first update, which it computes before it trains for the first time."""
+
+    keeps_model = False
+
+    def train(self, task: ClientTask) -> ClientUpdate:
+        """Return the model after local training or, the first time, the received model with the update as state."""
+        if task.state is None:
+            return self.first_update(task)
+        return replace(Trainer.train(self, task), state=task.state)
 
 
 class LoneTrainer(PersonalTrainer):
@@ -88,16 +105,10 @@ class BiLevelTrainer(DittoTrainer):
     keeps_model = False
 
     def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the cluster's model and the common one, with the client's first update as its state.
-
-        Raises:
-            RunError: as `PersonalTrainer.train`.
-        """
-        own, common = ({name: task.start[name] for name in self.initial}, common_of(task.start))
+        """Return the cluster's model and the common one, with the client's first update as its state."""
+        own, common = {name: task.start[name] for name in self.initial}, common_of(task.start)
         if task.state is None:
-            update = Trainer.train(self, replace(task, start=self._first(task)))
-            moved = {name: update.model[name] - self.initial[name] for name, _ in self.module.named_parameters()}
-            return ClientUpdate(own | _as_common(common), update.loss, moved)
+            return replace(self.first_update(task), model=own | _as_common(common))
         update = super().train(replace(task, start=common, state=own))
         return ClientUpdate((update.state or {}) | _as_common(update.model), update.loss, task.state)
 

@@ -12,7 +12,7 @@ from atoll.engine.stages import Need, Stage
 from atoll.local.batches import cut_rows
 from atoll.local.models import Form, Model
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.local.trainer import Trainer, descend, require_finite
+from atoll.local.trainer import Trainer, descend
 from atoll.local.weights import load_model, read_model
 from atoll.support.seeds import layers_drawing_from
 
@@ -59,8 +59,7 @@ class SoftTrainer(Trainer):
             losses = (self.batches.losses(whole.own(x), y).mean() for x, y in self.draw_batches(task))
             loss, _ = descend(rule, own, replace(task, start=pull), losses, self.by_hand)
         model = read_model(whole, task.start)
-        if not self.tolerant:
-            require_finite(task, model, loss, self.rule)
+        self.require_finite(task, model, loss)
         return ClientUpdate(model, loss)
 
     @torch.no_grad()

@@ -47,7 +47,7 @@ def keep_at_clients(method: Method, names: Collection[str], module: "nn.Module",
     unchanged.
 
     Args:
-        method: trains by the local rule alone, or already keeps a part (then only frozen parameters may be added).
+        method: trains by the local rule alone; or, without the frozen parameters, keeps a part or trains parts.
         names: names of the module's parameters and buffers.
         module: the initial model.
         told: the setting that requests it, for error messages.
@@ -69,7 +69,8 @@ def keep_at_clients(method: Method, names: Collection[str], module: "nn.Module",
             f"{told}: {min(shared)!r} would not be communicated, but clusters share it (method.shared_layers)"
         )
     if set(names) <= set(frozen(module)):
-        if not method.stays and (own_trainer := method.lacking(Need.PLAIN_TRAINING)):
+        own_trainer = None if method.trained_by.trains_parts else method.lacking(Need.PLAIN_TRAINING)
+        if own_trainer and not method.stays:
             raise InputError(f"{told}: cannot be used with {own_trainer}, which has its own trainer")
         return replace(method, stays=stays)
     own = Staying(read_model(module, set(stays).difference(frozen(module))))

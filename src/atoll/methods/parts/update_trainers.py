@@ -4,15 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer
-from atoll.local.weights import read_model
 from atoll.methods.parts.corrected_trainers import hooked
 from atoll.methods.parts.learned import common_of
-from atoll.support.errors import RunError
 
 
 class ModelTrainer(Trainer):
@@ -48,37 +45,13 @@ class PulledTrainer(ModelTrainer):
 
 
 class UpdateTrainer(Trainer):
-    """Keeps the change in each client's parameters from its latest training."""
+    """Keeps the change in each client's communicated parameters from its latest training."""
 
     keeps_state = True
+    trains_parts = True
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the client's model after its local steps, with its update as state."""
         update = super().train(task)
-        names = [name for name, _ in self.module.named_parameters()]
+        names = [name for name, _ in self.module.named_parameters() if name in task.start]
         return replace(update, state={name: update.model[name] - task.start[name] for name in names})
-
-
-class PretrainTrainer(UpdateTrainer):
-    """Keeps each client's first update, which it computes from the initial model.
-
-    A client without one computes it and returns the received model unchanged; later it trains normally.
-    """
-
-    def __init__(self, module: nn.Module, *given: Any, **named: Any) -> None:
-        """Set up a `Trainer` that keeps the initial model, which must be the run's."""
-        super().__init__(module, *given, **named)
-        self.initial = read_model(self.module)
-
-    def train(self, task: ClientTask) -> ClientUpdate:
-        """Return the model after local training or, the first time, the received model with the update as state."""
-        if task.state is not None:
-            return replace(Trainer.train(self, task), state=task.state)
-        self._require_initial(task)
-        first = super().train(replace(task, start=self.initial))
-        return replace(first, model=task.start)
-
-    def _require_initial(self, task: ClientTask) -> None:
-        same: Model = self.initial
-        if task.event == 0 and any(not tensor.equal(task.start[name]) for name, tensor in same.items()):
-            raise RunError("PretrainTrainer: the run must start from the model of the trainer's module")
