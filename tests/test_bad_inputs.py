@@ -411,7 +411,6 @@ data.dataset=table data.root=rows.csv data.target=y data.client=c data.min_sampl
 data.dataset=table data.root=rows.csv data.target=y data.test_every=0
 data.dataset=images data.root=. data.side=0
 data.dataset=images data.root=. data.side=8
-data.dataset=leaf data.root=.
 data.dataset=hf:
 data.dataset=hf data.repository=5
 data.dataset=hf:some/reviews data.configuration=5 data.target=y

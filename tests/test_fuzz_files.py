@@ -21,7 +21,6 @@ from atoll.data.client_columns import read_clients
 from atoll.data.dealing.partition_file import digest_of, from_file
 from atoll.data.files.folders import read_folder
 from atoll.data.files.images import read_images
-from atoll.data.files.leaf import read_leaf
 from atoll.data.files.readers import read_cifar, read_idx
 from atoll.data.tabular.read import read_table
 from atoll.fleet.folder.configuration import read_fleet, read_node
@@ -42,6 +41,7 @@ from atoll.schedules.schedule_files import read_schedule
 from atoll.support.errors import AtollError
 from atoll.support.files import line_as_bytes
 from atoll.sweep.sweep_folder import read_note
+from examples.leaf import read_leaf
 from tests.fuzzing import carry_out, few, fewest, many, some
 from tests.made_runs import make_rows
 from tests.tiers import thinned

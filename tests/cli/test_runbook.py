@@ -3,10 +3,11 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,13 @@ class Place:
             child.kill()
             child.wait()
 
+    @contextmanager
+    def held(self, name: str) -> Iterator[None]:
+        """Let a process stand still, so that the run does not end meanwhile."""
+        os.kill(self.children[name].pid, signal.SIGSTOP)
+        yield
+        os.kill(self.children[name].pid, signal.SIGCONT)
+
     def said(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
 
@@ -129,13 +137,15 @@ pytestmark = pytest.mark.timeout(600)
 def test_a_node_was_stolen(place: Place, atoll: Command) -> None:
     place.begin()
     shutil.copytree(place.folder / "node-1", place.folder / "thief")
-    place.do("A node was stolen", "server")
-    code, last = place.ended("node-1")
-    assert (code, last) == (1, f"error: 127.0.0.1:{place.port}: refuses node-1; its key is not registered there")
-    place.run(NODE.format(1).replace("node-1/", "thief/"))
-    assert place.ended("node-1")[1].endswith("refuses node-1; its key is not registered there")
-    shutil.copy(place.folder / "fleet" / "nodes" / "node-1" / "node.key", place.folder / "node-1" / "node.key")
-    place.do("A node was stolen", "node 1")
+    with place.held("node-0"):
+        place.do("A node was stolen", "server")
+        code, last = place.ended("node-1")
+        assert (code, last) == (1, f"error: 127.0.0.1:{place.port}: refuses node-1; its key is not registered there")
+        place.run(NODE.format(1).replace("node-1/", "thief/"))
+        assert place.ended("node-1")[1].endswith("refuses node-1; its key is not registered there")
+        shutil.copy(place.folder / "fleet" / "nodes" / "node-1" / "node.key", place.folder / "node-1" / "node.key")
+        place.do("A node was stolen", "node 1")
+        place.wait_for("node-1", "connected")
     place.wait_for("node-1", "trained for event")
     place.finish(atoll)
 
@@ -158,10 +168,15 @@ def test_a_disk_is_full(mount: Mount, place: Place, atoll: Command) -> None:
 @pytest.mark.slow
 def test_a_clock_is_wrong(place: Place, atoll: Command) -> None:
     place.begin()
-    place.run(NODE.format(1), "-m tests.chaos.victim --apart 3600")
-    code, last = place.ended("node-1")
-    assert (code, last) == (1, f"error: 127.0.0.1:{place.port}: this machine's clock is 60 minutes from its; set it")
-    place.do("A clock is wrong", "node 1")
+    with place.held("node-0"):
+        place.run(NODE.format(1), "-m tests.chaos.victim --apart 3600")
+        code, last = place.ended("node-1")
+        assert (code, last) == (
+            1,
+            f"error: 127.0.0.1:{place.port}: this machine's clock is 60 minutes from its; set it",
+        )
+        place.do("A clock is wrong", "node 1")
+        place.wait_for("node-1", "connected")
     place.wait_for("node-1", "trained for event")
     place.finish(atoll)
 
@@ -190,7 +205,9 @@ def test_the_authority_ends(place: Place, atoll: Command) -> None:
     place.do("The authority ends", "server")
     for number in range(2):
         shutil.copy(place.folder / "ca-both.pem", place.folder / f"node-{number}")
-    place.do("The authority ends", "node 1")
+    with place.held("node-0"):
+        place.do("The authority ends", "node 1")
+        place.wait_for("node-1", "connected")
     place.run("cp node-0/ca-both.pem node-0/ca.pem")
     place.run(NODE.format(0))
     place.wait_for("node-1", "trained for event")

@@ -14,11 +14,11 @@ from PIL import Image
 import atoll
 from atoll import InputError
 from atoll.data.files.images import read_images
-from atoll.data.files.leaf import LETTERS, read_leaf
 from atoll.data.tabular.read import read_table
 from atoll.experiment.client_data import make_clients
 from atoll.settings.experiment_file import make_runs
 from atoll.settings.validation import validate
+from examples.leaf import LETTERS, read_leaf
 
 
 def numbers(held: Any) -> Any:

@@ -4,7 +4,7 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -252,9 +252,22 @@ ON = [
 ]
 
 
-def end_of(folder: Path, method: str, executor: str, workers: int, events: int | None = None) -> bytes:
+KILLED, OURS = "ATOLL_TEST_KILLED", "ATOLL_TEST_PROCESS"
+"""In the environment: a file that the first worker to train makes before it kills itself; who is no worker."""
+
+
+def sgd_that_dies_once(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    """Return plain SGD; the first time, in a worker, end its process."""
+    if KILLED in os.environ and os.environ[OURS] != str(os.getpid()):
+        with suppress(FileExistsError):
+            Path(os.environ[KILLED]).touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGKILL)
+    return torch.optim.SGD(parameters, lr)
+
+
+def end_of(folder: Path, method: str, executor: str, workers: int, events: int | None = None, *more: str) -> bytes:
     """Go on with a run until it ends, or so many events are done; return its last checkpoint."""
-    changes = f"run.executor={executor}", f"run.workers={workers}"
+    changes = f"run.executor={executor}", f"run.workers={workers}", *more
     (settings,) = make_runs(SMALL, changes=[*METHODS[method], *changes])
     made = Experiment(settings)
     assert executor == "serial" or str(made.execution.choice) == f"{executor} (as run.executor says)"
@@ -293,3 +306,23 @@ def test_a_run_that_goes_on_elsewhere_ends_as_by_serial(
 ) -> None:
     end_of(tmp_path / "run", method, "cores", 3, events=2 if method == "cenasy" else 1)
     assert end_of(tmp_path / "run", method, "cores", 2) == serial(method)
+
+
+DYING = f"local.optimizer={__name__}:sgd_that_dies_once"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:run.workers:UserWarning")
+@pytest.mark.parametrize(
+    ("executor", "workers"), [("cores", 1), ("cores", 2), ("cores", 8), ("ray", 1), ("ray", 2), ("ray", 8)]
+)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_whose_worker_is_killed_within_a_sum_ends_as_by_serial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, executor: str, workers: int
+) -> None:
+    monkeypatch.setattr(executor_choice, "Ray", partial(Ray, patience=300.0))
+    expected = end_of(tmp_path / "serial", method, "serial", 1, None, DYING)
+    monkeypatch.setenv(KILLED, str(tmp_path / "killed"))
+    monkeypatch.setenv(OURS, str(os.getpid()))
+    assert end_of(tmp_path / "run", method, executor, workers, None, DYING) == expected
+    assert (tmp_path / "killed").exists()

@@ -65,7 +65,7 @@ def test_of_an_authority_that_ends_the_operator_is_told_once_a_day(
 ) -> None:
     begun = datetime.now(UTC) + timedelta(days=left - days)
     ends = (begun, begun + timedelta(days=days))
-    ordinary = renewal_module.validity
+    ordinary = validity
     monkeypatch.setattr(renewal_module, "validity", lambda path: ends if path.name == "ca.pem" else ordinary(path))
     told: list[str] = []
     renewal = Renewal(fleet.folder, told.append)

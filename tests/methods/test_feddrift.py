@@ -1,5 +1,6 @@
 """FedDrift (Jothimurugesan et al. 2023) against a loop by hand, and what it is without drift."""
 
+import importlib.util
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from atoll import Dataset, InputError, Population, Serial, State, fedavg, feddrift, generator, read_model
 from atoll.data.population import make_population
+from atoll.executors.ray.ray_executor import Ray
 from atoll.support.arrays import Floats, Ids
 from tests.by_hand import agglomerated
 from tests.by_hand import run as run_fixed
@@ -157,6 +159,17 @@ def test_without_drift_it_is_fedavg_to_the_bit(variant: str) -> None:
     ours = run_fixed(feddrift(twins.POPULATION, RULE, 5, clusters=1, variant=variant))  # type: ignore[arg-type]
     for one, other in zip(ours, run_fixed(fedavg(twins.POPULATION, RULE, 5, 1.0, seed=SEED)), strict=True):
         assert equal(one.starts[0], other.server)
+
+
+@pytest.mark.more
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the package ray is not installed")
+def test_workers_of_ray_follow_drift_with_the_same_bits() -> None:
+    method = feddrift(POPULATION, RULE, ROUNDS, 3, 0.1)
+    theirs = states_of(method, Ray(trainer_of(method, linear_module(), POPULATION), 2), linear_module())
+    for one, other in zip(run(3, 0.1), theirs, strict=True):
+        assert np.array_equal(one.labels, other.labels)  # type: ignore[arg-type]
+        assert all(equal(a, b) for a, b in zip(one.starts, other.starts, strict=True))
+        assert all(equal(dict(kept), dict(other.clients[client])) for client, kept in one.clients.items())
 
 
 def test_the_oracle_needs_a_cluster_for_each_group() -> None:

@@ -99,8 +99,9 @@ def test_workers_give_the_same_bits(name: str) -> None:
 
 @pytest.mark.more
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the package ray is not installed")
-def test_workers_of_ray_give_the_same_bits() -> None:
-    method = by_name("fedgroup")
+@pytest.mark.parametrize("name", ["fedgroup", "stocfl"])
+def test_workers_of_ray_give_the_same_bits(name: str) -> None:
+    method = by_name(name)
     same_bits(run(method, Ray(make_trainer(method), 2)), run(method))
 
 

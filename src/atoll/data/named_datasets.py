@@ -11,7 +11,6 @@ from atoll.data.dataset import Dataset
 from atoll.data.datasets import load, make_regression, make_sea
 from atoll.data.files.folders import folder_files, read_folder
 from atoll.data.files.images import image_files, read_images
-from atoll.data.files.leaf import leaf_files, read_leaf
 from atoll.data.tabular.hub import read_hub
 from atoll.data.tabular.packaged import read_packaged
 from atoll.data.tabular.read import read_table
@@ -60,7 +59,6 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "folder": read_folder,
     "table": read_table,
     "images": read_images,
-    "leaf": read_leaf,
     "hf": read_hub,
     "packaged": read_packaged,
 }
@@ -69,7 +67,6 @@ FILES: dict[str, Callable[[Path], list[Path]]] = {
     "folder": folder_files,
     "table": table_files,
     "images": image_files,
-    "leaf": leaf_files,
 }
 """For data sets read from a user's files: the files that `data.root` stands for."""
 

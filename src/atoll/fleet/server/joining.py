@@ -15,7 +15,7 @@ from atoll.support.environment import BITS_DEPEND_ON, package_versions
 from atoll.support.errors import RunError
 
 CLOCKS_APART_SECONDS = 3600.0
-_DESCRIBING_SECONDS = 60.0
+_DESCRIBING_SECONDS, _A_NODE_SECONDS = 60.0, 3.0  # for all, and more for each: a busy superlink takes long for many
 _MOST_HOURS = 999_999.9  # of clock difference that is worth a sentence
 _LONGEST_PAUSE = 30.0
 _SHOWN = 8  # most clients that a sentence lists
@@ -76,7 +76,7 @@ def wait_for_nodes(
     until, joining = began + wait_seconds, _Joining(fleet, agreement, poll_seconds)
     with waiting(tell, lambda: f"waiting for nodes: {passed(began)} of {wait_seconds:g} s; {told}".rstrip("; ")):
         while True:
-            joining.ask(min(max(until - time.monotonic(), 1.0), _DESCRIBING_SECONDS))
+            joining.ask(max(until - time.monotonic(), 1.0))
             joined, count = joining.joined(), len(joining.known)
             is_over = time.monotonic() >= until
             are_there = len(joined.nodes) >= joining.wanted(joined, is_over) or (nodes is not None and count >= nodes)
@@ -109,6 +109,7 @@ class _Joining:
         there = self._there = self._fleet.nodes()
         self.known = {name: reply for name, reply in self.known.items() if name in there}
         strangers = self._patience.due(name for name in there if name not in self.known)
+        timeout = min(timeout, _DESCRIBING_SECONDS + _A_NODE_SECONDS * len(strangers))
         described = _describe(self._fleet, self._agreement, strangers, timeout)
         for name in filter(described.__contains__, strangers):  # in an order that does not depend on timing
             fit = _check(described[name], there[name], self._agreement, self.known)

@@ -1,4 +1,7 @@
-"""`data.dataset = "leaf"`: JSON files as LEAF writes them (FEMNIST, Shakespeare; Caldas et al. 2019)."""
+"""A data set of one's own: JSON files as LEAF writes them (FEMNIST, Shakespeare; Caldas et al. 2019).
+
+Put this file beside an experiment's file with ``data.dataset = "leaf:read_leaf"``.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
