@@ -15,7 +15,7 @@ HEAVY = ("flwr", "matplotlib", "networkx", "pyarrow", "ray", "scipy", "sklearn",
 CHECKING = ("numpy", "pydantic")  # what settings are held against, half a second, which no help page needs
 COMMANDS = (
     *("cluster", "data", "data inspect", "export", "fleet", "fleet node", "new", "recipes"),
-    *("plan", "report", "reproduce", "run", "schedule", "schema", "settings", "sweep", "verify", "watch"),
+    *("plan", "report", "reproduce", "run", "schedule", "settings", "sweep", "verify", "watch"),
 )
 # Whose parameters say what settings there are.
 CHOICES = (
@@ -76,7 +76,7 @@ def test_importing_atoll_loads_nothing() -> None:
 
 def test_what_only_prints_loads_nothing() -> None:
     """All in one process, which names after each command what has been loaded by then."""
-    assert loaded_by_commands("--help", "recipes", "recipes show quickstart", "schema") == {}
+    assert loaded_by_commands("--help", "recipes", "recipes show quickstart") == {}
 
 
 def test_no_help_page_loads_anything() -> None:

@@ -47,7 +47,6 @@ OPTIONS = {
         *("EXPERIMENT", "--set", "--scale", "--only", "--out", "--resume", "--overwrite", "--schedule", "--json"),
         *("--quiet", "--verbose"),
     ],
-    "schema": [],
     "settings": ["[SECTION|CHOICE]", "--json"],
     "schedule": ["EXPERIMENT", "--set", "--scale", "--only", "--json", "--plot", "--width", "--privacy"],
     "sweep": [

@@ -1,4 +1,4 @@
-"""`atoll sweep` and `atoll schema`, as a user would call them."""
+"""`atoll sweep`, as a user would call them."""
 
 import csv
 import json
@@ -272,9 +272,3 @@ def test_a_folder_of_other_runs_is_refused(atoll: Command, folder: Path) -> None
     (folder / "s/lr=0.3/notes.txt").write_text("mine")
     told = atoll("sweep", "tiny.toml", "--over", "local.lr=0.1,0.2,0.3", "--out", "s", "--resume").refused()
     assert told == "--out s/lr=0.3: is not empty and holds no run; give the path of a new folder"
-
-
-def test_the_schema_is_json(atoll: Command) -> None:
-    found = json.loads(atoll("schema").succeeded())
-    assert found["properties"]["rounds"]["type"] == "integer"
-    assert found["definitions"]["Local"]["properties"]["lr"]["exclusiveMinimum"] == 0

@@ -23,7 +23,6 @@ from atoll.cli import (  # noqa: F401  (they register themselves)
     report_command,
     reproduce_command,
     run_command,
-    schema_command,
     settings_command,
     show_commands,
     sweep_command,

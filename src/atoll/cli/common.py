@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 # In the order of work: see what there is and what it would do, do it, look at the results, check the machine.
 _ORDER = (
-    *("new", "recipes", "settings", "schema", "data", "cluster", "schedule", "run", "watch", "report", "export"),
+    *("new", "recipes", "settings", "data", "cluster", "schedule", "run", "watch", "report", "export"),
     *("plan", "sweep", "reproduce", "benchmark", "fleet", "verify"),
 )
 _WIDEST = 120  # columns of help, if the terminal has as many
