@@ -106,16 +106,16 @@ class ModelSettings(Section):
         description="the model to start from: a .safetensors file, a state dict (.pt), or another run's folder; unset: "
         "drawn from the seed",
     )
-    travels: Literal["all", "trainable"] | list[str] | None = Field(
-        None,
-        description="what is communicated: all; trainable: all but frozen parameters; or patterns of names, the rest "
-        "staying with each client; unset: all, or with model.lora what is trainable",
+    travels: Literal["all", "trainable"] | list[str] = Field(
+        "all",
+        description="what is communicated: all, which with model.lora is what is trainable; trainable: all but frozen "
+        "parameters; or patterns of names, the rest staying with each client",
     )
 
     @property
     def travelling(self) -> str | list[str]:
         """What is communicated."""
-        return self.travels or ("all" if self.get("lora") is None else "trainable")
+        return "trainable" if self.travels == "all" and self.get("lora") is not None else self.travels
 
 
 class TravelSettings(Section):
