@@ -34,7 +34,7 @@ def test_it_has_one_function_of_each_kind(atoll: Command, folder: Path) -> None:
         for name in (value if isinstance(value, list) else [value])
         if str(name).startswith("own:") and key != "probes"
     }
-    others = {("privacy", "trust"), ("drift", "kind")}  # no function of one's own; a page of its own
+    others = {("privacy", "trust"), ("drift", "kind"), ("method", "encoder")}  # none of one's own; a page; one method
     assert set(named) == {(choice.section, choice.key) for choice in CHOICES} - others
     assert all(f"def {value.partition(':')[2]}(" in text for value in named.values())
     assert "def norm(" in text

@@ -35,6 +35,7 @@ TEXTS = {
     "privacy.trust": "server",
     "travel.codec": "int8",
     "drift.kind": "partition",
+    "method.encoder": "tests.methods.test_fmcl:halves",
 }
 NEEDED: dict[str, dict[str, Any]] = {  # settings that another value asks for
     "privacy.trust": {"privacy": {"clip": 1.0, "noise": 1.0}},
