@@ -66,6 +66,11 @@ data.clients=
 data.samples=0
 data.samples=-4
 data.samples=x
+data.indices=sorted
+data.dataset=table data.root=. data.length=0
+data.dataset=table data.root=. data.tokenizer=7
+model.name=pretrained model.path=nowhere
+model.name=pretrained model.path=. model.lora=3
 data.dataset=
 data.dataset=imagenet
 data.dataset=5

@@ -93,7 +93,7 @@ def test_what_changed_is_what_main_does_not_have(tmp_path: Path, monkeypatch: py
         ("tests/planner/test_race.py", "tests/planner/test_race.py"),
         ("tests/fleets.py", "tests/fleet/test_fleet.py"),
         ("docs/settings.md", "tests/cli/test_docs.py"),
-        as_more(("src/atoll/settings/sections.py", "tests/experiment/test_schema.py")),
+        as_more(("src/atoll/settings/sections.py", "tests/experiment/test_file.py")),
     ],
 )
 def test_what_else_changed_runs_the_tests_that_read_it(file: str, test: str) -> None:
