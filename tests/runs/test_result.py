@@ -49,6 +49,14 @@ def test_a_frame_has_a_row_a_measurement_and_a_column_a_cluster(monkeypatch: pyt
         found.frame()
 
 
+def test_clusters_far_from_their_numbers_are_measured_all_the_same() -> None:
+    """Only next tokens have perplexities: those of such losses would be beyond a float."""
+    data = {"dataset": "regression", "partition": "planted", "clients": 8, "distance": 60.0}
+    found = atoll.run(name="far", rounds=1, data=data, model={"name": "linear"}, method={"name": "ifca", "clusters": 2})
+    assert found.history["test_loss"][0] > 710
+    assert "cluster_perplexity" not in found.history
+
+
 def test_without_a_folder_nothing_is_kept_or_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -204,10 +204,20 @@ def next_token(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return minus each text's mean log-probability of its tokens after the first.
 
     Outputs [samples, length] are the log-probability of each token after those before it; targets the tokens, -1 beyond
-    a text's end. Its exponential is the perplexity.
+    a text's end.
     """
     known = targets[:, 1:] >= 0
     return -(outputs[:, 1:] * known).sum(dim=1) / known.sum(dim=1)
+
+
+def perplexity(losses: npt.ArrayLike) -> Floats:
+    """Return the exponential of `next_token`'s means, infinite where it is beyond a float.
+
+    >>> perplexity([0.0, 1000.0]).tolist()
+    [1.0, inf]
+    """
+    with np.errstate(over="ignore"):
+        return np.asarray(np.exp(losses))
 
 
 def right_class(outputs: Tensor, targets: Tensor) -> Tensor:

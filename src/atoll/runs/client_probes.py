@@ -8,7 +8,7 @@ from atoll.data.population import Population
 from atoll.engine.engine import State
 from atoll.evaluation.personal import OwnTests
 from atoll.experiment.experiment import Experiment
-from atoll.local.batches import Batches, measure_models
+from atoll.local.batches import Batches, measure_models, perplexity
 from atoll.local.models import Model
 from atoll.local.precision import products_in
 from atoll.local.task import ClientTask
@@ -51,7 +51,8 @@ def client_loss(experiment: Experiment, state: State, labels: Ids) -> Floats:
 def client_perplexity(experiment: Experiment, state: State, labels: Ids) -> Floats:
     """Return each client's perplexity on its own test texts, with the model that `client_accuracy` measures."""
     clients = experiment.clients.dealt
-    return np.exp(_Measure("client_perplexity", experiment, clients).before(state, _starts(experiment, state, labels)))
+    measured = _Measure("client_perplexity", experiment, clients).before(state, _starts(experiment, state, labels))
+    return perplexity(measured)
 
 
 def new_client_accuracy(experiment: Experiment, state: State) -> Floats:

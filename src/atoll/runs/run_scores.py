@@ -1,6 +1,5 @@
 """Scores: the losses and accuracies of every row, measured at the method's models."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +7,8 @@ from atoll.aggregation.mean import mean
 from atoll.engine.engine import State
 from atoll.evaluation.scores import Score
 from atoll.experiment.experiment import Experiment
+from atoll.local.batches import perplexity
+from atoll.privacy.privacy_plan import finite
 from atoll.settings.choices import method_needs
 
 Columns = dict[str, Any]
@@ -69,8 +70,11 @@ def _score_clusters(experiment: Experiment) -> tuple[Scorer, int]:
 
     def score(state: State) -> Columns:
         found = evaluator.score(state.starts, state.labels)
-        perplexities = [None if loss is None else math.exp(loss) for loss in found.losses]
-        columns = _columns(found.score, causal) | ({"cluster_perplexity": perplexities} if causal else {})
+        columns = _columns(found.score, causal)
+        if causal:
+            columns["cluster_perplexity"] = [
+                None if loss is None else finite(float(perplexity(loss))) for loss in found.losses
+            ]
         return columns | {
             "ari": found.ari,
             "confusion": found.confusion.tolist(),
@@ -87,5 +91,5 @@ def _is_causal(experiment: Experiment) -> bool:
 
 def _columns(score: Score, causal: bool) -> Columns:
     """Return the columns of a score; where next tokens are predicted, with the perplexity of the test."""
-    own = {"perplexity": math.exp(score.test_loss)} if causal else {}
+    own = {"perplexity": float(perplexity(score.test_loss))} if causal else {}
     return {"train_loss": score.train_loss, "test_loss": score.test_loss, "test_accuracy": score.test_accuracy} | own
