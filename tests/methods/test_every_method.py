@@ -10,6 +10,7 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 
 from atoll import Experiment, InputError, make_runs
 from atoll.codecs.named_codecs import CODECS
+from atoll.local.task import ClientTask
 from atoll.methods.named_methods import METHODS
 from atoll.methods.parts.kind import kind_of
 from atoll.methods.selection import SELECTIONS
@@ -24,6 +26,7 @@ from atoll.settings.signatures import parameters_of
 from tests.clusters import nodes
 from tests.killing import carry_to_end, count_steps, fork, kill_at, void, wait_for
 from tests.made_runs import timeless
+from tests.methods.running import equal
 from tests.tiers import thinned
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork, and /proc to name a descriptor's file")
@@ -84,6 +87,22 @@ def test_a_run_trains_a_client_at_most_once_a_round(case: str) -> None:
     for event in made.method.schedule.events:
         np.add.at(counts, event.cohort, event.intra_rounds)
     assert 0 < counts.max() <= made.settings.rounds
+
+
+@pytest.mark.parametrize("case", [case for case in METHOD_CASES if case != "feddrift"])  # whose clients recall data
+def test_clients_train_on_the_data_that_they_hold_in_the_round_or_drift_is_refused(case: str) -> None:
+    made = experiment(case, "drift.kind=partition", "drift.rounds=[2]", "rounds=4")
+    if kind_of(METHODS[case]).fixed_data:
+        assert kind_of(METHODS[case]).fixed_data in refusal(made)
+        return
+    task = ClientTask(event=2, round=2, repeat=0, cluster=0, client=0, start=made.training.start())
+    changing, as_then, before = (each.training.trainer() for each in (made, made.at(2), made.at(0)))
+    for _ in range(2):  # the first time some only set up their state
+        found, expected, other = (trainer.train(task) for trainer in (changing, as_then, before))
+        assert equal(found.model, expected.model)
+        assert equal(found.state or {}, expected.state or {})
+        assert not equal(found.model, other.model) or not equal(found.state or {}, other.state or {})
+        task = replace(task, start=found.model, state=found.state)
 
 
 @pytest.fixture(scope="module")

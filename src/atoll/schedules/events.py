@@ -284,6 +284,10 @@ class Clock:
         longest = float((self.compute_seconds + self.upload_seconds).max(initial=0))
         return f"Clock({len(self.compute_seconds):,} clients, at most {longest:g} s each)"
 
+    def slower(self, times: float) -> "Clock":
+        """Return the clock of clients that compute so many times as long."""
+        return replace(self, compute_seconds=times * self.compute_seconds)
+
     def seconds_of(self, cohort: Ids, began: float = 0.0) -> Floats:
         """Return the seconds until each of the cohort has uploaded, if it begins at this virtual time, [cohort]."""
         if self.pace is None:

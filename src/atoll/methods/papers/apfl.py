@@ -44,6 +44,5 @@ def apfl(
     refuse_proximal(rule, why)
     from atoll.methods.parts.gradient_trainers import MixedTrainer  # late: reading settings needs no PyTorch
 
-    twice = None if clock is None else replace(clock, compute_seconds=2 * clock.compute_seconds)
-    plain = weigh_equally(fedavg(population, rule, rounds, fraction, twice, seed))
+    plain = weigh_equally(fedavg(population, rule, rounds, fraction, clock and clock.slower(2), seed))
     return replace(plain, trainer=partial(MixedTrainer, alpha=alpha))

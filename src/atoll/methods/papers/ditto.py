@@ -34,6 +34,5 @@ def ditto(
     """
     from atoll.methods.parts.personal_trainer import DittoTrainer  # late: reading settings needs no PyTorch
 
-    twice = None if clock is None else replace(clock, compute_seconds=2 * clock.compute_seconds)
-    method = fedavg(population, rule, rounds, fraction, twice, seed)
+    method = fedavg(population, rule, rounds, fraction, clock and clock.slower(2), seed)
     return replace(method, trainer=partial(DittoTrainer, penalty=penalty))

@@ -47,7 +47,6 @@ def fedem(
     from atoll.methods.parts.mixture import CLASSES, SHARES, MixtureTrainer  # late: reading settings needs no PyTorch
 
     require_components(module, clusters, len(population))
-    longer = None if clock is None else replace(clock, compute_seconds=clusters * clock.compute_seconds)
-    method = replace(fedavg(population, rule, rounds, fraction, longer, seed), trainer=MixtureTrainer)
+    method = fedavg(population, rule, rounds, fraction, clock and clock.slower(clusters), seed)
     name = "fedrc" if CLASSES in dict(module.named_buffers()) else "fedem"
-    return keep_at_clients(method, (SHARES,), module, f"method.name = {name!r}")
+    return keep_at_clients(replace(method, trainer=MixtureTrainer), (SHARES,), module, f"method.name = {name!r}")

@@ -54,7 +54,6 @@ def perfedavg(
     from atoll.methods.parts.gradient_trainers import MetaTrainer  # late: reading settings needs no PyTorch
 
     gradients = 4 if variant == "hessian-free" else 2
-    longer = None if clock is None else replace(clock, compute_seconds=gradients * clock.compute_seconds)
-    plain = weigh_equally(fedavg(population, rule, rounds, fraction, longer, seed))
+    plain = weigh_equally(fedavg(population, rule, rounds, fraction, clock and clock.slower(gradients), seed))
     difference = delta if variant == "hessian-free" else None
     return replace(plain, trainer=partial(MetaTrainer, inner_lr=inner_lr, delta=difference))

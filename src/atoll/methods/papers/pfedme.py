@@ -49,8 +49,7 @@ def pfedme(
     refuse_proximal(rule, "method.name = 'pfedme', whose penalty is method.penalty")
     from atoll.methods.parts.gradient_trainers import MoreauTrainer  # late: reading settings needs no PyTorch
 
-    longer = None if clock is None else replace(clock, compute_seconds=inner_steps * clock.compute_seconds)
-    plain = weigh_equally(fedavg(population, rule, rounds, fraction, longer, seed))
+    plain = weigh_equally(fedavg(population, rule, rounds, fraction, clock and clock.slower(inner_steps), seed))
     trainer = partial(MoreauTrainer, penalty=penalty, inner_steps=inner_steps, inner_lr=inner_lr)
     return replace(plain, trainer=trainer, server_rule=TowardMean(server_lr))
 

@@ -67,9 +67,8 @@ def stocfl(
     refuse_proximal(rule, "method.name = 'stocfl', whose penalty is method.penalty")
     from atoll.methods.parts.personal_trainer import BiLevelTrainer  # late: reading settings needs no PyTorch
 
-    twice = None if clock is None else replace(clock, compute_seconds=2 * clock.compute_seconds)
     turns = newcomers_first(population, rounds, fraction, seed, np.array([], np.int64))
-    schedule = apart(population, clusters, turns, rounds, twice)
+    schedule = apart(population, clusters, turns, rounds, clock and clock.slower(2))
     halved = (  # the initial model down and Psi up are half of what is communicated otherwise
         replace(e, models_down=-(-e.models_down // 2), models_up=-(-e.models_up // 2)) if e.regroups else e
         for e in schedule.events

@@ -112,7 +112,7 @@ class MetaTrainer(GradientTrainer):
                 step = ahead if self.delta is None else self._times_hessian(w, ahead, self.delta, *third)
                 w = {name: own.add(step[name], alpha=-lr) for name, own in w.items()}
                 losses.append(loss)
-            everything = self.batches.gather(self.population.samples(task.client))
+            everything = self.batches.gather(self.samples_of(task))
             own = self._adapt(self.parameters_of(task.start), *everything)
         return self.finish(task, w, own, losses)
 

@@ -65,7 +65,7 @@ class MixtureTrainer(Trainer):
         mixed = self.module
         assert isinstance(mixed, Mixture)
         load_model(mixed, task.start)
-        samples, held = np.unique(self.population.samples(task.client), return_inverse=True)
+        samples, held = np.unique(self.samples_of(task), return_inverse=True)
         responsible = self._expect(mixed, samples)
         mixed.train()
         weights = [responsible[np.searchsorted(samples, rows)] for rows in self.draw_rows(task)]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from atoll.aggregation.mean import Weighted, mean
 from atoll.engine.stages import Need, Stage
-from atoll.local.batches import cut_rows
+from atoll.local.batches import cut_rows, measure_samples
 from atoll.local.models import Form, Model
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend
@@ -47,12 +47,12 @@ class SoftTrainer(Trainer):
         """Return the client's own model and importances, with the centres as they were sent."""
         whole = self.module
         assert isinstance(whole, OwnAndCentres)
-        load_model(whole, task.start)
-        self._estimate(whole, task.client)
+        centres = [_as_own(task.start, centre) for centre in range(len(whole.components))]
+        importance = self._estimate(centres, task)
         # lambda / 2 * sum of u_s ||w - c_s||^2 pulls like one term toward the centres' mean, weighted by u.
-        importance = whole.importance.tolist()
-        pull = mean((u, _as_own(task.start, s)) for s, u in enumerate(importance))
-        rule = replace(self.rule, proximal=self.penalty * sum(importance))
+        pull = mean(zip(importance.tolist(), centres, strict=True))
+        rule = replace(self.rule, proximal=self.penalty * sum(importance.tolist()))
+        load_model(whole, task.start | {IMPORTANCE: importance})
         own = {f"{OWN}{name}": each for name, each in whole.own.named_parameters()}
         whole.train()
         with layers_drawing_from(self.seed, "layers", *task.key):
@@ -62,16 +62,12 @@ class SoftTrainer(Trainer):
         self.require_finite(task, model, loss)
         return ClientUpdate(model, loss)
 
-    @torch.no_grad()
-    def _estimate(self, whole: OwnAndCentres, client: int) -> None:
-        """Set the importances: the share of samples on which each centre has the least loss, at least sigma."""
-        whole.eval()
-        samples, counts = self.population.samples(client), torch.zeros_like(whole.importance)
-        for part in cut_rows([samples], self.batches.inputs.device.type):
-            x, y = self.batches.gather(part)
-            losses = torch.stack([self.batches.losses(centre(x), y) for centre in whole.components])
-            counts += torch.bincount(losses.argmin(dim=0), minlength=len(counts))
-        whole.importance.copy_((counts / len(samples)).clamp(min=self.least))
+    def _estimate(self, centres: Sequence[Model], task: ClientTask) -> Tensor:
+        """Return the importances: the share of samples on which each centre has the least loss, at least sigma."""
+        parts = cut_rows([self.samples_of(task)], self.batches.inputs.device.type)
+        losses = torch.cat([measure_samples(self.module, self.batches, centres, part)[0] for part in parts])
+        counts = torch.bincount(losses.argmin(dim=1), minlength=len(centres))
+        return (counts.to(self.batches.dtype) / len(losses)).clamp(min=self.least)
 
 
 @dataclass(frozen=True, eq=False)
