@@ -317,6 +317,7 @@ run.executor=fast
 run.executor=weighted
 run.executor=fleet
 run.executor=cores run.workers=0
+run.executor=cores run.workers=1000000000
 run.workers=-1
 run.device=gpu
 run.stop_at=accuracy

@@ -9,6 +9,7 @@ import pytest
 from atoll import InputError
 from atoll.clustering.feduc.bound import evaluate
 from atoll.clustering.feduc.greedy import choose, feduc_labels, placing_order
+from atoll.clustering.feduc.incremental import queues
 from atoll.clustering.feduc.incremental.bounds import start
 from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
 from atoll.network.network import Network
@@ -111,8 +112,9 @@ def test_the_fast_clustering_is_the_printed_one(pattern: Pattern, seed: int) -> 
 
 @pytest.mark.parametrize("seed", thinned(range(50), 12))
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_the_running_bounds_are_the_whole_ones(pattern: Pattern, seed: int) -> None:
-    """Placed at random, so that the states are those that no greedy pass would reach, too."""
+def test_the_running_bounds_are_the_whole_ones(pattern: Pattern, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Placed at random, so that states are also those that no greedy pass would reach; in one block, and in many."""
+    monkeypatch.setattr(queues, "_MOST", (4, 5, 1024)[seed % 3])
     problem = some_problem(pattern, seed)
     rng = np.random.default_rng(seed)
     labels = np.full(problem.network.clients, -1, np.int64)
@@ -137,6 +139,23 @@ def grid_problem(pattern: Pattern, clients: int, side: int = 3) -> Problem:
     return Problem(
         pattern, replace(network, neighbours=near), sizes, deviations, np.full(side**2, np.inf), steps=10_000
     )
+
+
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_blocks_of_any_size_give_the_same_clustering(
+    pattern: Pattern, limited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = grid_problem(pattern, 300)
+    if limited:
+        problem = replace(problem, limits=np.full(9, 0.6 + 0.21 * 300 / 9))
+    found = []
+    for room in (4, 33, 1024):
+        monkeypatch.setattr(queues, "_LEAST", room)
+        monkeypatch.setattr(queues, "_MOST", room)
+        found.append(feduc_labels(problem).tolist())
+    assert found[0] == found[1] == found[2]
+    assert max(np.bincount(found[0])) > 33  # clients, in several blocks
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

@@ -375,6 +375,9 @@ def test_bad_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(linear_module(), POPULATION, RULE, SEED)
     with pytest.raises(InputError, match=r"run.workers = 0: must be at least 1"):
         Cores(trainer, 0, BYTES)
+    told = r"run.workers = 2: 16 models of 1.76e\+04 GB do not fit into memory; use fewer, or run.executor = 'serial'"
+    with pytest.raises(InputError, match=told):
+        Cores(trainer, 2, 1 << 44)
     monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
     with pytest.raises(InputError, match="cannot fork processes; use 'serial'"):
         Cores(trainer, 2, BYTES)

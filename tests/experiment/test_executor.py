@@ -53,11 +53,15 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def choose(
-    method: Method, wanted: RunSettings | None = None, device: str = "cpu", module: nn.Module | None = None
+    method: Method,
+    wanted: RunSettings | None = None,
+    device: str = "cpu",
+    module: nn.Module | None = None,
+    sent_bytes: int = 1000,
 ) -> ExecutorChoice:
     module = module or network()
     trainer = Trainer(module, POPULATION, method.rule, 0)
-    return choose_executor(wanted or RunSettings(), method, trainer, read_model(module), 1000, device)
+    return choose_executor(wanted or RunSettings(), method, trainer, read_model(module), sent_bytes, device)
 
 
 def fedavg_of(rule: LocalRule, rounds: int = 50) -> Method:
@@ -146,6 +150,13 @@ def test_auto_stays_in_this_process_where_nothing_can_be_done_side_by_side(monke
     assert "one client trains at a time" in choose(alone).why
     monkeypatch.setattr(e, "count_cores", lambda: 1)
     assert "one core" in choose(fedavg_of(RULE)).why
+
+
+@pytest.mark.usefixtures("cores")
+def test_auto_stays_in_this_process_where_memory_has_no_room_for_the_workers_models() -> None:
+    choice = choose(fedavg_of(RULE), sent_bytes=1 << 44)
+    assert choice.name == "serial"
+    assert "24 models of 1.76e+04 GB do not fit into memory" in choice.why
 
 
 class Normed(nn.Module):

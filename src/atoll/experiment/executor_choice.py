@@ -13,7 +13,7 @@ from atoll.aggregation.mean import is_weighted_mean
 from atoll.engine.cohorts import ClientTrainer, Executor
 from atoll.engine.engine import Method
 from atoll.engine.stages import Need
-from atoll.executors.cores.cores_executor import Cores
+from atoll.executors.cores.cores_executor import Cores, why_no_room
 from atoll.executors.cost import Units, time_unit
 from atoll.executors.distributed import why_single
 from atoll.executors.ray.ray_executor import Ray
@@ -220,7 +220,7 @@ def _choose_on_cpu(
     plain = plain_of(trainer)
     executor = Weighted(plain) if whole and plain else Serial(trainer)
     units = Units(method.schedule, whole, whole and executor.carries_through(method.combined_by))
-    reason = why_not_fork() or _why_not_side_by_side(units, workers)
+    reason = why_not_fork() or _why_not_side_by_side(units, workers) or why_no_room(workers, sent_bytes)
     if not reason:
         seconds = time_unit(executor, units.first(start))
         before, after = units.predict(seconds, sent_bytes, workers)

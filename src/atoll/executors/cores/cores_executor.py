@@ -21,6 +21,7 @@ from atoll.local.batches import cut_rows, mean_by_client
 from atoll.local.models import Model
 from atoll.local.task import ClientUpdate
 from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
 from atoll.support.process import one_thread
 
 _EARLY_BYTES = 1 << 28  # of models that may wait for a sum that comes before them
@@ -83,15 +84,15 @@ class Cores(Distributed):
                 None: workers train clients one by one.
 
         Raises:
-            InputError: fewer than one worker, or a platform that cannot fork processes.
+            InputError: fewer than one worker, more than memory has room for, or a platform that cannot fork processes.
         """
         self.trainer = trainer
         self.by_cohort = by_cohort
         self._serial = Serial(trainer)
         self.workers = Workers(workers, self._answer, str)
-        self._ahead = 2 * workers + 4  # so that one slow worker does not block the others
-        # While a worker trains a leaf the others may train as many single clients each.
-        self._ahead_of_sums = self._ahead + min(LEAF * workers, _EARLY_BYTES // max(1, model_bytes))
+        self._ahead, self._ahead_of_sums = _ahead_of(workers, model_bytes)
+        if reason := why_no_room(workers, model_bytes):
+            raise InputError(f"run.workers = {workers}: {reason}; use fewer, or run.executor = 'serial'")
         self._models = SharedModels(2 * self._ahead_of_sums, model_bytes)
 
     def close(self) -> None:
@@ -186,6 +187,23 @@ class Cores(Distributed):
             except BaseException:
                 self.close()
                 raise
+
+
+def why_no_room(workers: int, model_bytes: int) -> str:
+    """Return why this machine's memory is too small for these workers' models; empty if it may do."""
+    slots = 2 * _ahead_of(workers, model_bytes)[1]
+    try:
+        SharedModels(slots, model_bytes)
+    except (OSError, OverflowError):
+        return f"{slots} models of {model_bytes / 1e9:.3g} GB do not fit into memory"
+    return ""
+
+
+def _ahead_of(workers: int, model_bytes: int) -> tuple[int, int]:
+    """Return how many units may be under way at a time: single clients, and sums among them."""
+    ahead = 2 * workers + 4  # so that one slow worker does not block the others
+    # While a worker trains a leaf the others may train as many single clients each.
+    return ahead, ahead + min(LEAF * workers, _EARLY_BYTES // max(1, model_bytes))
 
 
 def _cost(unit: Cohort, trainer: ClientTrainer) -> int:

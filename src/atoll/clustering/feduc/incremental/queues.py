@@ -1,5 +1,7 @@
 """Completion times of all clusters with one more client, without iterating over the clients that they have."""
 
+from typing import Any
+
 import numpy as np
 
 from atoll.network.completion import cluster_seconds, download_seconds
@@ -7,6 +9,7 @@ from atoll.network.network import Network
 from atoll.support.arrays import Floats, Ids
 
 _AFTER_ALL = np.iinfo(np.int64).max
+_LEAST, _MOST = 32, 1024  # clients for whom a block has room
 
 
 class SideBySide:
@@ -39,9 +42,11 @@ class Queues:
     client adds its upload to the sums of the clients before it and leaves those after it unchanged, so three
     numbers at its place in the order suffice: the longest sum before, the uploads after, the longest sum after.
 
-    Each cluster has a block of one pool, with room to grow. A block's keys are its number times (clients + 1) plus its
-    clients' places in the order of all. Blocks are numbered in their order in the pool, so the keys of the whole pool
-    ascend and one search finds a client's place in every cluster.
+    Each cluster has blocks of one pool, with room for some consecutive clients each, so that placing one takes hardly
+    longer in a large cluster. The three numbers are those within a block; what the cluster's other blocks add is held
+    once a block. A block's keys are its number times (clients + 1) plus its clients' places in the order of all. Blocks
+    are numbered in their order in the pool, so the keys of the whole pool ascend and one search finds a client's place
+    in a block of every cluster.
     """
 
     def __init__(self, network: Network) -> None:
@@ -52,26 +57,33 @@ class Queues:
         self._place_of = np.empty(clients, np.int64)
         self._place_of[order] = np.arange(clients)
         self._stride = clients + 1
-        self._counts = np.zeros(aggregators, np.int64)
-        self._room = np.full(aggregators, 2 + clients * 3 // (2 * aggregators))
-        self._starts = np.concatenate([[0], np.cumsum(self._room)[:-1]])
-        self._base = np.arange(aggregators) * self._stride
-        self._blocks = aggregators
-        self._used = int(self._room.sum())
-        self._keys = np.repeat(self._base + clients, self._room)
+        self._every = np.arange(aggregators) * self._stride
+        # By cluster, and in the order of uploads: where blocks begin among the places of all clusters; their numbers.
+        self._begins, self._numbers = self._every.copy(), np.arange(aggregators)
+        # Rows, of each of these: uploads in later blocks, longest sum in these, longest sum in earlier blocks.
+        self._others = np.zeros((3, aggregators))
+        self._room = min(max(2 + clients * 3 // (2 * aggregators), _LEAST), _MOST)
+        self._counts = [0] * aggregators
+        self._keys = np.repeat(self._every + clients, self._room)
         # Rows: uploads, longest sum before, uploads after, longest sum after.
-        self._pool = np.zeros((4, self._used))
+        self._pool = np.zeros((4, len(self._keys)))
         self._down = np.zeros(aggregators)
 
     def candidates(self, client: int) -> Floats:
         """Return each cluster's completion if the client joined it, seconds, [aggregators]."""
-        at = np.searchsorted(self._keys, self._base + self._place_of[client])
+        place = self._place_of[client]
+        block = self._block_at(self._every + place)
+        at = np.searchsorted(self._keys, self._numbers[block] * self._stride + place)
         compute, upload = self._network.compute_seconds[client], self._network.upload_seconds[client]
         _, longest_before, uploads_after, longest_after = self._pool
+        uploads_later, longest_later, longest_earlier = self._others[:, block]
         own = uploads_after[at] + compute
         np.maximum(own, longest_before[at], out=own)
+        own += uploads_later
+        np.maximum(own, longest_earlier, out=own)
         own += upload
-        return np.asarray(np.maximum(own, longest_after[at], out=own))
+        np.maximum(own, longest_after[at] + uploads_later, out=own)
+        return np.asarray(np.maximum(own, longest_later, out=own))
 
     def downloads(self, client: int) -> Floats:
         """Return the seconds until each cluster has its aggregator's model if the client joined it, [aggregators]."""
@@ -82,23 +94,29 @@ class Queues:
         """Add the client to a cluster."""
         if self._network.download_seconds is not None:
             self._down[aggregator] = max(self._down[aggregator], self._network.download_seconds[client, aggregator])
-        if self._counts[aggregator] + 1 == self._room[aggregator]:
-            self._enlarge(aggregator)
-        key = self._base[aggregator] + self._place_of[client]
-        start, count = int(self._starts[aggregator]), int(self._counts[aggregator])
-        at, end = int(np.searchsorted(self._keys, key)), start + count
+        place = self._place_of[client]
+        block = int(self._block_at(self._every[aggregator] + place))
+        number = int(self._numbers[block])
+        key = number * self._stride + place
+        at, end = int(self._keys.searchsorted(key)), number * self._room + self._counts[number]
         self._keys[at + 1 : end + 1] = self._keys[at:end]
         uploads = self._pool[0]
         uploads[at + 1 : end + 1] = uploads[at:end]
         self._keys[at] = key
         uploads[at] = self._network.upload_seconds[client, aggregator]
-        self._counts[aggregator] = count + 1
-        self._sum_up(aggregator)
+        self._counts[number] += 1
+        self._sum_up(number)
+        if self._counts[number] + 1 == self._room:
+            self._split(block)
+        self._join(aggregator)
 
-    def _sum_up(self, aggregator: int) -> None:
-        start = int(self._starts[aggregator])
-        end = start + int(self._counts[aggregator])
-        compute = self._compute_in_order[self._keys[start:end] - self._base[aggregator]]
+    def _block_at(self, places: Any) -> Any:
+        return self._begins.searchsorted(places, side="right") - 1
+
+    def _sum_up(self, number: int) -> None:
+        start = number * self._room
+        end = start + self._counts[number]
+        compute = self._compute_in_order[self._keys[start:end] - number * self._stride]
         uploads, longest_before, uploads_after, longest_after = self._pool[:, start : end + 1]
         uploads_after[-1] = longest_after[-1] = longest_before[0] = 0
         uploads_after[:-1] = uploads[-2::-1].cumsum()[::-1]
@@ -106,18 +124,35 @@ class Queues:
         np.maximum.accumulate(sums, out=longest_before[1:])
         longest_after[:-1] = np.maximum.accumulate(sums[::-1])[::-1]
 
-    def _enlarge(self, aggregator: int) -> None:
-        """Move a cluster to a new block at the end of the pool, twice as large."""
-        old, count = int(self._starts[aggregator]), int(self._counts[aggregator])
-        start, room = self._used, 2 * int(self._room[aggregator])
-        if start + room > len(self._keys):
-            more = max(room, len(self._keys))
-            self._keys = np.concatenate([self._keys, np.full(more, _AFTER_ALL)])
-            self._pool = np.concatenate([self._pool, np.zeros((4, more))], axis=1)
-        base = self._blocks * self._stride
-        self._keys[start : start + room] = base + self._stride - 1
-        self._keys[start : start + count] = self._keys[old : old + count] - self._base[aggregator] + base
-        self._pool[0, start : start + count] = self._pool[0, old : old + count]
-        self._starts[aggregator], self._room[aggregator], self._base[aggregator] = start, room, base
-        self._blocks, self._used = self._blocks + 1, start + room
-        self._sum_up(aggregator)
+    def _join(self, aggregator: int) -> None:
+        """Sum up what the cluster's blocks add to each other."""
+        low, high = self._begins.searchsorted([self._every[aggregator], self._every[aggregator] + self._stride])
+        first = self._numbers[low:high] * self._room
+        uploads, longest = self._pool[2, first], self._pool[3, first]
+        uploads_later, longest_later, longest_earlier = self._others[:, low:high]
+        uploads_later[:-1] = uploads[:0:-1].cumsum()[::-1]
+        longest += uploads_later
+        longest_later[:-1] = np.maximum.accumulate(longest[:0:-1])[::-1]
+        np.maximum.accumulate(longest[:-1], out=longest_earlier[1:])
+
+    def _split(self, block: int) -> None:
+        """Move the later half of a block's clients to a new one, at the end of the pool."""
+        old, number = int(self._numbers[block]), len(self._counts)
+        half, low, start = self._room // 2, old * self._room, number * self._room
+        if start == len(self._keys):
+            self._keys = np.concatenate([self._keys, np.full(start, _AFTER_ALL)])
+            self._pool = np.concatenate([self._pool, np.zeros((4, start))], axis=1)
+        moved = slice(low + half, low + self._counts[old])
+        places, count = self._keys[moved] - old * self._stride, self._counts[old] - half
+        self._keys[moved] = (old + 1) * self._stride - 1
+        self._keys[start : start + self._room] = (number + 1) * self._stride - 1
+        self._keys[start : start + count] = places + number * self._stride
+        self._pool[0, start : start + count] = self._pool[0, moved]
+        self._counts[old] = half
+        self._counts.append(count)
+        begin = self._begins[block] // self._stride * self._stride + places[0]
+        self._begins = np.insert(self._begins, block + 1, begin)
+        self._numbers = np.insert(self._numbers, block + 1, number)
+        self._others = np.insert(self._others, block + 1, 0, axis=1)
+        self._sum_up(old)
+        self._sum_up(number)
