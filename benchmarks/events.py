@@ -18,15 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from bench import Case, Contender, RaceResult, own_contenders, race
-from bench.contenders import (
-    EXECUTORS,
-    MATRIX_PRODUCT,
-    PLAIN,
-    Round,
-    make_module,
-    make_plain_client,
-    make_trainer,
-)
+from bench.contenders import EXECUTORS, MATRIX_PRODUCT, PLAIN, Round, make_module, make_plain_client, make_trainer
 from bench.work import WorkRate
 from rich.console import Console
 from rich.table import Table
@@ -56,10 +48,7 @@ CASES = {
         Case("mlp", 1, steps=1, clusters=10, cohorts=20),
         Case("cnn", 1, steps=5, clusters=10, cohorts=2),
     ],
-    "hierarchical": [
-        Case("mlp", 6, steps=5, clusters=6, cohorts=5),
-        Case("cnn", 6, steps=5, clusters=6, cohorts=2),
-    ],
+    "hierarchical": [Case("mlp", 6, steps=5, clusters=6, cohorts=5), Case("cnn", 6, steps=5, clusters=6, cohorts=2)],
 }
 
 

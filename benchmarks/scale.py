@@ -156,11 +156,7 @@ def fault_of(slope: float, ratio: float) -> str | None:
 
 
 def plot(sweeps: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    rows = {
-        "event_seconds": "Seconds an event",
-        "setup_seconds": "Seconds of set-up",
-        "gigabytes": "Peak memory, GB",
-    }
+    rows = {"event_seconds": "Seconds an event", "setup_seconds": "Seconds of set-up", "gigabytes": "Peak memory, GB"}
     labels = {
         "clients": "Clients",
         "drawn": "Clients, drawn",

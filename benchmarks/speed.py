@@ -79,10 +79,7 @@ TORCH = "torch==2.13.0"
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", str(count_cores()))
 ALL_PEERS = (
     Peer(
-        "Flower",
-        ((TORCH, "flwr[simulation]==1.41.0"),),
-        "run_flower.py",
-        environment={"FLWR_TELEMETRY_ENABLED": "0"},
+        "Flower", ((TORCH, "flwr[simulation]==1.41.0"),), "run_flower.py", environment={"FLWR_TELEMETRY_ENABLED": "0"}
     ),
     Peer("pfl", ((TORCH, "pfl==0.6.0"),), "run_pfl.py", launch=TORCHRUN),
     # FedLab asks for torchvision, which has no build for every PyTorch and which only its data sets use.

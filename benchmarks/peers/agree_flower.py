@@ -57,9 +57,7 @@ REPLAYS: dict[str, Callable[[Case], list[Tensor]]] = {
     "fedavgm": lambda case: replay(
         case,
         strategy.FedAvgM(
-            **start_of(case),
-            server_learning_rate=case.settings["server_lr"],
-            server_momentum=case.settings["momentum"],
+            **start_of(case), server_learning_rate=case.settings["server_lr"], server_momentum=case.settings["momentum"]
         ),
     ),
     "fedadagrad": lambda case: run_adaptive(case, strategy.FedAdagrad, ()),
@@ -67,8 +65,7 @@ REPLAYS: dict[str, Callable[[Case], list[Tensor]]] = {
     "fedyogi": lambda case: run_adaptive(case, strategy.FedYogi, ("beta_1", "beta_2")),
     "krum": lambda case: replay(case, strategy.Krum(num_malicious_clients=case.settings["byzantine"])),
     "multi-krum": lambda case: replay(
-        case,
-        strategy.Krum(num_malicious_clients=case.settings["byzantine"], num_clients_to_keep=case.settings["keep"]),
+        case, strategy.Krum(num_malicious_clients=case.settings["byzantine"], num_clients_to_keep=case.settings["keep"])
     ),
     "bulyan": lambda case: replay(case, make_bulyan(case.settings["byzantine"], case.settings["put_right"])),
     "median": lambda case: replay(case, strategy.FedMedian()),

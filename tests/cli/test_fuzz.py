@@ -31,19 +31,7 @@ NUMBERS = st.one_of(st.integers(-2, 9), st.sampled_from([0.0, -0.0, 0.1, 0.5, 1.
 HUGE = st.sampled_from([10**30, -(10**30), 2**63, -(2**63), float("nan"), float("inf"), float("-inf"), 5e-324])
 WORDS = st.sampled_from(
     [
-        *(
-            "",
-            "full",
-            "fedavg",
-            "ifca",
-            "cfl-mgd",
-            "bcd",
-            "hierarchical",
-            "centralized",
-            "decasy",
-            "decsyn",
-            "feduc",
-        ),
+        *("", "full", "fedavg", "ifca", "cfl-mgd", "bcd", "hierarchical", "centralized", "decasy", "decsyn", "feduc"),
         *("dataw", "comaw", "timezone", "availability", "major-class", "one-label", "shards", "dirichlet", "rotated"),
         *(
             "regression",

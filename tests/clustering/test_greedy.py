@@ -228,10 +228,7 @@ def test_rounding_decides_nothing() -> None:
 def test_an_event_of_no_time_is_an_error_in_an_asynchronous_pattern() -> None:
     problem = grid_problem("cenasy", 4)
     network = replace(
-        problem.network,
-        compute_seconds=np.zeros(4),
-        upload_seconds=np.zeros((4, 9)),
-        transfer_seconds=np.zeros(9),
+        problem.network, compute_seconds=np.zeros(4), upload_seconds=np.zeros((4, 9)), transfer_seconds=np.zeros(9)
     )
     with pytest.raises(InputError, match="takes 0 seconds"):
         feduc_labels(replace(problem, network=network))

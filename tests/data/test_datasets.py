@@ -148,11 +148,7 @@ def test_the_batches_of_cifar10_are_kept_in_order(tmp_path: Path) -> None:
     assert cifar10.test_targets[0] == 5
 
 
-@given(
-    shape=st.lists(st.integers(1, 4), min_size=1, max_size=4),
-    zipped=st.booleans(),
-    seed=st.integers(0, 2**32 - 1),
-)
+@given(shape=st.lists(st.integers(1, 4), min_size=1, max_size=4), zipped=st.booleans(), seed=st.integers(0, 2**32 - 1))
 def test_idx_files_come_back_as_written(
     tmp_path_factory: pytest.TempPathFactory, shape: list[int], zipped: bool, seed: int
 ) -> None:

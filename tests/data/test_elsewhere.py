@@ -105,10 +105,7 @@ def test_shakespeare_is_characters(tmp_path: Path) -> None:
     [
         ("[]", "must hold users, and user_data with each one's x and y"),
         ('{"users": ["a"], "user_data": {}}', "must hold users, and user_data"),
-        (
-            '{"users": ["a"], "user_data": {"a": {"x": [[1, 2], [3]], "y": [0, 1]}}}',
-            "its lists differ in length",
-        ),
+        ('{"users": ["a"], "user_data": {"a": {"x": [[1, 2], [3]], "y": [0, 1]}}}', "its lists differ in length"),
         ('{"users": ["a"], "user_data": {"a": {"x": ["ab", "c"], "y": ["d", "e"]}}}', "its texts differ in length"),
         ('{"users": ["a"], "user_data": {"a": {"x": [{"b": 1}], "y": [0]}}}', "its inputs have the type object"),
         ('{"users": ["a", "a"], "user_data": {"a": {"x": [[1]], "y": [0]}}}', "user 'a' is in another file too"),

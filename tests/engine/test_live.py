@@ -296,9 +296,7 @@ def test_a_run_ends_if_everybody_stays_away(make: Make, tmp_path: Path, method: 
 def test_a_cluster_that_stays_away_does_not_hold_up_the_others(make: Make, tmp_path: Path) -> None:
     experiment, fleet = make("cenasy")
     fleet.gone = {f"node-{client}" for client in experiment.clustering.members(0)}
-    fleet_experiment = Experiment(
-        make_runs(BASE, changes=(*METHODS["cenasy"], "fleet.nodes=2"))[0],
-    )
+    fleet_experiment = Experiment(make_runs(BASE, changes=(*METHODS["cenasy"], "fleet.nodes=2"))[0])
     carry(fleet_experiment, tmp_path / "live", fleet=fleet)
     schedule = read_schedule(tmp_path / "live" / "happened.jsonl")
     assert {event.active for event in schedule.events} == {(1,)}

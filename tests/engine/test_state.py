@@ -303,10 +303,7 @@ def test_settings_that_cannot_train_it_are_refused_before_anything_is_written(ex
     ("trainer", "message"),
     [
         (partial(Counts, by_hand=False), r"making its trainer failed \(TypeError: .*by_hand"),
-        (
-            lambda *given: Counts(*given),
-            "makes a Counts, whose keeps_state is True; the trainer itself must say",
-        ),
+        (lambda *given: Counts(*given), "makes a Counts, whose keeps_state is True; the trainer itself must say"),
         (returning(lambda task: None), "its trainer, Returning, says keeps_state = True, but returned no state"),
     ],
 )

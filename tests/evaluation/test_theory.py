@@ -8,18 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from atoll import (
-    Dataset,
-    InputError,
-    LocalRule,
-    Serial,
-    Trainer,
-    cfl_mgd,
-    generator,
-    init,
-    make_population,
-    train,
-)
+from atoll import Dataset, InputError, LocalRule, Serial, Trainer, cfl_mgd, generator, init, make_population, train
 from atoll.evaluation.scores import parameter_error
 from atoll.local.models import linear
 from atoll.local.rule import sgd

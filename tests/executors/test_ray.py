@@ -482,10 +482,7 @@ def test_the_head_of_a_cluster_of_its_own_is_killed() -> None:
 @pytest.mark.slow
 def test_a_worker_and_then_a_node_are_killed_in_an_event_and_the_bits_are_the_same(tmp_path: Path) -> None:
     cohorts = some_cohorts(8)
-    trouble = {
-        1: Trouble(tmp_path / "worker", "kill", node="1"),
-        2: Trouble(tmp_path / "node", "kill node", node="1"),
-    }
+    trouble = {1: Trouble(tmp_path / "worker", "kill", node="1"), 2: Trouble(tmp_path / "node", "kill node", node="1")}
     with nodes(1, 1) as cluster, Ray(Troubled(trouble, POPULATION), address=cluster.address) as executor:
         assert executor._cluster is not None
         assert executor._cluster.workers == 2

@@ -198,11 +198,7 @@ def test_stacks_hold_what_the_limit_allows(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @settings(max_examples=part_of(20), deadline=None)
-@given(
-    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=6),
-    room=st.floats(0.1, 5),
-    by_one=st.booleans(),
-)
+@given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=6), room=st.floats(0.1, 5), by_one=st.booleans())
 def test_ragged_full_batches_agree(sizes: list[int], room: float, by_one: bool) -> None:
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(sum(sizes), 4))

@@ -11,16 +11,7 @@ import pytest
 
 from atoll import ClientTask, RunError, Trainer, cycling, init, read_model, train
 from atoll.aggregation.screening import Screening
-from atoll.aggregation.usual_norms import (
-    ENOUGH,
-    KEPT,
-    Norms,
-    are_few,
-    limit_of,
-    limits_of,
-    remember,
-    require_usual,
-)
+from atoll.aggregation.usual_norms import ENOUGH, KEPT, Norms, are_few, limit_of, limits_of, remember, require_usual
 from atoll.engine.engine import State, advance
 from atoll.runs.run import run_events
 from atoll.runs.state_layout import lay_out, restore

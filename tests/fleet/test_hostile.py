@@ -375,11 +375,7 @@ LIES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"slots": (86_399,)},
         "node 'node-1' says that client 1 can train in slot 86399 of 2 and counts as always there",
     ),
-    "offset": (
-        {"method": "timezone", "clusters": 2},
-        {"utc_offset": 6.0},
-        "what nodes report makes no plan (",
-    ),
+    "offset": ({"method": "timezone", "clusters": 2}, {"utc_offset": 6.0}, "what nodes report makes no plan ("),
     "epsilon": (
         {"method": "dataw", "clusters": 2},
         {"class_counts": (4,) * 10, "epsilon": 1e-300},

@@ -127,10 +127,7 @@ def test_settings_name_the_frozen_model() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (
-            "encoder=tests.methods.test_fmcl:too_narrow",
-            r"encoder: for samples of shape \[1, 8, 8\] the model fails",
-        ),
+        ("encoder=tests.methods.test_fmcl:too_narrow", r"encoder: for samples of shape \[1, 8, 8\] the model fails"),
         ("encoder=tests.methods.test_fmcl:endless", "the model must give each a row of finite numbers"),
         ("encoder=tests.methods.test_fmcl:no_model", "must return a PyTorch module, not 'str'"),
         ("encoder=resnet", r"method\.encoder = 'resnet'"),

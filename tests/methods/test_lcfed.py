@@ -91,10 +91,7 @@ def test_the_embedding_is_counted_on_the_way_down() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (
-            {"decision_layers": 2},
-            r"method\.decision_layers = 2: must be less than the model's 2 layers",
-        ),
+        ({"decision_layers": 2}, r"method\.decision_layers = 2: must be less than the model's 2 layers"),
         ({"rule": replace(RULE, proximal=0.1)}, r"local\.proximal = 0\.1: cannot be used with method\.name = 'lcfed'"),
         ({"clusters": 7}, r"method\.clusters = 7: must be at most data\.clients = 6"),
     ],

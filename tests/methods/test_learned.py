@@ -126,11 +126,7 @@ SENDING = ("cfl", "flhc", "fedgroup", "fesem", "stocfl", "lcfed", "feddrift")
 @pytest.mark.parametrize(
     ("names", "change", "told"),
     [
-        (
-            SENDING,
-            "faults.dropout=0.1",
-            r"faults\.dropout: cannot be used with method\.name = '{}', whose clusters",
-        ),
+        (SENDING, "faults.dropout=0.1", r"faults\.dropout: cannot be used with method\.name = '{}', whose clusters"),
         (SENDING, "faults.attackers=0.1", r"faults\.attackers: cannot be used with method\.name = '{}'"),
         (SENDING, "run.executor=stacked", r"run\.executor = 'stacked': .* keeps a state for each client"),
         (SENDING, "run.executor=weighted", r"run\.executor = 'weighted': .* keeps a state for each client"),

@@ -258,28 +258,16 @@ def test_killed_and_resumed_an_adapted_model_has_the_same_bits(tmp_path: Path) -
     [
         (["method.name=fedbn"], "'fedbn'.*no normalisation layer"),
         (["method.name=fedper", "method.personal_layers=2"], r"method\.personal_layers = 2.*less than the model's 2"),
-        (
-            ["method.name=fedrep", "method.body_steps=3"],
-            r"body_steps = 3: must be less than .*may be 3",
-        ),
+        (["method.name=fedrep", "method.body_steps=3"], r"body_steps = 3: must be less than .*may be 3"),
         (["method.name=fedrep", "method.personal_layers=0"], r"method\.personal_layers"),
         (['model.travels=["body.*"]'], r"model\.travels: 'body\.\*' matches none.*1\.weight, 1\.bias"),
         (["model.travels=[]"], r"model\.travels = \[\].*some must be communicated"),
         (["model.travels=some"], r"model\.travels = 'some'"),
         (['model.travels=["1.*"]', "method.name=bcd"], r"model\.travels.*'bcd': clients already keep state"),
         (['model.travels=["1.*"]', "method.name=fedper"], r"model\.travels.*'fedper' itself says what"),
-        (
-            ['model.travels=["1.*"]', "method.name=ifca", "method.fraction=1.0"],
-            r"'ifca': clients would choose",
-        ),
-        (
-            ["method.name=fedper", "run.executor=stacked"],
-            r"'stacked': method\.personal_layers = 1 changes",
-        ),
-        (
-            ["method.name=fedper", "run.executor=weighted"],
-            r"'weighted': method\.personal_layers = 1 changes",
-        ),
+        (['model.travels=["1.*"]', "method.name=ifca", "method.fraction=1.0"], r"'ifca': clients would choose"),
+        (["method.name=fedper", "run.executor=stacked"], r"'stacked': method\.personal_layers = 1 changes"),
+        (["method.name=fedper", "run.executor=weighted"], r"'weighted': method\.personal_layers = 1 changes"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(changes: list[str], message: str) -> None:

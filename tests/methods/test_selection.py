@@ -9,14 +9,7 @@ import pytest
 from atoll import Experiment, InputError, Method, Serial, Settings, fedavg, init, read_model, scaffold, train
 from atoll.methods.papers.ditto import ditto
 from atoll.methods.papers.ifca import ifca
-from atoll.methods.selection import (
-    Selection,
-    by_size,
-    by_tiers,
-    power_of_choice,
-    reselect,
-    round_robin,
-)
+from atoll.methods.selection import Selection, by_size, by_tiers, power_of_choice, reselect, round_robin
 from atoll.settings.validation import validate
 from atoll.support.arrays import Floats, Ids
 from tests.methods.twins import CLOCK, POPULATION, RULE, START, descend, make, run, server, sizes

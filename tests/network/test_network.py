@@ -164,10 +164,7 @@ GOOD = np.full(5, 0.05)
         ({"watts": changed(GOOD, 2, 0)}, "client 2 sends with 0.0 W; it must be positive and finite"),
         ({"watts": changed(GOOD, 0, np.inf)}, "client 0 sends with inf W; it must be positive and finite"),
         ({"server_xy": grid_positions(2, 3)[0][4]}, "aggregator 4 and the server are both at (20.0, 30.0); they must"),
-        (
-            {"aggregators_xy": np.ones((6, 2))},
-            "aggregator 0 and aggregator 1 are both at (1.0, 1.0); they",
-        ),
+        ({"aggregators_xy": np.ones((6, 2))}, "aggregator 0 and aggregator 1 are both at (1.0, 1.0); they"),
         ({"model_bytes": 0}, "network.model_bytes = 0: must be a positive finite number"),
         ({"topology": grid(2, 2)}, "network.topology: the graph has 4 nodes, but there are 6 aggregators"),
         ({"clients_xy": np.full((5, 2), 1e200)}, "network: upload_seconds[0, 0] = inf, but seconds must be finite"),
@@ -283,10 +280,7 @@ def test_every_topology_can_be_called_by_name(tmp_path: Path) -> None:
         (lambda rng: edges(3, [[0, -1]]), "network.edges: [0, -1] names aggregator -1, but they are 0 to 2"),
         (lambda rng: edges(3, [[1, 1]]), "network.edges: [1, 1] joins aggregator 1 with itself"),
         (lambda rng: edges(3, [[0, 1, 2]]), "network.edges: [0, 1, 2] must be two aggregators"),
-        (
-            lambda rng: neighbours_of(nx.path_graph(["a", "b"])),
-            "network.topology: the graph has the node 'a'",
-        ),
+        (lambda rng: neighbours_of(nx.path_graph(["a", "b"])), "network.topology: the graph has the node 'a'"),
         (lambda rng: neighbours_of(nx.Graph([(0, 1), (1, 1)])), "network.topology: the graph joins aggregator 1 with"),
         (
             lambda rng: require_connected(edges(4, [[0, 1], [1, 3]])),
@@ -329,10 +323,7 @@ def test_edge_files_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        (
-            {"upload_seconds": [[1, 2], [3, -4]]},
-            "upload_seconds[1, 1] = -4.0, but seconds must be finite",
-        ),
+        ({"upload_seconds": [[1, 2], [3, -4]]}, "upload_seconds[1, 1] = -4.0, but seconds must be finite"),
         ({"upload_seconds": [[1, 2], [math.nan, 4]]}, "upload_seconds[1, 0] = nan, but seconds must be finite"),
         ({"upload_seconds": [1, 2]}, "upload_seconds has the shape (2,), which must be (clients, aggregators)"),
         ({"upload_seconds": [[1, 2], [3]]}, "upload_seconds must be numbers in rows of equal length"),

@@ -91,9 +91,7 @@ def networks(draw: st.DrawFn) -> tuple[Network, npt.NDArray[np.int64]]:
 
 
 @given(networks())
-def test_all_clusters_at_once_equal_one_after_the_other_to_the_bit(
-    case: tuple[Network, npt.NDArray[np.int64]],
-) -> None:
+def test_all_clusters_at_once_equal_one_after_the_other_to_the_bit(case: tuple[Network, npt.NDArray[np.int64]]) -> None:
     network, labels = case
     for j, found in enumerate(completion_of(network, labels)):
         members = sorted(np.flatnonzero(labels == j).tolist(), key=lambda i: (network.compute_seconds[i], i))

@@ -60,10 +60,7 @@ NOT_ACCOUNTED: dict[str, dict[str, Any]] = {
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no such trust": ({"privacy.trust": "nobody"}, "privacy.trust = 'nobody'"),
-    "a function": (
-        {"privacy.trust": "os:getcwd", "privacy.clip": None, "privacy.noise": None},
-        "not a function",
-    ),
+    "a function": ({"privacy.trust": "os:getcwd", "privacy.clip": None, "privacy.noise": None}, "not a function"),
     "clip 0": ({"privacy.clip": 0.0}, "privacy.clip"),
     "clip missing": ({"privacy.clip": None}, "privacy.clip is not set"),
     "noise below 0": ({"privacy.noise": -1.0}, "privacy.noise"),

@@ -149,11 +149,7 @@ def change(**values: Any) -> Callable[[Line], Line]:
         (2, change(event=7), "line 3 is damaged (it is event 7, but event 1 must follow)"),
         (2, change(seconds=0.0), "line 3 is damaged (it ends before the previous event)"),
         (2, change(seconds=float("inf")), "line 3 is not an event of a run (seconds: "),
-        (
-            2,
-            change(answered=[[1, 0, 1]]),
-            "line 3 is damaged (answered does not match intra_rounds and cohort)",
-        ),
+        (2, change(answered=[[1, 0, 1]]), "line 3 is damaged (answered does not match intra_rounds and cohort)"),
         (2, change(answered=[[1], [1, 0, 1]]), "line 3 is damaged ("),
         (2, change(answered=[[2, 0, 1], [1, 1, 1]]), "line 3 is not an event of a run (answered.0.0: "),
         (2, change(staleness=[]), "line 3 is damaged (active, began and staleness have different lengths)"),

@@ -241,12 +241,7 @@ def test_unknown_metrics_are_refused() -> None:
 @pytest.mark.parametrize(
     ("metric", "target", "of", "told"),
     [
-        (
-            "virtual_time",
-            None,
-            "test_accuracy",
-            "--metric virtual_time: is a cost, compared once a test_accuracy",
-        ),
+        ("virtual_time", None, "test_accuracy", "--metric virtual_time: is a cost, compared once a test_accuracy"),
         ("bytes_up", None, "test_loss", "once a test_loss is reached; add --target, such as --target 0.1"),
         ("test_accuracy", 0.8, "test_accuracy", "--target 0.8: needs a cost to compare"),
         (None, 1.5, "test_accuracy", "--target 1.5: must be greater than 0 and at most 1"),
@@ -332,11 +327,7 @@ TWO = {"runs": [{"label": "A"}, {"label": "B", "method": {"name": "fedavg"}}]}
 @pytest.mark.parametrize(
     ("experiment", "over", "told"),
     [
-        (
-            {"method": {"name": "fedavg"}},
-            "clustering.clusters=2,5",
-            "'fedavg' uses no clustering",
-        ),
+        ({"method": {"name": "fedavg"}}, "clustering.clusters=2,5", "'fedavg' uses no clustering"),
         ({}, "run.workers=1,2", "changes no result of a run, only its wall time"),
         (TWO, "run.checkpoint_every=1,2", "changes no result of a run"),
     ],

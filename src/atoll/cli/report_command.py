@@ -156,12 +156,7 @@ def _check_page(page: Path | None) -> None:
 
 
 def _command(
-    folders: Sequence[Path],
-    page: Path,
-    targets: list[float] | None,
-    stable: bool,
-    overlay: bool,
-    baseline: str | None,
+    folders: Sequence[Path], page: Path, targets: list[float] | None, stable: bool, overlay: bool, baseline: str | None
 ) -> str:
     """Return the command that makes this page."""
     options = option_words(("--html", page), ("--target", targets), ("--stable", stable), ("--overlay", overlay))

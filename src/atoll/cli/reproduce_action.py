@@ -242,11 +242,7 @@ def _read_note(note: Path) -> dict[str, Any]:
 
 
 def _run(
-    tasks: Sequence[RecipeTask],
-    progress: ReproduceProgress,
-    problems: dict[str, list[str]],
-    quiet: bool,
-    verbose: bool,
+    tasks: Sequence[RecipeTask], progress: ReproduceProgress, problems: dict[str, list[str]], quiet: bool, verbose: bool
 ) -> int:
     """Carry out the tasks; add what went wrong to `problems`, by recipe, and return how many failed."""
     missing = running.find_missing(tasks)

@@ -145,11 +145,7 @@ class Dataset:
     def test(self) -> "Dataset":
         """The test samples as a pool of their own."""
         return replace(
-            self,
-            inputs=self.test_inputs,
-            targets=self.test_targets,
-            groups=self.test_groups,
-            owners=self.test_owners,
+            self, inputs=self.test_inputs, targets=self.test_targets, groups=self.test_groups, owners=self.test_owners
         )
 
     @property

@@ -63,11 +63,7 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "packaged": read_packaged,
 }
 
-FILES: dict[str, Callable[[Path], list[Path]]] = {
-    "folder": folder_files,
-    "table": table_files,
-    "images": image_files,
-}
+FILES: dict[str, Callable[[Path], list[Path]]] = {"folder": folder_files, "table": table_files, "images": image_files}
 """For data sets read from a user's files: the files that `data.root` stands for."""
 
 

@@ -61,10 +61,7 @@ class Batches:
             high = low + several
             inputs, targets = (
                 pool.index_select(0, fetched.flatten()).reshape(*fetched.shape, *pool.shape[1:])
-                for pool, fetched in (
-                    (self.inputs, index[low:high]),
-                    (self.targets, own[low:high]),
-                )
+                for pool, fetched in ((self.inputs, index[low:high]), (self.targets, own[low:high]))
             )
             for these, images, labels in zip(rows[low:high], inputs, targets, strict=True):
                 yield self._as_inputs(images, these), labels

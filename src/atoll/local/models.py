@@ -176,12 +176,7 @@ def lstm(
 
 @_checked
 def transformer(
-    shape: Shape,
-    classes: int,
-    symbols: Positive = 256,
-    width: Positive = 64,
-    heads: Positive = 4,
-    layers: Positive = 2,
+    shape: Shape, classes: int, symbols: Positive = 256, width: Positive = 64, heads: Positive = 4, layers: Positive = 2
 ) -> "nn.Module":
     """A small encoder with learned positions and no dropout, on characters or on windows of a table's rows.
 

@@ -19,15 +19,7 @@ from atoll.local.precision import Precision
 from atoll.local.rounded import Rounded
 from atoll.local.rule import LocalRule, sgd
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.local.weights import (
-    is_finite,
-    load_model,
-    load_moments,
-    place,
-    read_model,
-    read_moments,
-    require_device,
-)
+from atoll.local.weights import is_finite, load_model, load_moments, place, read_model, read_moments, require_device
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import RunError
 from atoll.support.limits import Count

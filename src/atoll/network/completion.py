@@ -118,11 +118,7 @@ def fastest_seconds(network: Network, labels: npt.NDArray[Any]) -> float:
 
 
 def event_seconds(
-    network: Network,
-    labels: npt.NDArray[Any],
-    pattern: str,
-    intra_rounds: int,
-    deadline_seconds: float = math.inf,
+    network: Network, labels: npt.NDArray[Any], pattern: str, intra_rounds: int, deadline_seconds: float = math.inf
 ) -> Floats:
     """Return how long a cluster's work between two inter-cluster aggregations takes, [aggregators].
 

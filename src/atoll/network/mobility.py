@@ -75,12 +75,7 @@ def read_trace(path: str | Path) -> Trace:
 
 @checked("network.{}", rounds=int)
 def random_waypoint(
-    clients_xy: Floats,
-    side_metres: float,
-    metres_per_round: float,
-    rounds: int,
-    every: int,
-    rng: np.random.Generator,
+    clients_xy: Floats, side_metres: float, metres_per_round: float, rounds: int, every: int, rng: np.random.Generator
 ) -> Trace:
     """Draw a trace of the random waypoint model, without pauses.
 

@@ -167,10 +167,7 @@ def _read_twice(claim: dict[str, object], second: dict[str, str]) -> list[dict[s
     panel = claim["panel"]
     readings = [f"{second[which]}, {claim['reading']}" for which in ("first", "reading")]
     other = second["panel"] if panel == FIRST_PANEL else f"{panel}, {second['panel']}"
-    return [
-        claim | {"reading": readings[0]},
-        claim | {"reading": readings[1], "panel": other, "exploratory": True},
-    ]
+    return [claim | {"reading": readings[0]}, claim | {"reading": readings[1], "panel": other, "exploratory": True}]
 
 
 def _texts(entry: dict[str, object], key: str) -> Sequence[str]:

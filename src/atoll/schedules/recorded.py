@@ -82,11 +82,7 @@ class _Line(WrittenMerge):
 
 def head_of(schedule: Schedule) -> dict[str, Any]:
     """Return the first line: what all events have in common."""
-    return {
-        "format": FORMAT,
-        "clusters": schedule.clusters,
-        "has_server": schedule.has_server,
-    }
+    return {"format": FORMAT, "clusters": schedule.clusters, "has_server": schedule.has_server}
 
 
 def line_of(event: Event, rounds_done: int, refused: Mapping[str, int] | None = None) -> dict[str, Any]:

@@ -358,8 +358,7 @@ class RunSettings(Section):
         None, description="end the run after this much virtual time, or after `rounds` if that comes first"
     )
     client_updates: Positive | None = Field(
-        None,
-        description="end the run before clients have trained more often than this, or after `rounds`",
+        None, description="end the run before clients have trained more often than this, or after `rounds`"
     )
     stop_at: Annotated[str | None, MAY_DIFFER] = Field(
         None,

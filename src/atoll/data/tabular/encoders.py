@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from atoll.data.tabular.column_types import (
-    is_finite,
-    numbers,
-    plain,
-)
+from atoll.data.tabular.column_types import is_finite, numbers, plain
 from atoll.data.tabular.csv import is_number
 from atoll.data.tabular.table_settings import Missing
 from atoll.support.arrays import Floats, Mask

@@ -66,10 +66,7 @@ def serve(configuration: NodeConfiguration, answer: Answer, tell: Callable[[str]
     state = configuration.folder / "state"
     make_folder(state, 0o700)
     prepare(state)
-    with (
-        _only_one(configuration, state),
-        client_of(configuration, key, authority) as client,
-    ):
+    with _only_one(configuration, state), client_of(configuration, key, authority) as client:
         answered = Answered(answer)
         while True:  # a superlink that lost its database knows the key, but not the number
             with linked(configuration, client, key, state / "node-id", tell) as link:

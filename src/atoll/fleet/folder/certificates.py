@@ -190,8 +190,7 @@ def _signed(
 
     certificate = builder.sign(signer, hashes.SHA384())
     return Certified(
-        certificate.public_bytes(Encoding.PEM),
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        certificate.public_bytes(Encoding.PEM), key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     )
 
 

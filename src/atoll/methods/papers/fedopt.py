@@ -61,10 +61,7 @@ def fedavgm(buffers: frozenset[str], server_lr: PositiveFloat = 1.0, momentum: B
 
 @_fedavg_with
 def fedadagrad(
-    buffers: frozenset[str],
-    server_lr: PositiveFloat = 0.01,
-    beta1: BelowOne = 0.0,
-    tau: PositiveFloat = 0.001,
+    buffers: frozenset[str], server_lr: PositiveFloat = 0.01, beta1: BelowOne = 0.0, tau: PositiveFloat = 0.001
 ) -> ServerRule:
     """FedAdagrad: ``m <- beta1 m + (1 - beta1) Delta; v <- v + Delta^2; x <- x + server_lr m / (sqrt(v) + tau)``.
 

@@ -101,12 +101,7 @@ def first_layers(module: "nn.Module", count: int) -> tuple[str, ...]:
 
 
 def all_together(
-    population: Population,
-    clusters: int,
-    rounds: int,
-    fraction: float = 1.0,
-    clock: Clock | None = None,
-    seed: int = 0,
+    population: Population, clusters: int, rounds: int, fraction: float = 1.0, clock: Clock | None = None, seed: int = 0
 ) -> Schedule:
     """Return a schedule of one cohort per round, whose clients first find their clusters (IFCA, CFL-MGD).
 

@@ -16,11 +16,7 @@ from atoll.support.arrays import Floats
 
 
 def plot_holdings(
-    class_counts: ArrayLike,
-    features: ArrayLike,
-    names: Sequence[str],
-    title: str = "",
-    classes: Sequence[str] = (),
+    class_counts: ArrayLike, features: ArrayLike, names: Sequence[str], title: str = "", classes: Sequence[str] = ()
 ) -> Figure:
     """Draw each client's number of samples, class shares and features, one above the other, clients across.
 

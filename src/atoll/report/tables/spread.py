@@ -72,10 +72,7 @@ class Spread:
 
 
 def spread_over_seeds(
-    runs: Sequence[Run],
-    targets: Sequence[float] | None = None,
-    stable: bool = False,
-    baseline: str | None = None,
+    runs: Sequence[Run], targets: Sequence[float] | None = None, stable: bool = False, baseline: str | None = None
 ) -> list[Spread]:
     """Return the results of each setting over its seeds, in the order of each setting's first run.
 
