@@ -23,7 +23,7 @@ from atoll.schedules.events import Schedule
 from atoll.settings.experiment_file import make_runs, resolved
 from atoll.settings.given_objects import named
 from atoll.settings.validation import Settings
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, telling_of_cards
 from atoll.support.requiring import require, require_made
 
 
@@ -160,8 +160,9 @@ class Experiment:
 
     def check(self) -> None:
         """Make everything that can be made before training, so that bad input is found before anything is written."""
-        self.check_parts()
-        require_made(self.method, self.training.rehearse(), self.execution.choice)
+        with telling_of_cards():
+            self.check_parts()
+            require_made(self.method, self.training.rehearse(), self.execution.choice)
 
     def check_parts(self) -> None:
         """Make everything that needs no schedule, as any other use of a clustering would."""

@@ -33,6 +33,14 @@ class TrainedStack:
     losses: Floats
 
 
+def join(parts: Sequence[TrainedStack]) -> TrainedStack:
+    """Return the stack of all clients of these, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    stack = {name: torch.cat([part.stack[name] for part in parts]) for name in parts[0].stack}
+    return TrainedStack(stack, parts[0].common, np.concatenate([part.losses for part in parts]))
+
+
 def kind_of(task: ClientTask, trainer: Trainer, fit: Fit) -> object:
     """Return what must be equal for tasks to share an optimiser: the learning rate, and the slots they share."""
     rule = trainer.rule
@@ -60,8 +68,13 @@ def client_bytes(trainer: Trainer, fit: Fit, samples: int) -> int:
 
 
 @one_thread()
-def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], graphs: Graphs | None = None) -> TrainedStack:
-    """Train clients of one kind in one batch; with `graphs`, what a GPU does in a step is told to it once."""
+def train_stack(
+    trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], samples: tuple[int, int], graphs: Graphs | None = None
+) -> TrainedStack:
+    """Train clients of one kind in one batch; with `graphs`, what a GPU does in a step is told to it once.
+
+    `samples` are the least and the most in a batch, of these clients and of those that count as the same stack.
+    """
     rule, module = trainer.rule, trainer.module
     device = next(module.parameters()).device
     models = [task.start for task in tasks]
@@ -87,14 +100,12 @@ def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], graphs:
         each = trainer.batches.losses(outputs.flatten(0, 1), targets).reshape(len(tasks), -1)
         return each.mean(dim=1) if shares is None else (each * shares).sum(dim=1)
 
-    def losses() -> Iterator[Tensor]:
-        for batch in _draw_batches(trainer, tasks):
-            means = graphs.run(measure, parameters, batch) if graphs else measure({**parameters}, *batch)
-            total.add_(means.detach())
-            yield means.sum()
-
+    losses = (
+        graphs.run(measure, parameters, batch) if graphs else measure({**parameters}, *batch)
+        for batch in _draw_batches(trainer, tasks, *samples)
+    )
     module.train()
-    _, moments = descend(rule, parameters, replace(tasks[0], start=sent), losses(), trainer.by_hand)
+    _, moments = descend(rule, parameters, replace(tasks[0], start=sent), losses, trainer.by_hand, total)
     stack = {
         name: parameter.detach().clone() if graphs else parameter.detach() for name, parameter in parameters.items()
     }
@@ -103,7 +114,7 @@ def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], graphs:
     return TrainedStack(stack | {key: own for key, own in moments.items() if key not in common}, common, mean_losses)
 
 
-def _draw_batches(trainer: Trainer, tasks: Sequence[ClientTask]) -> Iterator[tuple[Tensor, ...]]:
+def _draw_batches(trainer: Trainer, tasks: Sequence[ClientTask], least: int, most: int) -> Iterator[tuple[Tensor, ...]]:
     """Yield inputs [clients, samples, ...], targets [clients x samples], and samples' shares where some are padding."""
     rule = trainer.rule
     if rule.batch_size != "full":
@@ -113,10 +124,10 @@ def _draw_batches(trainer: Trainer, tasks: Sequence[ClientTask]) -> Iterator[tup
         return
     own = [trainer.draw_rows(task)[0] for task in tasks]
     sizes = np.array([len(rows) for rows in own])[:, None]
-    inputs, targets = trainer.batches.gather(np.concatenate([np.resize(rows, sizes.max()) for rows in own]))
+    inputs, targets = trainer.batches.gather(np.concatenate([np.resize(rows, most) for rows in own]))
     inputs = inputs.reshape(len(tasks), -1, *inputs.shape[1:])
-    shares = torch.from_numpy((np.arange(sizes.max()) < sizes) / sizes).to(inputs.device, trainer.batches.dtype)
-    yield from repeat((inputs, targets, shares) if sizes.min() < sizes.max() else (inputs, targets), rule.steps)
+    shares = torch.from_numpy((np.arange(most) < sizes) / sizes).to(inputs.device, trainer.batches.dtype)
+    yield from repeat((inputs, targets, shares) if least < most else (inputs, targets), rule.steps)
 
 
 def _require_finite(trainer: Trainer, tasks: Sequence[ClientTask], stack: Stack, losses: Tensor) -> Floats:
