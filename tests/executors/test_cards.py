@@ -18,6 +18,7 @@ from atoll.local.weights import require_device
 from atoll.runs import checkpointer
 from atoll.support.errors import telling_of_cards
 from tests.made_runs import timeless
+from tests.tiers import thinned
 
 LOST = (
     "CUDA error: unspecified launch failure\nCUDA kernel errors might be asynchronously reported at some other API call"
@@ -62,7 +63,7 @@ def fails_after(calls: int, real: Callable[..., Any], lost: list[bool], told: st
     return call
 
 
-@pytest.mark.parametrize("where", ["in a stack", "one by one", "in an evaluation"])
+@pytest.mark.parametrize("where", thinned(["in a stack", "one by one", "in an evaluation"], 1))
 def test_a_lost_card_ends_the_run_in_a_sentence_and_it_resumes_to_the_same_bits(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,10 +22,11 @@ from atoll.data.population import Population, make_population
 from atoll.engine.cohorts import Cohort
 from atoll.local.models import MODELS
 from atoll.local.rule import momentum, sgd
+from tests.tiers import thinned
 
 SHAPES = {"mlp": (1, 28, 28), "cnn": (1, 28, 28), "alexnet": (3, 32, 32), "lr": (1, 28, 28)}
-STEP = {"mlp": 19, "lr": 14, "cnn": 41, "alexnet": 57}  # launches of a local step of plain SGD
-ROUND = {"mlp": 60, "lr": 60, "cnn": 100, "alexnet": 120}  # besides its steps: the stack made, checked and averaged
+STEP = {"mlp": 19, "cnn": 38, "lr": 25, "alexnet": 52}  # launches of a local step of plain SGD
+ROUND = {"mlp": 42, "cnn": 70, "lr": 56, "alexnet": 84}  # besides its steps: the stack made, checked, averaged
 
 RULE = LocalRule(sgd, lr=0.1, steps=2, batch_size=4)
 
@@ -57,7 +58,8 @@ def launches(model: str, clients: int, rule: LocalRule, module: nn.Module | None
     """Return what a cohort's training computes, after a first one has set everything up."""
     torch.manual_seed(0)
     module = module or MODELS[model](SHAPES[model], 10)
-    executor, start = Stacked(Trainer(module, images(SHAPES[model]), rule, seed=3)), read_model(module)
+    trainer, start = Trainer(module, images(SHAPES[model]), rule, seed=3), read_model(module)
+    executor = Stacked(trainer, 1 << 40)  # in one stack
     ids = np.arange(clients)
     for event in range(2):
         with Launches() as counted:
@@ -65,7 +67,7 @@ def launches(model: str, clients: int, rule: LocalRule, module: nn.Module | None
     return counted.told
 
 
-@pytest.mark.parametrize("model", STEP)
+@pytest.mark.parametrize("model", thinned(STEP))
 def test_a_step_is_few_operations_however_many_clients_there_are(model: str) -> None:
     two, three, more = (
         launches(model, clients, replace(RULE, steps=steps)) for clients, steps in ((4, 2), (4, 3), (9, 2))
@@ -94,8 +96,8 @@ def test_what_is_done_to_each_number_is_done_where_it_lies() -> None:
     """A dense layer leaves its outputs transposed, a convolution clients' channels side by side: neither is copied."""
     dense = nn.Sequential(nn.Flatten(), nn.Linear(784, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 10))
     step = launches("mlp", 4, replace(RULE, steps=3), dense) - launches("mlp", 4, RULE, dense)
-    assert step["aten.clone.default"] <= 2  # of the outputs, and of their gradients
+    assert step["aten.clone.default"] <= 1
     layers = [nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3), nn.MaxPool2d(2), nn.ReLU()]
     network = nn.Sequential(*layers, nn.Flatten(), nn.Linear(100, 10))
     step = launches("cnn", 4, replace(RULE, steps=3), network) - launches("cnn", 4, RULE, network)
-    assert step["aten.clone.default"] <= 6
+    assert step["aten.clone.default"] <= 3

@@ -229,8 +229,9 @@ def descend(
 @torch.no_grad()
 def _sgd_step(parameters: dict[str, nn.Parameter], lr: float) -> None:
     """Take the step of `torch.optim.SGD`, to the bit; for small models its bookkeeping takes as long."""
-    moved = [parameter for parameter in parameters.values() if parameter.grad is not None]
-    torch._foreach_add_(moved, [parameter.grad for parameter in moved], alpha=-lr)
+    grads = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
+    if grads:
+        torch._foreach_add_([parameters[name] for name in grads], list(grads.values()), alpha=-lr)
 
 
 def _add_proximal(parameters: dict[str, nn.Parameter], start: Model, mu: float) -> None:
