@@ -284,6 +284,12 @@ def test_refused_before_anything_is_trained(run: dict[str, Any], told: str) -> N
         experiment(**run).check()
 
 
+@pytest.mark.parametrize("name", ["cores", "ray"])
+def test_workers_have_no_card(name: Any) -> None:
+    with pytest.raises(InputError, match=f"run.executor = '{name}': trains on the CPU, but run.device = 'cuda'"):
+        choose(fedavg_of(RULE), RunSettings(executor=name, device="cuda"), device="cuda")
+
+
 def test_debug_is_serial() -> None:
     made = experiment(debug=True).execution.make_executor()
     assert isinstance(made, Serial)

@@ -77,5 +77,4 @@ class Serial:
 
 def where(task: ClientTask, others: int = 0) -> str:
     """Return a task's place in the run, for errors."""
-    told = f" and {others} others" if others else ""
-    return f"event {task.event}, cluster {task.cluster}, client {task.client}{told}"
+    return f"event {task.event}, cluster {task.cluster}, client {task.client}" + f" and {others} others" * (others > 0)

@@ -178,8 +178,9 @@ def _take_wanted(wanted: RunSettings, method: Method, trainer: ClientTrainer, de
         return ExecutorChoice("fleet", why)
     if wanted.executor in ("cores", "ray"):
         if device != "cpu":
-            told = f"trains on the CPU, but run.device = {wanted.device!r}"
-            raise InputError(f"run.executor = {wanted.executor!r}: {told}; use 'stacked' or 'auto'")
+            raise InputError(
+                f"run.executor = {wanted.executor!r}: trains on the CPU, but run.device = {wanted.device!r}"
+            )
         if wanted.executor == "ray" and wanted.address is not None:
             return ExecutorChoice("ray", why, not reason, wanted.workers or 0)
         return _with_workers(wanted.executor, why, not reason, wanted)

@@ -158,11 +158,11 @@ class Experiment:
         vars(now).update(clients=clients, training=training, execution=execution)
         return now
 
+    @telling_of_cards()
     def check(self) -> None:
         """Make everything that can be made before training, so that bad input is found before anything is written."""
-        with telling_of_cards():
-            self.check_parts()
-            require_made(self.method, self.training.rehearse(), self.execution.choice)
+        self.check_parts()
+        require_made(self.method, self.training.rehearse(), self.execution.choice)
 
     def check_parts(self) -> None:
         """Make everything that needs no schedule, as any other use of a clustering would."""

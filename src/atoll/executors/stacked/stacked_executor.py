@@ -62,8 +62,7 @@ class Stacked:
         samples = largest // max(1, trainer.rule.resample_parts) if size == "full" else size
         least = client_bytes(trainer, self.fit, samples)
         if stack_bytes is not None and stack_bytes < least:
-            told = f"must be unset or at least {least}, about what one client takes"
-            raise InputError(f"run.stack_bytes = {stack_bytes}: {told}")
+            raise InputError(f"run.stack_bytes = {stack_bytes}: must be at least {least}, about what one client takes")
         self.trainer = trainer
         self.stack_bytes = stack_bytes or _default_bytes(device)
         self.graphs = Graphs() if cuda_graphs else None
@@ -137,35 +136,33 @@ class Stacked:
         kind = [kinds.setdefault(kind_of(task, self.trainer, self.fit), len(kinds)) for task in tasks]
         samples = [count_samples(task, self.trainer) for task in tasks]
         order = sorted(range(len(tasks)), key=lambda i: (kind[i], -samples[i])) if by_samples else range(len(tasks))
-        held, least, most = list[int](), 0, 0
+        held: list[int] = []
+        least = most = 0
         for i in order:
-            wider = (min(least, samples[i]), max(most, samples[i])) if held else (samples[i], samples[i])
-            alike = not held or (kind[i] == kind[held[0]] and wider[1] <= wider[0] * (2 if self.fit.independent else 1))
-            room = self.stack_bytes // client_bytes(self.trainer, self.fit, wider[1])
+            least, most = (min(least, samples[i]), max(most, samples[i])) if held else (samples[i], samples[i])
+            alike = not held or (kind[i] == kind[held[0]] and most <= least * (2 if self.fit.independent else 1))
+            room = self.stack_bytes // client_bytes(self.trainer, self.fit, most)
             if held and (not alike or len(held) >= room):
-                yield self._train_some(held, tasks, (least, most))
-                held, wider = [], (samples[i], samples[i])
+                yield self._train_some(held, tasks)
+                held, least, most = [], samples[i], samples[i]
             held.append(i)
-            least, most = wider
-        yield self._train_some(held, tasks, (least, most))
+        yield self._train_some(held, tasks)
 
-    def _train_some(
-        self, held: Sequence[int], tasks: Sequence[ClientTask], samples: tuple[int, int]
-    ) -> tuple[Ids, TrainedStack]:
-        """Train these as one stack, in parts where memory has run out; how often it did changes no mean over them."""
+    def _train_some(self, held: Sequence[int], tasks: Sequence[ClientTask]) -> tuple[Ids, TrainedStack]:
+        """Train these as one stack; where memory has run out, in parts that are averaged as one."""
         places, parts, done = np.sort(held), list[TrainedStack](), 0
         while done < len(places):
             most = self.most_clients or len(places)
-            if (part := self._try([tasks[i] for i in places[done : done + most]], samples)) is not None:
+            if (part := self._try([tasks[i] for i in places[done : done + most]])) is not None:
                 parts.append(part)
                 done += most
         return places, join(parts)
 
-    def _try(self, tasks: Sequence[ClientTask], samples: tuple[int, int]) -> TrainedStack | None:
+    def _try(self, tasks: Sequence[ClientTask]) -> TrainedStack | None:
         """Train these at once; if memory runs out, return None and allow only half as many from now on."""
         try:
             with products_in(self.trainer.precision):
-                return train_stack(self.trainer, self.fit, tasks, samples, self.graphs)
+                return train_stack(self.trainer, self.fit, tasks, self.graphs)
         except AtollError:
             raise
         except Exception as error:  # whatever a user's model, loss or optimiser may raise

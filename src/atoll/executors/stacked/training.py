@@ -68,13 +68,8 @@ def client_bytes(trainer: Trainer, fit: Fit, samples: int) -> int:
 
 
 @one_thread()
-def train_stack(
-    trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], samples: tuple[int, int], graphs: Graphs | None = None
-) -> TrainedStack:
-    """Train clients of one kind in one batch; with `graphs`, what a GPU does in a step is told to it once.
-
-    `samples` are the least and the most in a batch, of these clients and of those that count as the same stack.
-    """
+def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], graphs: Graphs | None = None) -> TrainedStack:
+    """Train clients of one kind in one batch; with `graphs`, what a GPU does in a step is told to it once."""
     rule, module = trainer.rule, trainer.module
     device = next(module.parameters()).device
     models = [task.start for task in tasks]
@@ -102,7 +97,7 @@ def train_stack(
 
     losses = (
         graphs.run(measure, parameters, batch) if graphs else measure({**parameters}, *batch)
-        for batch in _draw_batches(trainer, tasks, *samples)
+        for batch in _draw_batches(trainer, tasks)
     )
     module.train()
     _, moments = descend(rule, parameters, replace(tasks[0], start=sent), losses, trainer.by_hand, total)
@@ -114,7 +109,7 @@ def train_stack(
     return TrainedStack(stack | {key: own for key, own in moments.items() if key not in common}, common, mean_losses)
 
 
-def _draw_batches(trainer: Trainer, tasks: Sequence[ClientTask], least: int, most: int) -> Iterator[tuple[Tensor, ...]]:
+def _draw_batches(trainer: Trainer, tasks: Sequence[ClientTask]) -> Iterator[tuple[Tensor, ...]]:
     """Yield inputs [clients, samples, ...], targets [clients x samples], and samples' shares where some are padding."""
     rule = trainer.rule
     if rule.batch_size != "full":
@@ -124,10 +119,10 @@ def _draw_batches(trainer: Trainer, tasks: Sequence[ClientTask], least: int, mos
         return
     own = [trainer.draw_rows(task)[0] for task in tasks]
     sizes = np.array([len(rows) for rows in own])[:, None]
-    inputs, targets = trainer.batches.gather(np.concatenate([np.resize(rows, most) for rows in own]))
+    inputs, targets = trainer.batches.gather(np.concatenate([np.resize(rows, sizes.max()) for rows in own]))
     inputs = inputs.reshape(len(tasks), -1, *inputs.shape[1:])
-    shares = torch.from_numpy((np.arange(most) < sizes) / sizes).to(inputs.device, trainer.batches.dtype)
-    yield from repeat((inputs, targets, shares) if least < most else (inputs, targets), rule.steps)
+    shares = torch.from_numpy((np.arange(sizes.max()) < sizes) / sizes).to(inputs.device, trainer.batches.dtype)
+    yield from repeat((inputs, targets, shares) if sizes.min() < sizes.max() else (inputs, targets), rule.steps)
 
 
 def _require_finite(trainer: Trainer, tasks: Sequence[ClientTask], stack: Stack, losses: Tensor) -> Floats:
