@@ -210,9 +210,9 @@ def test_the_settings_name_the_executor(name: Any, kind: type) -> None:
 
 
 def test_the_limit_of_a_stack_is_handed_on() -> None:
-    made = experiment(executor="stacked", stack_bytes=12345).execution.make_executor()
+    made = experiment(executor="stacked", stack_bytes=1234567).execution.make_executor()
     assert isinstance(made, Stacked)
-    assert made.stack_bytes == 12345
+    assert made.stack_bytes == 1234567
 
 
 def test_more_workers_than_cores_are_allowed_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
