@@ -11,11 +11,13 @@ from safetensors.torch import load_file
 from atoll import Experiment, InputError, RunError, make_runs, run_events
 from atoll.executors.serial import Serial
 from atoll.executors.stacked import stacked_executor
+from atoll.executors.stacked.training import train_stack
 from atoll.experiment import initial_model
 from atoll.experiment.executor_choice import choose_executor
 from atoll.local.precision import why_card_lacks
 from atoll.local.weights import require_device
 from atoll.runs import checkpointer
+from atoll.runs.checkpoint import save_checkpoint
 from atoll.support.errors import telling_of_cards
 from tests.made_runs import timeless
 from tests.tiers import thinned
@@ -72,7 +74,7 @@ def test_a_lost_card_ends_the_run_in_a_sentence_and_it_resumes_to_the_same_bits(
     lost: list[bool] = []
     with monkeypatch.context() as patched:
         if where == "in a stack":
-            real = stacked_executor.train_stack
+            real = train_stack
             patched.setattr(stacked_executor, "train_stack", fails_after(7, real, lost, LOST))
         elif where == "one by one":
             patched.setattr(Serial, "_train_unchecked", fails_after(17, Serial._train_unchecked, lost, LOST))
@@ -80,7 +82,7 @@ def test_a_lost_card_ends_the_run_in_a_sentence_and_it_resumes_to_the_same_bits(
             from atoll.evaluation.scores import Evaluator
 
             patched.setattr(Evaluator, "train_loss", fails_after(4, Evaluator.train_loss, lost, LOST))
-        real_save = checkpointer.save_checkpoint
+        real_save = save_checkpoint
 
         def save(*given: Any) -> None:
             """Models on a card that is lost cannot be read."""
