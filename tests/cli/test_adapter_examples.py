@@ -76,7 +76,9 @@ def by_client(mine: Experiment, start: dict[str, torch.Tensor], rounds: int) -> 
         trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
         for _ in range(rounds * 3):
             loss = losses(module, inputs, targets)
-            for parameter, gradient in zip(trained.values(), torch.autograd.grad(loss, trained.values()), strict=True):
+            for parameter, gradient in zip(
+                trained.values(), torch.autograd.grad(loss, list(trained.values())), strict=True
+            ):
                 parameter.data.sub_(0.1 * gradient)
         found.append({name: each.detach().clone() for name, each in trained.items()})
     return found
@@ -199,7 +201,7 @@ def test_hiloras_step_is_the_gradient_of_the_loss_and_what_keeps_tiers_apart(hil
     for name, each in trained.items():
         if "lora_B" in name:
             loss = loss + 0.5 * (each[:, :2].detach().T @ each[:, 2:4]).square().sum()
-    gradients = dict(zip(trained, torch.autograd.grad(loss, trained.values()), strict=True))
+    gradients = dict(zip(trained, torch.autograd.grad(loss, list(trained.values())), strict=True))
     own = hilora.Tiered(mine.initial.copy(), mine.population, mine.method.rule, 0, last=(1, 2), weight=0.5)
     update = own.train(atoll.ClientTask(1, 1, 0, 0, 1, begun))
     for name in begun:
