@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, NullLocator
 
 from atoll.clustering.feduc.greedy import feduc_labels
 from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
 from atoll.network.network import Network
 from atoll.network.topology import TOPOLOGIES, neighbours_of
 from atoll.network.wireless import draw_watts, grid_positions, place_clients, wireless_network
-from atoll.report.figures.style import PALETTE, STYLE, WIDTH_INCHES
+from atoll.report.figures.style import PALETTE, STYLE, WIDTH_INCHES, use_log_scale
 
 CLASSES = 10
 RADIO_BYTES = 636_000  # a model, the MLP
@@ -118,9 +119,16 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
                 own.sort(key=lambda row: row["clients"] * row["aggregators"])
                 pairs = [row["clients"] * row["aggregators"] for row in own]
                 axes.plot(pairs, [row[key] for row in own], marker="o", markersize=4, color=colour, label=pattern)
-            axes.set(xscale="log", yscale="log", xlabel="Clients × aggregators", ylabel=label)
+            axes.set(xscale="log", xlabel="Clients × aggregators", ylabel=label)
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+            axes.xaxis.set_minor_locator(NullLocator())
+            values = [row[key] for row in rows]
+            if key == "seconds":
+                use_log_scale(axes, min(values) / 1.5, 1.5 * max(values))
+            else:
+                axes.set_ylim(0, 1.1 * max(values))
             axes.grid(True)
-            axes.legend()
+            axes.legend(loc="upper left")
         figure.savefig(path)
 
 

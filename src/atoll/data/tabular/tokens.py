@@ -73,17 +73,17 @@ def _pieces(ids: npt.NDArray[np.int32], length: int, causal: bool) -> Iterator[n
 def load_tokenizer(path: str) -> Any:
     """Return the tokenizer of a folder, a file, or a name on Hugging Face's hub, without its padding."""
     told = f"data.tokenizer = {path!r}"
-    tokenizers = load_extra("tokenizers", "text", told)
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # without a network the hub's client tells of each try
+    read = load_extra("tokenizers", "text", told).Tokenizer
     place = Path(path).expanduser()
     file = place / FILE if place.is_dir() else place
     if place.is_dir() and not file.is_file():
         raise InputError(f"{told}: the folder lacks {FILE}, which tokenizer.save_pretrained writes")
     try:
-        read = tokenizers.Tokenizer
         made = read.from_file(str(file)) if file.is_file() else read.from_pretrained(path)
     except Exception as error:  # of no class of its own, from the file, the hub or the network
         what = "cannot be read" if file.is_file() else "is no folder or file here, and cannot be loaded from the hub"
-        raise InputError(f"{told}: {what} ({' '.join(str(error).split())[:200]})") from error
+        raise InputError(f"{told}: {what} ({' '.join(str(error).split()).partition('. ')[0][:200]})") from error
     made.no_padding()
     made.no_truncation()
     return made

@@ -167,7 +167,9 @@ def _require_answer(address: str) -> None:
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=_HEALTH_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise InputError(f"run.address = {address!r}: its answer is not a Ray cluster's") from error
+        raise InputError(
+            f"run.address = {address!r}: no answer of a Ray cluster's within {_HEALTH_SECONDS:g} s"
+        ) from error
     if asked.returncode:
         lines = [line for line in (asked.stderr or asked.stdout).splitlines() if line.strip()]
         raise InputError(
