@@ -19,6 +19,7 @@ from atoll.engine.cohorts import Cohort
 from atoll.executors.stacked.training import client_bytes
 from atoll.local.models import MODELS
 from atoll.local.rule import adam, momentum, sgd
+from atoll.local.weights import count_bytes
 from tests.executors.test_launches import images
 from tests.tiers import thinned
 
@@ -79,5 +80,5 @@ def test_a_stack_takes_no_more_than_is_estimated(model: str, change: dict[str, A
     with Alive() as alive:
         executor.train([cohort], average_models)
     allowed = CLIENTS * client_bytes(trainer, executor.fit, 10 if batch_size == "full" else batch_size)
-    assert alive.most <= allowed
+    assert alive.most <= allowed + count_bytes(update.model)  # the mean that is made of the stack lies beside it
     assert alive.most >= allowed / 4  # else cards would be left half empty
