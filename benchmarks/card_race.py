@@ -224,8 +224,13 @@ def _result(racer: Racer, plain: Racer, over: str) -> dict[str, Any]:
         "gflops": gflops,
         "memory_bytes": racer.memory_bytes,
         "over": over,
-        "failure": "" if over else racer.failure,
+        "failure": "" if over else explained(racer.failure),
     }
+
+
+def explained(failure: str) -> str:
+    """Return why a contender did not train, with what to do where its library is not there."""
+    return f"{failure}; peers/pack.py fetches it into --sites" if "No module named" in failure else failure
 
 
 def _flops(case: Case) -> int:

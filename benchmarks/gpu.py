@@ -4,8 +4,9 @@ Run:  python benchmarks/gpu.py --out gpu.json [--minutes 8] [--device cuda] [--q
 
 Per case (models, 10, 100 and 1,000 clients of 20 steps, and a FedAvg round over 60,000 samples), precision and
 executor (stacked, also with CUDA graphs, and one by one): the seconds of a round, its operations a second, their share
-of what the card's own matrix product reaches in that precision, and the memory that it took. Cases that
-do not fit into the minutes are listed as such. `--device cpu` tries it out without a GPU.
+of what the card's own matrix product reaches in that precision, and the memory that it took. The file is written anew
+after every case; given again, the command goes on with what is not in it yet, on a card of the same name. Cases that
+do not fit into the minutes are told and left for then. `--device cpu` tries it out without a GPU.
 """
 
 import argparse
@@ -57,16 +58,24 @@ def main() -> None:
     until = time.monotonic() + 60 * given.minutes
     precisions = [each for each in PRECISIONS if given.device == "cuda" or each != "tf32"]
     side = 256 if given.quick else SIDE
-    peaks = {each: products_rate(given.device, each, side) for each in precisions}
-    content: dict[str, Any] = {
-        "environment": describe_environment(seed=0),
-        "device": torch.cuda.get_device_name() if given.device == "cuda" else "cpu",
-        "matrix_product_gflops": peaks,
-        "results": [],
-    }
-    for name, case, precision in plan(cases, precisions):
-        content["results"].append(measure(name, case, precision, given.device, peaks[precision], until))
-        print(line(content["results"][-1]), flush=True)
+    name = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
+    content: dict[str, Any] = json.loads(given.out.read_text(encoding="utf-8")) if given.out.is_file() else {}
+    if content.get("device", name) != name:
+        parser.error(f"--out {given.out}: has figures of {content['device']}, not of {name}; name another file")
+    if not content:
+        peaks = {each: products_rate(given.device, each, side) for each in precisions}
+        content = {"environment": describe_environment(seed=0), "device": name, "matrix_product_gflops": peaks}
+    results = content.setdefault("results", [])
+    there = {(each["case"], each["executor"], each["precision"]) for each in results}
+    for executor, case, precision in plan(cases, precisions):
+        if (case.name, executor, precision) in there:
+            continue
+        if time.monotonic() > until:
+            print(f"{case.name}, {executor}, {precision}: no time was left", flush=True)
+            continue
+        peak = content["matrix_product_gflops"][precision]
+        results.append(measure(executor, case, precision, given.device, peak, until))
+        print(line(results[-1]), flush=True)
         write_atomically(given.out, (json.dumps(content, indent=1) + "\n").encode())
 
 
@@ -85,10 +94,8 @@ def plan(cases: list[Case], precisions: list[Precision]) -> Iterator[tuple[str, 
 def measure(
     name: str, case: Case, precision: Precision, device: str, peak_gflops: float, until: float
 ) -> dict[str, Any]:
-    """Return the figures of a case, or why there are none."""
+    """Return the figures of a case, or why there are none; no round begins after `until`, but for the first."""
     found: dict[str, Any] = {"case": case.name, "executor": name, "precision": precision}
-    if time.monotonic() > until:
-        return found | {"failure": "no time was left"}
     try:
         seconds = time_rounds(name, case, precision, device, until)
     except Exception as error:  # such as a card with too little memory: the other cases go on

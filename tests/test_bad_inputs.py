@@ -340,6 +340,7 @@ run.trackers=tensorboard
 run.checkpoint_minutes=0
 run.checkpoint_every=0
 run.stack_bytes=0
+run.executor=stacked run.stack_bytes=100
 run.debug=1
 run.gpu=true
 fleet.nodes=0

@@ -1,8 +1,9 @@
 """Pack what the race on a graphics card imports and its machine lacks, to be carried there and unpacked without pip.
 
-Run:  python benchmarks/peers/pack.py --out FOLDER [--python 3.12] [--pfllib CHECKOUT]
+Run:  python benchmarks/peers/pack.py --out FOLDER [--python 3.12] [--pfllib CHECKOUT] [--unpacked] [--only pfl]
 
-Writes FOLDER/sites.tar.xz, one folder for each library, so that what one insists on does not reach the others:
+Writes FOLDER/sites.tar.xz, with --unpacked the folder itself, to try the race out on this machine: one folder for each
+library, so that what one insists on does not reach the others.
 `tar xf sites.tar.xz -C /tmp` there makes /tmp/sites. PyTorch, JAX, NumPy, SciPy and what comes with them are expected
 to be installed. Ray goes without its dashboard, its Java and its libraries for other purposes.
 """
@@ -58,16 +59,21 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--python", default="3.12", help="the machine's")
     parser.add_argument("--pfllib", type=Path, help="a checkout of PFLlib")
+    parser.add_argument("--unpacked", action="store_true", help="leave FOLDER/sites as it is")
+    parser.add_argument("--only", nargs="+", choices=sorted(SITES), default=list(SITES), help="only these libraries")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         sites = Path(temporary) / "sites"
-        for name, packages in SITES.items():
-            install(packages, sites / name, given.python)
+        for name in given.only:
+            install(SITES[name], sites / name, given.python)
         for name in RAYS_OWN:
             shutil.rmtree(sites / "flower/ray" / name, ignore_errors=True)
         if given.pfllib:
             shutil.copytree(given.pfllib / "system", sites / "pfllib/system")
+        if given.unpacked:
+            shutil.copytree(sites, given.out / "sites", dirs_exist_ok=True)
+            return
         with tarfile.open(given.out / "sites.tar.xz", "w:xz", preset=6) as archive:
             archive.add(sites, "sites")
     print(f"{(given.out / 'sites.tar.xz').stat().st_size / 2**20:.1f} MiB")

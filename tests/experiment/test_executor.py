@@ -210,9 +210,9 @@ def test_the_settings_name_the_executor(name: Any, kind: type) -> None:
 
 
 def test_the_limit_of_a_stack_is_handed_on() -> None:
-    made = experiment(executor="stacked", stack_bytes=12345).execution.make_executor()
+    made = experiment(executor="stacked", stack_bytes=1234567).execution.make_executor()
     assert isinstance(made, Stacked)
-    assert made.stack_bytes == 12345
+    assert made.stack_bytes == 1234567
 
 
 def test_more_workers_than_cores_are_allowed_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,6 +282,12 @@ def test_auto_never_stacks_on_the_cpu(rule: LocalRule, cores: None) -> None:
 def test_refused_before_anything_is_trained(run: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
         experiment(**run).check()
+
+
+@pytest.mark.parametrize("name", ["cores", "ray"])
+def test_workers_have_no_card(name: Any) -> None:
+    with pytest.raises(InputError, match=f"run.executor = '{name}': trains on the CPU, but run.device = 'cuda'"):
+        choose(fedavg_of(RULE), RunSettings(executor=name, device="cuda"), device="cuda")
 
 
 def test_debug_is_serial() -> None:

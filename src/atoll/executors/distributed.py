@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -15,6 +16,7 @@ from atoll.executors.serial import Serial
 from atoll.local.models import Model
 from atoll.local.task import ClientUpdate
 from atoll.support.arrays import Ids
+from atoll.support.process import one_thread
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +70,17 @@ def update_of(outcome: float | PartialSum, model: Model, states: Mapping[int, Pa
     if isinstance(outcome, PartialSum):
         return replace(outcome, total=Sum(outcome.total.weight, model))
     return ClientUpdate(model, outcome, next(map(unpack, states.values()), None))
+
+
+@contextmanager
+def ending_on_error(close: Callable[[], None]) -> Iterator[None]:
+    """Leave the cores to the workers, and end them by `close` after any error, including the user's interrupt."""
+    with one_thread():
+        try:
+            yield
+        except BaseException:
+            close()
+            raise
 
 
 def why_single(combine: Combine, screening: Screening | None, keeps_state: bool, rule: str = "the combine rule") -> str:

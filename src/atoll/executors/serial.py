@@ -52,7 +52,7 @@ class Serial:
     def _train(self, task: ClientTask) -> ClientUpdate:
         update = self._train_unchecked(task)
         if fault := why_wrong_state(task.state, update.state, self.trainer.keeps_state):
-            raise RunError(f"{_where(task)}: {type(self.trainer).__name__} {fault}")
+            raise RunError(f"{where(task)}: {type(self.trainer).__name__} {fault}")
         return update
 
     def _train_unchecked(self, task: ClientTask) -> ClientUpdate:
@@ -62,7 +62,7 @@ class Serial:
         except AtollError:
             raise
         except Exception as error:  # raised by a user's model, loss or optimiser
-            raise RunError(f"{_where(task)}: training failed ({type(error).__name__}: {error})") from error
+            raise RunError(f"{where(task)}: training failed ({type(error).__name__}: {error})") from error
 
     def close(self) -> None:
         """Do nothing: nothing needs closing."""
@@ -75,5 +75,6 @@ class Serial:
         return self.trainer.losses(models, clients, round_)
 
 
-def _where(task: ClientTask) -> str:
-    return f"event {task.event}, cluster {task.cluster}, client {task.client}"
+def where(task: ClientTask, others: int = 0) -> str:
+    """Return a task's place in the run, for errors."""
+    return f"event {task.event}, cluster {task.cluster}, client {task.client}" + f" and {others} others" * (others > 0)

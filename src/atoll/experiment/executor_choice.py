@@ -22,7 +22,7 @@ from atoll.executors.stacked.fit import why_not_stacked
 from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.weighted import Weighted, why_not_weighted
 from atoll.local.models import Model
-from atoll.local.precision import has_bfloat16, lacks_bfloat16, slowness_of_bfloat16
+from atoll.local.precision import has_bfloat16, lacks_bfloat16, slowness_of_bfloat16, why_card_lacks
 from atoll.local.rounded import Rounded
 from atoll.local.trainer import plain_of
 from atoll.methods.parts.rule_requirements import refuse_epochs
@@ -71,6 +71,8 @@ def choose_executor(
     """
     if wanted.precision == "tf32" and device == "cpu":
         raise InputError("run.precision = 'tf32': needs run.device = 'cuda'; on the CPU use 'float32' or 'bfloat16'")
+    if lacking := why_card_lacks(wanted.precision, device):
+        raise InputError(f"run.precision = {wanted.precision!r}: {lacking}")
     if wanted.debug:
         if wanted.executor not in ("auto", "serial"):
             raise InputError(
@@ -174,16 +176,14 @@ def _take_wanted(wanted: RunSettings, method: Method, trainer: ClientTrainer, de
     if wanted.executor == "fleet":
         require_states_apart(method)
         return ExecutorChoice("fleet", why)
-    if wanted.executor == "cores":
+    if wanted.executor in ("cores", "ray"):
         if device != "cpu":
-            raise InputError(f"run.executor = 'cores': trains on the CPU, but run.device = {wanted.device!r}")
-        return _with_workers("cores", why, not reason, wanted)
-    if wanted.executor == "ray":
-        if device != "cpu":
-            raise InputError(f"run.executor = 'ray': trains on the CPU, but run.device = {wanted.device!r}")
-        if wanted.address is not None:
+            raise InputError(
+                f"run.executor = {wanted.executor!r}: trains on the CPU, but run.device = {wanted.device!r}"
+            )
+        if wanted.executor == "ray" and wanted.address is not None:
             return ExecutorChoice("ray", why, not reason, wanted.workers or 0)
-        return _with_workers("ray", why, not reason, wanted)
+        return _with_workers(wanted.executor, why, not reason, wanted)
     if wanted.executor == "stacked":
         if reason := _why_not_stacked(trainer):
             raise InputError(f"run.executor = 'stacked': {reason}; use 'serial' or 'auto'")

@@ -42,6 +42,13 @@ def products_in(precision: Precision) -> AbstractContextManager[object]:
     return _AS_IT_IS if exact_already and not torch.cuda.is_initialized() else _set_products(precision)  # type: ignore[no-untyped-call]
 
 
+def why_card_lacks(precision: Precision, device: str) -> str:
+    """Return why a card has no products of this precision; empty if it has, and for the processor."""
+    if precision == "float32" or device == "cpu" or torch.cuda.get_device_capability(device) >= (8, 0):
+        return ""
+    return f"{torch.cuda.get_device_name(device)} has no such products (compute capability 8.0 has them); use 'float32'"
+
+
 def lacks_bfloat16() -> bool:
     """Return whether the processor is known to lack bfloat16 products, which it must then emulate."""
     return _tells_of_bfloat16() and not has_bfloat16()

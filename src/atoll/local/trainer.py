@@ -1,5 +1,6 @@
 """Training one client: batches drawn, steps taken, the model sent back."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
@@ -83,11 +84,9 @@ class Trainer:
         self.tolerant = tolerant
         self.batches = Batches(population.data, module)
         # Another function may return plain SGD at this rate and something else at a later round's.
-        plain = by_hand and rule.optimizer in (sgd, torch.optim.SGD)
-        # A GPU takes the optimiser's step for all parameters at once.
-        self.by_hand = plain and self.batches.inputs.device.type == "cpu"
+        self.by_hand = by_hand and rule.optimizer in (sgd, torch.optim.SGD)
         # Not in bfloat16: a step made by hand changes the model within a product, and would round it.
-        dense = plain and not rule.proximal and precision != "bfloat16"
+        dense = self.by_hand and not rule.proximal and precision != "bfloat16"
         self.dense = Dense.of(module, self.batches.losses) if dense else None
         self.outputs: Callable[[Tensor], Tensor] = (
             Rounded.of(self.module) if precision == "bfloat16" else None
@@ -200,37 +199,39 @@ def descend(
     task: ClientTask,
     losses: Iterable[Tensor],
     by_hand: bool = False,
+    totals: Tensor | None = None,
 ) -> tuple[float, Model]:
     """Take a step of the rule down each loss; each loss is computed only after the step before it.
 
     With `by_hand`, which plain SGD alone can have, no optimiser is made; the bits are the same. Returns the mean loss,
-    and the optimiser's moments of these parameters if the rule carries them.
+    and the optimiser's moments of these parameters if the rule carries them. With `totals` each loss is of as many
+    clients at once, is added to them, and no mean is fetched.
     """
     lr = rule.lr_at(task.round)
     optimizer = None if by_hand else rule.optimizer(parameters.values(), lr)
     step = optimizer.step if optimizer else partial(_sgd_step, parameters, lr)
     if optimizer and rule.carry_moments:
         load_moments(optimizer, parameters, task.start)
-    total = torch.zeros((), device=next(iter(parameters.values())).device)
-    taken = 0
+    total = torch.zeros((), device=next(iter(parameters.values())).device) if totals is None else totals
+    taken, ones = 0, None if totals is None else torch.ones_like(totals)
     for taken, loss in enumerate(losses, 1):  # noqa: B007
         for parameter in parameters.values():
             parameter.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward(ones)  # type: ignore[no-untyped-call]
         if rule.proximal:
             _add_proximal(parameters, task.start, rule.proximal)
         step()
         total += loss.detach()
     moments = read_moments(optimizer, parameters) if optimizer and rule.carry_moments else {}
-    return total.item() / taken, moments
+    return total.item() / taken if totals is None else math.nan, moments
 
 
 @torch.no_grad()
 def _sgd_step(parameters: dict[str, nn.Parameter], lr: float) -> None:
     """Take the step of `torch.optim.SGD`, to the bit; for small models its bookkeeping takes as long."""
-    for parameter in parameters.values():
-        if parameter.grad is not None:
-            parameter.add_(parameter.grad, alpha=-lr)
+    grads = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
+    if grads:
+        torch._foreach_add_([parameters[name] for name in grads], list(grads.values()), alpha=-lr)
 
 
 def _add_proximal(parameters: dict[str, nn.Parameter], start: Model, mu: float) -> None:

@@ -53,7 +53,7 @@ def warn_of_softmax(module: nn.Module, shape: Shape, name: str) -> None:
 def require_device(device: str) -> str:
     """Return the device if it can hold tensors."""
     try:
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"run.device = {device!r}: is not available here ({reason}); use 'cpu'") from error

@@ -1,6 +1,7 @@
 """The errors that a user sees: bad input, and runs that fail."""
 
 import errno
+import re
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -9,6 +10,9 @@ from pathlib import Path
 
 # Code that is not the user's: Atoll, Python, installed packages, and what has no file.
 _NOT_OWN = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<")
+_LOST = "once the card answers, give the same command with --resume"
+_TOO_SMALL = "the card is too small: lower run.stack_bytes, or take a smaller model, fewer samples or another card"
+_OF_A_CARD = re.compile("(CUDA|cuDNN|HIP) (error|out of memory|driver)|(CUDNN|CUBLAS)_STATUS")
 
 
 class AtollError(Exception):
@@ -91,3 +95,19 @@ def is_full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+@contextmanager
+def telling_of_cards() -> Iterator[None]:
+    """Turn what a graphics card reports, also as the cause of another error, into a sentence that says how to go on."""
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = None if str(error).startswith("run.") else error  # else it is a sentence already
+        while cause is not None and not (isinstance(cause, RuntimeError) and _OF_A_CARD.search(str(cause))):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        told = str(cause).strip().partition("\n")[0].removesuffix(".")
+        on = _TOO_SMALL if "out of memory" in told or "ALLOC_FAILED" in told else _LOST
+        raise RunError(f"run.device = 'cuda': {told}; {on}") from error

@@ -1,7 +1,6 @@
 """One single-threaded process per core: clients train in parallel, bit-identical to one after the other."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor,
 from atoll.engine.combining import PartialSum
 from atoll.executors.cores.cores_workers import Workers
 from atoll.executors.cores.shared import Layout, SharedModels
-from atoll.executors.distributed import Distributed, TrainingUnit, train_unit, update_of
+from atoll.executors.distributed import Distributed, TrainingUnit, ending_on_error, train_unit, update_of
 from atoll.executors.packing import Packed, pack_all
 from atoll.executors.serial import Serial
 from atoll.local.batches import cut_rows, mean_by_client
@@ -22,7 +21,6 @@ from atoll.local.models import Model
 from atoll.local.task import ClientUpdate
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
-from atoll.support.process import one_thread
 
 _EARLY_BYTES = 1 << 28  # of models that may wait for a sum that comes before them
 _MOST_CLIENTS = 256  # of whom a pipe's buffer holds the numbers and weights, and the losses, on any platform
@@ -108,7 +106,7 @@ class Cores(Distributed):
             RunError: as in `Serial`, or workers died repeatedly on the same client.
         """
         units = list(self.units(cohorts, combine, screening, self.workers.count))
-        with self._working():
+        with ending_on_error(self.close):
             updates = self._train(units, kept=not needs_only_mean(combine))
             return self.merge(cohorts, combine, updates, screening)
 
@@ -116,7 +114,7 @@ class Cores(Distributed):
         """Return the mean loss of each model on each client's data, [clients, models]."""
         rows = self.trainer.identity_rows(clients, round_)
         slots = 2 * self._ahead
-        with self._working():
+        with ending_on_error(self.close):
             columns = [self._measure(models[low : low + slots], rows) for low in range(0, len(models), slots)]
         return np.hstack(columns)
 
@@ -177,16 +175,6 @@ class Cores(Distributed):
         start = self._models.view(work.start, work.layout)
         ((model, outcome, states),) = train_unit(work.unit, start, work.states, self._serial, self.by_cohort)
         return self._models.write(work.result, model), outcome, states
-
-    @contextmanager
-    def _working(self) -> Iterator[None]:
-        """Leave the cores to the workers, and end them after any error, including the user's interrupt."""
-        with one_thread():
-            try:
-                yield
-            except BaseException:
-                self.close()
-                raise
 
 
 def why_no_room(workers: int, model_bytes: int) -> str:

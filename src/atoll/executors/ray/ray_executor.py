@@ -1,7 +1,6 @@
 """Parallel training on a Ray cluster of one or many machines, bit-identical to training one by one."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor
 from atoll.engine.combining import PartialSum
-from atoll.executors.distributed import Distributed, TrainingUnit, update_of
+from atoll.executors.distributed import Distributed, TrainingUnit, ending_on_error, update_of
 from atoll.executors.packing import pack, pack_all, unpack
 from atoll.executors.ray.cluster import Cluster, connect
 from atoll.executors.ray.ray_worker import RemoteMeasuring, Training
@@ -22,7 +21,6 @@ from atoll.local.task import ClientUpdate
 from atoll.local.trainer import plain_of
 from atoll.local.weights import count_bytes
 from atoll.support.arrays import Floats, Ids
-from atoll.support.process import one_thread
 
 PATIENCE_SECONDS = 60.0  # longer than Ray takes to notice a dead machine
 
@@ -83,7 +81,8 @@ class Ray(Distributed):
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
     ) -> list[ClusterUpdate]:
         """Return each cluster's update, in the order of the cohorts."""
-        with self._working() as workers:
+        workers = self._connect()
+        with ending_on_error(workers.close):
             count = workers.cluster.workers
             units = self.units(cohorts, combine, screening, count, self._together(cohorts, count))
             return self.merge(cohorts, combine, self._train(workers, units), screening)
@@ -91,7 +90,8 @@ class Ray(Distributed):
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
         rows = self.trainer.identity_rows(clients, round_)
-        with self._working() as workers:
+        workers = self._connect()
+        with ending_on_error(workers.close):
             sent = workers.cluster.put([pack(model) for model in models])
             parts = [(RemoteMeasuring(part), sent) for part in cut_rows(rows)]
             return mean_by_client(np.concatenate(list(workers.map(parts, ahead=len(parts)))), rows)
@@ -127,14 +127,3 @@ class Ray(Distributed):
                 self.close()
                 raise
         return self._workers
-
-    @contextmanager
-    def _working(self) -> Iterator[RayWorkers]:
-        """Leave the cores to the workers, and end them after any error, including the user's interrupt."""
-        workers = self._connect()
-        with one_thread():
-            try:
-                yield workers
-            except BaseException:
-                workers.close()
-                raise

@@ -10,10 +10,11 @@ from atoll.aggregation.mean import Combine, needs_only_mean
 from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.engine.combining import combine_updates
+from atoll.executors.serial import where
 from atoll.executors.stacked.fit import try_stack
 from atoll.executors.stacked.graphs import Graphs
 from atoll.executors.stacked.tensors import add, pick, weigh
-from atoll.executors.stacked.training import TrainedStack, client_bytes, count_samples, kind_of, train_stack
+from atoll.executors.stacked.training import TrainedStack, client_bytes, count_samples, join, kind_of, train_stack
 from atoll.local.models import Model
 from atoll.local.precision import products_in
 from atoll.local.task import ClientTask, ClientUpdate
@@ -40,12 +41,12 @@ class Stacked:
     def __init__(self, trainer: Trainer, stack_bytes: int | None = None, cuda_graphs: bool = False) -> None:
         """Use this trainer, whose rule and module must fit, and stacks of about so many bytes at most.
 
-        `client_bytes` says how they are estimated; the default is half of a GPU's memory, or `STACK_BYTES`. A stack
-        has one client at least. With `cuda_graphs` a GPU is told a step's work once, and does it again from then on:
-        faster where models are small and cohorts alike.
+        `client_bytes` says how they are estimated; the default is half of a GPU's memory, or `STACK_BYTES`, and then a
+        stack has one client at least. With `cuda_graphs` a GPU is told a step's work once, and does it again from then
+        on: faster where models are small and cohorts alike.
 
         Raises:
-            InputError: `stack_bytes` is not positive, or CUDA graphs without a GPU.
+            InputError: `stack_bytes` is not positive or has no room for a client, or CUDA graphs without a GPU.
             ValueError: the rule or the module does not fit; `why_not_stacked` says why.
         """
         require_has("trainer", trainer, "module", "an atoll.Trainer")
@@ -57,10 +58,15 @@ class Stacked:
         self.fit = try_stack(trainer)
         if self.fit.reason:
             raise ValueError(self.fit.reason)
+        size, largest = trainer.rule.batch_size, int(trainer.population.sizes.max())
+        samples = largest // max(1, trainer.rule.resample_parts) if size == "full" else size
+        least = client_bytes(trainer, self.fit, samples)
+        if stack_bytes is not None and stack_bytes < least:
+            raise InputError(f"run.stack_bytes = {stack_bytes}: must be at least {least}, about what one client takes")
         self.trainer = trainer
         self.stack_bytes = stack_bytes or _default_bytes(device)
         self.graphs = Graphs() if cuda_graphs else None
-        self.most_clients: int | None = None  # in one stack, once memory has run out
+        self.most_clients: int | None = None  # trained at once, when memory has run out
 
     def train(
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
@@ -135,30 +141,25 @@ class Stacked:
         for i in order:
             least, most = (min(least, samples[i]), max(most, samples[i])) if held else (samples[i], samples[i])
             alike = not held or (kind[i] == kind[held[0]] and most <= least * (2 if self.fit.independent else 1))
-            if held and (not alike or len(held) >= self._most_clients(most)):
-                yield from self._train_some(np.sort(held), tasks)
+            room = self.stack_bytes // client_bytes(self.trainer, self.fit, most)
+            if held and (not alike or len(held) >= room):
+                yield self._train_some(held, tasks)
                 held, least, most = [], samples[i], samples[i]
             held.append(i)
-        yield from self._train_some(np.sort(held), tasks)
+        yield self._train_some(held, tasks)
 
-    def _most_clients(self, samples: int) -> int:
-        """Return how many clients with batches of so many samples one stack holds."""
-        fitting = max(1, self.stack_bytes // client_bytes(self.trainer, self.fit, samples))
-        return fitting if self.most_clients is None else min(fitting, self.most_clients)
-
-    def _train_some(self, places: Ids, tasks: Sequence[ClientTask]) -> Iterator[tuple[Ids, TrainedStack]]:
-        """Train these in one stack, or in halves where they do not fit into memory."""
-        if self.most_clients is None or len(places) <= self.most_clients:
-            trained = self._try([tasks[i] for i in places])
-            if trained is not None:
-                yield places, trained
-                return
-        middle = (len(places) + 1) // 2
-        yield from self._train_some(places[:middle], tasks)
-        yield from self._train_some(places[middle:], tasks)
+    def _train_some(self, held: Sequence[int], tasks: Sequence[ClientTask]) -> tuple[Ids, TrainedStack]:
+        """Train these as one stack; where memory has run out, in parts that are averaged as one."""
+        places, parts, done = np.sort(held), list[TrainedStack](), 0
+        while done < len(places):
+            most = self.most_clients or len(places)
+            if (part := self._try([tasks[i] for i in places[done : done + most]])) is not None:
+                parts.append(part)
+                done += most
+        return places, join(parts)
 
     def _try(self, tasks: Sequence[ClientTask]) -> TrainedStack | None:
-        """Train these in one stack; if memory runs out, return None and allow only half as many from now on."""
+        """Train these at once; if memory runs out, return None and allow only half as many from now on."""
         try:
             with products_in(self.trainer.precision):
                 return train_stack(self.trainer, self.fit, tasks, self.graphs)
@@ -166,7 +167,8 @@ class Stacked:
             raise
         except Exception as error:  # whatever a user's model, loss or optimiser may raise
             if len(tasks) == 1 or not _is_out_of_memory(error):
-                raise RunError(f"{_where(tasks)}: training failed ({type(error).__name__}: {error})") from error
+                told = f"training failed ({type(error).__name__}: {error})"
+                raise RunError(f"{where(tasks[0], len(tasks) - 1)}: {told}") from error
         if self.most_clients is None:
             warnings.warn(
                 f"run.executor = 'stacked': out of memory with {len(tasks)} clients in one stack; "
@@ -176,12 +178,6 @@ class Stacked:
             )
         self.most_clients = (len(tasks) + 1) // 2
         return None
-
-
-def _where(tasks: Sequence[ClientTask]) -> str:
-    first = tasks[0]
-    others = f" and {len(tasks) - 1} others" if len(tasks) > 1 else ""
-    return f"event {first.event}, cluster {first.cluster}, client {first.client}{others}"
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -10,17 +10,17 @@ from atoll.support.arrays import Floats
 
 Stack = dict[str, Tensor]
 
+_EACH_NUMBER = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Identity)
+_EACH_CHANNEL = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d)
+
 
 def stack_tensors(models: Sequence[Model], names: Sequence[str], device: torch.device) -> Stack:
     """Return a stack of these tensors of the models, which may be one model many times; always a copy."""
     different = {id(model): model for model in models}
     places = {key: place for place, key in enumerate(different)}
     index = torch.tensor([places[id(model)] for model in models], device=device)
-
-    def stack(name: str) -> Tensor:
-        return torch.stack([model[name].to(device) for model in different.values()]).index_select(0, index)
-
-    return {name: stack(name) for name in names}
+    own = different.values()
+    return {name: torch.stack([model[name].to(device) for model in own]).index_select(0, index) for name in names}
 
 
 def stacked_names(module: nn.Module) -> list[str]:
@@ -47,8 +47,8 @@ def pick(stack: Stack, clients: int | slice) -> Stack:
 
 
 def finite_clients(stack: Stack) -> Tensor:
-    """Return for each client whether all numbers of its model are finite, [clients]."""
-    return torch.stack([torch.isfinite(tensor).flatten(1).all(dim=1) for tensor in stack.values()]).all(dim=0)
+    """Return for each client whether all sums over its tensors are finite, [clients]; then all numbers are."""
+    return torch.stack([tensor.flatten(1).sum(dim=1) for tensor in stack.values()]).isfinite().all(dim=0)
 
 
 def forward(module: nn.Module, stack: Stack, inputs: Tensor, independent: bool) -> Tensor:
@@ -77,7 +77,11 @@ def _forward_layers(module: nn.Sequential, stack: Stack, inputs: Tensor) -> Tens
     values = inputs
     for name, layer in zip(module._modules, module, strict=True):  # named_children() gives a layer only once
         own = {key.removeprefix(f"{name}."): tensor for key, tensor in stack.items() if key.startswith(f"{name}.")}
-        if not own:
+        if type(layer) in _EACH_NUMBER:
+            values = layer(values)
+        elif type(layer) in _EACH_CHANNEL and values.ndim == 5:  # clients' channels side by side, as convolutions leave
+            values = layer(values.transpose(0, 1).flatten(1, 2)).unflatten(1, (len(values), -1)).transpose(0, 1)
+        elif not own:
             values = layer(values.flatten(0, 1)).unflatten(0, values.shape[:2])
         elif type(layer) is nn.Linear and values.ndim == 3:
             values = _multiply(values, own["weight"], own.get("bias"))

@@ -33,6 +33,14 @@ class TrainedStack:
     losses: Floats
 
 
+def join(parts: Sequence[TrainedStack]) -> TrainedStack:
+    """Return the stack of all clients of these, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    stack = {name: torch.cat([part.stack[name] for part in parts]) for name in parts[0].stack}
+    return TrainedStack(stack, parts[0].common, np.concatenate([part.losses for part in parts]))
+
+
 def kind_of(task: ClientTask, trainer: Trainer, fit: Fit) -> object:
     """Return what must be equal for tasks to share an optimiser: the learning rate, and the slots they share."""
     rule = trainer.rule
@@ -87,14 +95,12 @@ def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], graphs:
         each = trainer.batches.losses(outputs.flatten(0, 1), targets).reshape(len(tasks), -1)
         return each.mean(dim=1) if shares is None else (each * shares).sum(dim=1)
 
-    def losses() -> Iterator[Tensor]:
-        for batch in _draw_batches(trainer, tasks):
-            means = graphs.run(measure, parameters, batch) if graphs else measure({**parameters}, *batch)
-            total.add_(means.detach())
-            yield means.sum()
-
+    losses = (
+        graphs.run(measure, parameters, batch) if graphs else measure({**parameters}, *batch)
+        for batch in _draw_batches(trainer, tasks)
+    )
     module.train()
-    _, moments = descend(rule, parameters, replace(tasks[0], start=sent), losses(), trainer.by_hand)
+    _, moments = descend(rule, parameters, replace(tasks[0], start=sent), losses, trainer.by_hand, total)
     stack = {
         name: parameter.detach().clone() if graphs else parameter.detach() for name, parameter in parameters.items()
     }
