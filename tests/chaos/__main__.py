@@ -54,7 +54,9 @@ def main() -> int:
     beside = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(given.load)]
     for each in beside:
         atexit.register(each.kill)
-    while len(runs) < len(kinds) or (_count(runs) < given.faults and time.monotonic() < until):
+    while not (runs and runs[-1]["stopped"]) and (
+        len(runs) < len(kinds) or (_count(runs) < given.faults and time.monotonic() < until)
+    ):
         kind, draw = kinds[len(runs) % len(kinds)], random.Random(f"{given.seed}/{len(runs)}")
         keep = given.out and given.out / f"{len(runs)}-{kind.name}"
         share = (until - time.monotonic()) / max(len(kinds) - len(runs), 1)
@@ -72,12 +74,15 @@ def _count(runs: list[dict[str, Any]]) -> int:
 
 
 def _is_right(run: dict[str, Any]) -> bool:
-    return not run["hung"] and not run["tracebacks"] and run["like its replay"] and run["like undisturbed"] is not False
+    if run["hung"] or run["tracebacks"]:
+        return False
+    return bool(run["stopped"] or (run["like its replay"] and run["like undisturbed"] is not False))
 
 
 def _line(run: dict[str, Any]) -> str:
-    if run["hung"]:
-        return f"{run['run']}: HUNG after {run['events']} events and {len(run['faults'])} faults"
+    if run["hung"] or run["stopped"]:
+        word = "HUNG" if run["hung"] else "interrupted"
+        return f"{run['run']}: {word} after {run['events']} events and {len(run['faults'])} faults"
     like = {True: "like undisturbed", False: "NOT like undisturbed", None: ""}[run["like undisturbed"]]
     words = [f"{run['run']}: {len(run['faults'])} faults", f"{run['events']} events", f"{run['seconds']:.0f} s"]
     words += [f"{run['results lost']} results lost", "like its replay" if run["like its replay"] else "NOT its replay"]

@@ -17,7 +17,7 @@ def test_each_kind_has_its_turn(monkeypatch: pytest.MonkeyPatch, slow: float, sh
     def disturb(kind: Kind, _: object, seconds: float, *__: object) -> dict[str, Any]:
         given.append((kind.name, seconds))
         now[0] += slow * seconds
-        right = {"hung": False, "tracebacks": [], "ended by themselves": [], "like its replay": True}
+        right = {"hung": False, "stopped": False, "tracebacks": [], "ended by themselves": [], "like its replay": True}
         faults = [{"kind": "cut", "seconds": 1.0}] * 40
         return right | {
             "run": kind.name, "faults": faults, "events": 1, "seconds": 1.0, "results lost": 0, "calm": [],

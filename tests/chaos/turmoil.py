@@ -134,7 +134,8 @@ def disk() -> Iterator[tuple[Path, bool]]:
 
 
 def disturb(kind: Kind, draw: random.Random, seconds: float, keep: Path | None, most: float = inf) -> dict[str, Any]:
-    """Carry a run out that takes about so many seconds, its start included; return what came of it.
+    """Carry a run out that takes about so many seconds, its start included; return what came of it until it ended or
+    was interrupted.
 
     It is disturbed from its second event on, until `DISTURBED` of its time is over, or so many faults are borne where
     they come one by one; then it may end.
@@ -152,11 +153,14 @@ def disturb(kind: Kind, draw: random.Random, seconds: float, keep: Path | None, 
         held.callback(_end, fleet)
         schedule = experiment.method.schedule
         cohorts = [event.cohort.tolist() for event in schedule.events] if schedule else []
-        still = _carry_out(fleet, proxy, _Plan(kind, draw, seconds, has_disk, cohorts, most))
+        try:
+            still, stopped = _carry_out(fleet, proxy, _Plan(kind, draw, seconds, has_disk, cohorts, most)), False
+        except (KeyboardInterrupt, SystemExit):
+            still, stopped = 0.0, True
         found: dict[str, Any] = {"run": kind.name, "seconds": round(time.monotonic() - fleet.began, 1)}
-        found["hung"] = still > kind.deadline + MOST_STILL
+        found |= {"hung": still > kind.deadline + MOST_STILL, "stopped": stopped}
         found["events"] = fleet.events()
-        if not found["hung"]:
+        if not found["hung"] and not stopped:
             found |= judge(kind, experiment, folder)
         found |= {"ended by themselves": fleet.ended, "tracebacks": _tracebacks(folder)}
         if keep is not None:
