@@ -75,7 +75,7 @@ def test_clients_are_associated_as_by_trying_all_ways(seed: int) -> None:
     clients, gateways, phi = 6, 3, 0.5
     gradients, samples, loads = (
         rng.normal(size=(clients, 4)),
-        rng.integers(1, 9, clients),
+        rng.integers(1, 9, clients).astype(float),
         rng.random((clients, gateways)),
     )
     mean = sum(n * g for n, g in zip(samples, gradients, strict=True)) / samples.sum()
