@@ -27,6 +27,7 @@ from scipy.spatial.distance import squareform
 from sklearn.metrics import silhouette_score
 
 import atoll
+from atoll.aggregation.mean import mean
 
 
 def fedlease(
@@ -67,7 +68,7 @@ def fedlease(
         sent = [state.clients[client] for client in range(count)]
         labels = allocate(distances(sent), clusters)
         members = {int(cluster): np.flatnonzero(labels == cluster) for cluster in np.unique(labels)}
-        return atoll.Grouping(labels, {cluster: mean([sent[k] for k in own]) for cluster, own in members.items()})
+        return atoll.Grouping(labels, {cluster: mean((1.0, sent[k]) for k in own) for cluster, own in members.items()})
 
     made = atoll.Method(
         replace(sampled, events=tuple(events)),
@@ -115,8 +116,3 @@ def allocate(apart: np.ndarray, most: int) -> np.ndarray:
     tree = linkage(squareform(apart, checks=False), "average")
     cuts = [cut_tree(tree, [number])[:, 0] for number in range(2, most + 1)]
     return max(cuts, key=lambda labels: silhouette_score(apart, labels, metric="precomputed"))
-
-
-def mean(models: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Return the plain mean of models."""
-    return {name: torch.stack([each[name] for each in models]).mean(dim=0) for name in models[0]}

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 WORDS = {"north": ["ak", "kek", "eka", "kak"], "south": ["olo", "lul", "uo", "oll"]}
 LENGTH = 16
@@ -25,6 +26,22 @@ def make_texts(count: int = 24, seed: int = 0) -> list[dict[str, Any]]:
 
 def write_texts(folder: Path, rows: list[dict[str, Any]] | None = None) -> None:
     pq.write_table(pa.Table.from_pylist(rows or make_texts()), folder / "texts.parquet")
+
+
+def make_all(folder: Path) -> Path:
+    """Write the texts, and beside them the folder of a base; return the folder."""
+    write_texts(folder)
+    write_gpt2(folder / "base")
+    return folder
+
+
+def work_beside(made: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder beside what `make_all` has written, with a cache of one's own; return the folder."""
+    for each in made.iterdir():
+        (folder / each.name).symlink_to(each)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    return folder
 
 
 def write_tokenizer(folder: Path) -> None:

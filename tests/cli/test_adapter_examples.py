@@ -14,7 +14,7 @@ import atoll
 from atoll import Experiment, InputError, State, read_result, run_events
 from atoll.settings.validation import validate
 from tests.cli.pages import ROOT
-from tests.texts import changed, write_gpt2, write_texts
+from tests.texts import changed, make_all, work_beside
 
 pytestmark = [
     pytest.mark.skipif(
@@ -28,20 +28,13 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("texts")
-    write_texts(folder)
-    write_gpt2(folder / "base")
-    return folder
+    return make_all(tmp_path_factory.mktemp("texts"))
 
 
 @pytest.fixture(autouse=True)
 def place(made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    for each in made.iterdir():
-        (tmp_path / each.name).symlink_to(each)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path
+    return work_beside(made, tmp_path, monkeypatch)
 
 
 @pytest.fixture

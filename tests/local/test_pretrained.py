@@ -17,7 +17,7 @@ import atoll
 from atoll import Experiment, InputError, State, read_result, run_events
 from atoll.local.models import Model
 from atoll.settings.validation import validate
-from tests.texts import LENGTH, SETTINGS, changed, make_texts, write_gpt2, write_texts
+from tests.texts import LENGTH, SETTINGS, changed, make_all, make_texts, work_beside, write_gpt2
 
 pytestmark = [
     pytest.mark.skipif(
@@ -30,23 +30,16 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("texts")
-    write_texts(folder)
-    write_gpt2(folder / "base")
-    return folder
+    return make_all(tmp_path_factory.mktemp("texts"))
 
 
 @pytest.fixture(autouse=True)
 def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work beside the texts and the base, with a cache of one's own and without a hub."""
-    for each in made.iterdir():
-        (tmp_path / each.name).symlink_to(each)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    return tmp_path
+    return work_beside(made, tmp_path, monkeypatch)
 
 
 def experiment(**sections: Any) -> Experiment:
