@@ -5,6 +5,7 @@ a case start at once and warm up; then they train their rounds in turn. A conten
 round takes too long, is ended, and the others continue.
 """
 
+import compileall
 import json
 import os
 import signal
@@ -88,6 +89,8 @@ class Entry:
     cards_only: bool = False
 
 
+# Standalone ones find ports of their own, so that several can be there at once.
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 ENTRIES = (
     Entry(PLAIN, "run_plain.py"),
     Entry("torch.func", "run_torch_func.py"),
@@ -95,12 +98,17 @@ ENTRIES = (
     Entry("Atoll, stacked, CUDA graphs", "run_atoll.py", ("stacked, CUDA graphs",), cards_only=True),
     Entry("Atoll, serial", "run_atoll.py", ("serial",)),
     Entry("pfl, 1 process", "run_pfl.py", site="pfl"),
-    Entry("pfl, 5 processes", "run_pfl.py", (), "pfl", ("-m", "torch.distributed.run", "--nproc-per-node", "5")),
+    *(Entry(f"pfl, {n} processes", "run_pfl.py", (), "pfl", (*TORCHRUN, str(n))) for n in (2, 3, 4, 5)),
     Entry(
         "Flower, 5 processes",
         "run_flower.py",
         site="flower",
-        environment={"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"},
+        environment={
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_DEDUP_LOGS": "0",
+            "RAY_worker_niceness": "0",  # Ray's workers would give way to all others while these start
+        },
     ),
     Entry("BlazeFL, threads", "run_blazefl.py", site="blazefl"),
     Entry("PFLlib", "run_pfllib.py", site="pfllib"),
@@ -141,7 +149,7 @@ def contenders_of(case: Case, sites: Path, without: Sequence[str] = ()) -> list[
 
 def contender_of(entry: Entry, sites: Path) -> Contender:
     folder = sites.resolve() / entry.site if entry.site else None
-    paths = [str(folder or ""), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    paths = [str(folder or PEERS.parent), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PFLLIB": str(folder)} | entry.environment
     return Contender(entry.name, (sys.executable, *entry.launch, str(PEERS / entry.runner), *entry.words), environment)
 
@@ -223,6 +231,7 @@ def _result(racer: Racer, plain: Racer, over: str) -> dict[str, Any]:
         "speed": speed,
         "gflops": gflops,
         "memory_bytes": racer.memory_bytes,
+        "work": racer._ready,
         "over": over,
         "failure": "" if over else explained(racer.failure),
     }
@@ -268,14 +277,20 @@ class Record:
 
     def has(self, case: Case) -> bool:
         """Return whether the case is there; a case of other steps is another one."""
-        return json.loads(json.dumps(asdict(case))) in [each["settings"] for each in self.content["cases"]]
+        return settings_of(case) in [each["settings"] for each in self.content["cases"]]
 
     def add(self, case: Case, results: list[dict[str, Any]], seconds: float) -> None:
         """Add a case's results and write the files."""
-        one = {"case": case.name, "settings": asdict(case), "wall_seconds": seconds, "results": results}
+        one = {"case": case.name, "settings": settings_of(case), "wall_seconds": seconds, "results": results}
         self.content["cases"].append(one)
         write_atomically(self.file, (json.dumps(self.content, indent=1) + "\n").encode())
         write_atomically(self.file.with_suffix(".md"), as_table(self.content).encode())
+
+
+def settings_of(case: Case) -> dict[str, Any]:
+    """Return a case's fields as a file gives them back, with lists."""
+    found: dict[str, Any] = json.loads(json.dumps(asdict(case)))
+    return found
 
 
 def as_table(content: dict[str, Any]) -> str:
@@ -317,6 +332,7 @@ def race_on(
     """Race the cases that are not in the file yet, as long as minutes are left, and print each one's results."""
     until = time.monotonic() + 60 * minutes
     out.mkdir(parents=True, exist_ok=True)
+    compileall.compile_dir(sites, quiet=2, workers=0)  # once, and not by each process when it starts
     record = Record(out / f"speed-{device}.json", describe(device, precision))
     for case in (replace(case, device=device, precision=precision) for case in cases):
         if record.has(case):

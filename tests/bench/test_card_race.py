@@ -90,7 +90,7 @@ def test_a_race_goes_on_where_it_stopped(card: ModuleType, tmp_path: Path, monke
 
     monkeypatch.setattr(card, "contenders_of", contenders_of)
     monkeypatch.setattr(card, "describe", lambda device, precision: {"device": device})
-    cases = [TINY, Case("cnn", 2, steps=1, batch_size=3)]
+    cases = [TINY, TINY, Case("cnn", 2, steps=1, batch_size=3)]
 
     def race(minutes: float, precision: str = "float32") -> list[dict[str, Any]]:
         limits = card.Limits(rounds=1, start_seconds=8.0, round_seconds=0.5)
@@ -132,3 +132,16 @@ def test_every_contender_and_model_of_a_case_is_there(card: ModuleType, monkeypa
         "FedJAX",
     }
     assert card.in_short(card.CASES[0]) == Case("mlp", 5, steps=2)
+    launched = {each.name: each.command[1:-1] for each in card.contenders_of(TINY, Path()) if "pfl," in each.name}
+    run = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+    assert launched == {"pfl, 1 process": (), **{f"pfl, {n} processes": (*run, str(n)) for n in (2, 3, 4, 5)}}
+
+
+@pytest.mark.more
+def test_those_that_need_no_other_library_train_and_do_equal_work(card: ModuleType) -> None:
+    others = ("pfl", "Flower", "BlazeFL", "PFLlib", "FedJAX")
+    contenders = card.contenders_of(TINY, Path(), others)
+    results = card.race_case(TINY, contenders, card.Limits(rounds=1, start_seconds=200.0, round_seconds=80.0))
+    assert [each["contender"] for each in results] == [PLAIN, "torch.func", "Atoll, stacked", "Atoll, serial"]
+    assert [(each["failure"], each["over"], len(each["seconds"])) for each in results] == [("", "", 1)] * 4
+    assert {each["work"]["parameters"] for each in results} == {159_010}
