@@ -43,8 +43,11 @@ def test_a_figure_from_nothing_to_a_page(atoll: Command) -> None:
     told = atoll("reproduce", "quickstart", "--scale", "small", "--out", FOLDER).refused()
     assert "holds runs at scale tiny; add --scale tiny" in told
     assert "has 2 seeds already; omit it" in atoll("reproduce", "quickstart", "--seeds", "1").refused()
+    one = atoll("reproduce", "quickstart", "--jobs", "1", "--seeds", "3", "--only", "FedAvg, seed 2")
+    assert "[1/1] quickstart: FedAvg, seed 2" in one.err
+    assert len(list((FOLDER / "quickstart").glob("*-seed-*/summary.json"))) == 5
     more = atoll("reproduce", "quickstart", "--jobs", "1", "--seeds", "3")
-    assert more.err.count("(already finished)") == 4
+    assert more.err.count("(already finished)") == 5
     assert len(list((FOLDER / "quickstart").glob("*-seed-*/summary.json"))) == 6
 
 
@@ -128,6 +131,12 @@ def test_bad_input(atoll: Command) -> None:
     assert atoll("reproduce", "all", "--jobs", "0").refused() == "--jobs 0: must be at least 1"
     assert atoll("reproduce", "all", "--device", "toaster").refused().startswith("run.device = 'toaster': is not")
     assert atoll("reproduce", "all", "--seeds", "0").refused() == "--seeds 0: must be at least 1"
+    told = atoll("reproduce", "quickstart", "--only", "FedAvgg").refused()
+    assert told.startswith(
+        "--only FedAvgg: no run has this in its panel or label; they are FedCluster, M = 10, seed 0; "
+    )
+    told = atoll("reproduce", "quickstart", "--only", "FedAvg", "--no-run").refused()
+    assert told == "--only FedAvg: chooses what is run; leave out --no-run"
     assert "holds files other than reproduced figures" in atoll("reproduce", "quickstart", "--out", ".").refused()
     assert "holds no reproduced figures" in atoll("reproduce", "quickstart", "--no-run").refused()
     assert "holds files other than" in atoll("reproduce", "quickstart", "--out", "tiny.toml").refused()

@@ -23,6 +23,7 @@ from atoll.reproduce.record import RECORD, record
 from atoll.reproduce.reproduce_progress import ReproduceProgress
 from atoll.reproduce.verdict_wording import count, estimate_in_words, labels_of, value_in_words
 from atoll.reproduce.verdicts_page import render
+from atoll.runs.titles import choose_runs
 from atoll.settings import experiment_file as config
 from atoll.support.errors import InputError, RunError, refusing
 from atoll.support.files import to_json, write_atomically
@@ -45,6 +46,7 @@ class ReproduceOptions:
     folder: Path | None
     evidence: Path | None
     run: bool
+    only: str | None
     jobs: int | None
     device: str
     as_json: bool
@@ -70,11 +72,17 @@ class ReproduceOptions:
         """How many runs to carry out at a time."""
         return self.jobs or count_cores()
 
+    def chosen(self, tasks: Sequence[RecipeTask]) -> list[RecipeTask]:
+        """Return the tasks that `only` names."""
+        known = {id(settings) for settings in choose_runs([task.settings[0] for task in tasks], self.only)}
+        return [task for task in tasks if id(task.settings[0]) in known]
+
     def command(self, seeds: int) -> str:
         """Return the command that resumes from here."""
         options = f"--scale {self.scale} --seeds {seeds} --out {shlex.quote(str(self.place))}"
         options += f" --device {self.device}" if self.device != "cpu" else ""
         options += f" --evidence {shlex.quote(str(self.evidence))}" if self.evidence else ""
+        options += f" --only {shlex.quote(self.only)}" if self.only else ""
         return f"atoll reproduce {self.what} {options}"
 
 
@@ -118,15 +126,18 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
     papers, recipes = _choose(asked.what)
     _check(asked)
     shares = _share_out(asked, recipes)
-    seeds = _claim_folder(asked, any(share.held for share in shares))
+    seeds = _seeds_of(asked, any(share.held for share in shares))
     tasks = list[RecipeTask]()
     for share in shares:
         trained, number = is_trained(share.recipe, papers), share.seeds(asked, seeds)
         tasks += running.plan_tasks(share.recipe, share.scale, share.folder, trained, number, asked.device, asked.kept)
+    chosen = asked.chosen(tasks)
+    asked.place.mkdir(parents=True, exist_ok=True)
+    write_atomically(asked.place / _NOTE, to_json({"scale": asked.scale, "seeds": seeds}))
     if asked.run:
         running.begin_tasks(tasks)
     refused = running.restore(tasks)
-    progress = ReproduceProgress(tasks, asked.at_once)
+    progress = ReproduceProgress(chosen, asked.at_once)
     problems: dict[str, list[str]] = {}
     for task in tasks:
         if task.folder in refused:
@@ -134,9 +145,9 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
             err.print(refused[task.folder], markup=False)
     failures = len(refused)
     if asked.run:
-        tasks = [task for task in tasks if task.folder not in refused]
+        chosen = [task for task in chosen if task.folder not in refused]
         try:
-            failures += _run(tasks, progress, problems, asked.quiet or asked.as_json, asked.verbose)
+            failures += _run(chosen, progress, problems, asked.quiet or asked.as_json, asked.verbose)
         except KeyboardInterrupt:
             err.print(f"interrupted, {progress}; to resume: {asked.command(seeds)}", markup=False)
             raise
@@ -180,6 +191,8 @@ def _check(asked: ReproduceOptions) -> None:
         raise InputError(f"--scale {asked.scale}: must be {', '.join(_SCALES)}, or with --no-run {LARGEST}")
     if asked.scale == LARGEST and asked.run:
         raise InputError(f"--scale {LARGEST}: runs nothing; add --no-run, or give one of {', '.join(_SCALES)}")
+    if asked.only is not None and not asked.run:
+        raise InputError(f"--only {asked.only}: chooses what is run; leave out --no-run")
     for option, number in (("--jobs", asked.jobs), ("--seeds", asked.seeds)):
         if number is not None and number < 1:
             raise InputError(f"{option} {number}: must be at least 1")
@@ -200,11 +213,8 @@ def _choose(what: str) -> tuple[list[Paper], list[str]]:
     raise InputError(f"{what!r}: {unknown(what, ['all', *PAPERS, *config.recipe_names()])}")
 
 
-def _claim_folder(asked: ReproduceOptions, has_kept: bool) -> int:
-    """Record the scale and seeds of a folder's runs, since runs at different scales must not be compared.
-
-    Returns the number of seeds: the one asked for, by default that of the folder.
-    """
+def _seeds_of(asked: ReproduceOptions, has_kept: bool) -> int:
+    """Return the number of seeds: as asked, or by default the folder's, whose runs must be at this scale."""
     place, note = asked.place, asked.place / _NOTE
     before = _read_note(note) if note.is_file() else {}
     if not before:
@@ -214,11 +224,7 @@ def _claim_folder(asked: ReproduceOptions, has_kept: bool) -> int:
     held = before.get("seeds", 0)
     if asked.seeds is not None and asked.seeds < held:
         raise InputError(f"--seeds {asked.seeds}: {place} has {held} seeds already; omit it, or give another folder")
-    seeds = asked.seeds or held or running.SEEDS
-    if seeds != held:
-        place.mkdir(parents=True, exist_ok=True)
-        write_atomically(note, to_json({"scale": asked.scale, "seeds": seeds}))
-    return seeds
+    return asked.seeds or held or running.SEEDS
 
 
 def _require_new(place: Path, run: bool) -> None:

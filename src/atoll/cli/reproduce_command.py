@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from atoll.cli.common import app
-from atoll.cli.options import JsonOption, QuietOption, VerboseOption
+from atoll.cli.options import JsonOption, OnlyOption, QuietOption, VerboseOption
 
 
 @app.command()
@@ -35,6 +35,7 @@ def reproduce(
         ),
     ] = None,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run, or only make the page from existing runs.")] = True,
+    only: OnlyOption = None,
     jobs: Annotated[int | None, typer.Option(help="Runs at a time; by default one per core.")] = None,
     device: Annotated[str, typer.Option(help="Where runs train: cpu or cuda.")] = "cpu",
     as_json: JsonOption = False,
@@ -52,6 +53,6 @@ def reproduce(
 
     chosen = scale or usual_scale(folder, evidence, run)
     if reproduce_papers(
-        ReproduceOptions(what, chosen, seeds, folder, evidence, run, jobs, device, as_json, quiet, verbose)
+        ReproduceOptions(what, chosen, seeds, folder, evidence, run, only, jobs, device, as_json, quiet, verbose)
     ):
         raise typer.Exit(1)
