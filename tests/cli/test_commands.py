@@ -37,6 +37,7 @@ OPTIONS = {
         "--out",
         "--evidence",
         "--run",
+        "--only",
         "--jobs",
         "--device",
         "--json",
