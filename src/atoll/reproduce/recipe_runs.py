@@ -20,6 +20,7 @@ from atoll.reproduce.recipe_plans import make_plans
 from atoll.runs.run import run_events
 from atoll.runs.run_folder import RunFolder
 from atoll.runs.run_folders import begin_folders, name_folders, prepare_folders
+from atoll.runs.titles import title_of
 from atoll.settings import experiment_file as config
 from atoll.settings.validation import Settings
 from atoll.support.errors import AtollError, InputError
@@ -110,7 +111,7 @@ def plan_tasks(
     return [
         RecipeTask(
             recipe,
-            ", ".join(filter(None, (s.panel, s.label))) or s.name,
+            title_of(s) or s.name,
             folder / name,
             (s,),
             kept=None if evidence is None else kept_file(evidence, recipe, scale, s),
