@@ -67,10 +67,10 @@ def judge_kept(evidence: Path) -> list[dict[str, Any]]:
         for place in sorted({file.parent for file in evidence.glob("*/*/*.json.gz")}):
             recipe, scale, out = place.parent.name, place.name, Path(folder) / place.name / place.parent.name
             seeds = seeds_kept(evidence, recipe, scale)
-            tasks = plan_tasks(recipe, scale, out, is_trained(recipe, papers), seeds, evidence=evidence)
+            tasks = plan_tasks(recipe, scale, out, is_trained(recipe, papers), 1, evidence=evidence)
             if refused := restore(tasks):
                 raise ValueError(next(iter(refused.values())))
-            judged = record_recipe(gather(recipe, papers, scale, out, seeds=seeds))
+            judged = record_recipe(gather(recipe, papers, scale, out, expected=len(tasks)))
             found.append({"scale": scale, "seeds": seeds, "recipes": [judged]})
     return found
 

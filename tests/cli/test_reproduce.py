@@ -140,6 +140,8 @@ def test_bad_input(atoll: Command) -> None:
     assert "holds files other than reproduced figures" in atoll("reproduce", "quickstart", "--out", ".").refused()
     assert "holds no reproduced figures" in atoll("reproduce", "quickstart", "--no-run").refused()
     assert "holds files other than" in atoll("reproduce", "quickstart", "--out", "tiny.toml").refused()
+    told = atoll("reproduce", "quickstart", "--evidence", "tiny.toml").refused()
+    assert told == "--evidence tiny.toml: is not a folder"
 
 
 @pytest.mark.more
@@ -148,7 +150,7 @@ def test_the_command_takes_kept_runs_as_done_and_makes_the_page_from_them_alone(
 ) -> None:
     monkeypatch.setattr(environment, "_git_revision", lambda: "0123abc")
     told = atoll("reproduce", "quickstart", "--no-run", "--evidence", "kept").refused()
-    assert "holds no reproduced figures" in told
+    assert told == "--evidence kept: is not a folder"
     atoll("reproduce", "quickstart", "--jobs", "1", "--seeds", "2", "--evidence", "kept").succeeded()
     assert len(list(Path("kept/quickstart/tiny").glob("*.gz"))) == 4
     again = atoll("reproduce", "quickstart", "--jobs", "1", "--out", "again", "--evidence", "kept", "--seeds", "1")

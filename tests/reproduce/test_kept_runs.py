@@ -146,3 +146,10 @@ def test_tasks_of_a_recipe_name_their_files(tmp_path: Path) -> None:
         "kept/quickstart/tiny/fedcluster-m-10-seed-0.json.gz",
         "kept/quickstart/tiny/fedavg-seed-0.json.gz",
     ]
+
+
+def test_of_further_seeds_a_recipe_has_those_that_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "kept/quickstart/tiny").mkdir(parents=True)
+    (tmp_path / "kept/quickstart/tiny/fedavg-seed-2.json.gz").touch()
+    tasks = plan_tasks("quickstart", "tiny", tmp_path, True, seeds=1, evidence=tmp_path / "kept")
+    assert [task.folder.name for task in tasks] == ["fedcluster-m-10-seed-0", "fedavg-seed-0", "fedavg-seed-2"]

@@ -355,7 +355,7 @@ def test_the_page_folds_problems_after_the_third() -> None:
 def test_a_folder_without_runs_gives_claims_that_are_not_run(tmp_path: Path) -> None:
     claim = make_claim(recipe="quickstart", runs=("FedAvg",), check="at-least", bound=0.5)
     paper = Paper(name="p", title="P", reference="R", claims=(claim,))
-    result = gather("quickstart", [paper], "tiny", tmp_path / "nowhere", ["no data"])
+    result = gather("quickstart", [paper], "tiny", tmp_path / "nowhere", ["no data"], expected=6)
     assert (result.finished, result.expected, result.cost) == (0, 6, None)
     assert [verdict.status for verdict in result.verdicts] == ["not run"]
     json.dumps(result.verdicts[0].claim.model_dump())

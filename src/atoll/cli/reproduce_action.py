@@ -88,7 +88,7 @@ class ReproduceOptions:
 
 @dataclass(frozen=True)
 class _Share:
-    """A recipe at one scale: the folder of its runs, and how many seeds are kept."""
+    """A recipe at one scale: the folder of its runs, and how many seeds are kept at most."""
 
     recipe: str
     scale: str
@@ -96,8 +96,8 @@ class _Share:
     held: int
 
     def seeds(self, asked: ReproduceOptions, seeds: int) -> int:
-        """Return how many seeds its runs have; the page of what is kept asks for no more than these."""
-        return max(seeds if asked.run or asked.seeds else 1, self.held) if self.held else seeds
+        """Return how many seeds each run should have; the page of what is kept asks for one."""
+        return seeds if asked.run or asked.seeds or not self.held else 1
 
 
 def _share_out(asked: ReproduceOptions, recipes: Sequence[str]) -> list[_Share]:
@@ -128,9 +128,12 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
     shares = _share_out(asked, recipes)
     seeds = _seeds_of(asked, any(share.held for share in shares))
     tasks = list[RecipeTask]()
+    expected = list[int]()
     for share in shares:
         trained, number = is_trained(share.recipe, papers), share.seeds(asked, seeds)
-        tasks += running.plan_tasks(share.recipe, share.scale, share.folder, trained, number, asked.device, asked.kept)
+        own = running.plan_tasks(share.recipe, share.scale, share.folder, trained, number, asked.device, asked.kept)
+        tasks += own
+        expected.append(sum(len(task.settings) for task in own))
     chosen = asked.chosen(tasks)
     asked.place.mkdir(parents=True, exist_ok=True)
     write_atomically(asked.place / _NOTE, to_json({"scale": asked.scale, "seeds": seeds}))
@@ -152,9 +155,8 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
             err.print(f"interrupted, {progress}; to resume: {asked.command(seeds)}", markup=False)
             raise
     gathered: dict[str, list[ClaimResult]] = {}
-    for share in shares:
-        told, number = problems.get(share.recipe, ()), share.seeds(asked, seeds)
-        found = gather(share.recipe, papers, share.scale, share.folder, told, number)
+    for share, number in zip(shares, expected, strict=True):
+        found = gather(share.recipe, papers, share.scale, share.folder, problems.get(share.recipe, ()), number)
         gathered.setdefault(share.recipe, []).append(found)
     results = [at_largest_scale(own) for own in gathered.values()]
     _show(asked, papers, results, record(results, asked.scale, seeds, progress), progress)
@@ -193,6 +195,8 @@ def _check(asked: ReproduceOptions) -> None:
         raise InputError(f"--scale {LARGEST}: runs nothing; add --no-run, or give one of {', '.join(_SCALES)}")
     if asked.only is not None and not asked.run:
         raise InputError(f"--only {asked.only}: chooses what is run; leave out --no-run")
+    if asked.evidence is not None and not asked.evidence.is_dir() and (asked.evidence.exists() or not asked.run):
+        raise InputError(f"--evidence {asked.evidence}: is not a folder")
     for option, number in (("--jobs", asked.jobs), ("--seeds", asked.seeds)):
         if number is not None and number < 1:
             raise InputError(f"{option} {number}: must be at least 1")

@@ -10,7 +10,7 @@ from atoll.reproduce.claims import Paper
 from atoll.reproduce.costs import RunCost, cost_of
 from atoll.reproduce.judging import Verdict, judge
 from atoll.reproduce.recipe_plans import read_plans
-from atoll.reproduce.recipe_runs import SEEDS, is_trained, settings_of
+from atoll.reproduce.recipe_runs import is_trained
 from atoll.settings import experiment_file as config
 
 
@@ -52,9 +52,9 @@ def at_largest_scale(results: Sequence[ClaimResult]) -> ClaimResult:
 
 
 def gather(
-    recipe: str, papers: Sequence[Paper], scale: str, folder: Path, problems: Sequence[str] = (), seeds: int = SEEDS
+    recipe: str, papers: Sequence[Paper], scale: str, folder: Path, problems: Sequence[str] = (), expected: int = 0
 ) -> ClaimResult:
-    """Return what a recipe's folder holds, and the verdicts on all claims about it."""
+    """Return what a recipe's folder holds, out of so many runs expected, and the verdicts on all claims about it."""
     claims = [claim for paper in papers for claim in paper.claims if claim.recipe == recipe]
     trained = is_trained(recipe, papers)
     runs, faults = read_begun([folder]) if trained else ([], [])
@@ -65,7 +65,7 @@ def gather(
         description=str(config.read_experiment(recipe).get("description", "")),
         runs=tuple(runs),
         plans=plans,
-        expected=len(settings_of(recipe, scale, seeds)),
+        expected=max(expected, len(plans or runs)),
         verdicts=tuple(judge(claim, runs, plans, scale, missing) for claim in claims),
         cost=cost_of(recipe, runs),
         problems=(*problems, *(f"left out: {fault}" for fault in faults)),

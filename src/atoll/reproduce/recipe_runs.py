@@ -15,7 +15,7 @@ from atoll.experiment.client_data import load_dataset
 from atoll.experiment.experiment import Experiment
 from atoll.reproduce.claims import Paper, needs_training
 from atoll.reproduce.judging import without_seed
-from atoll.reproduce.kept_runs import PLANS, keep, keep_plans, kept_file, unpack, unpack_plans
+from atoll.reproduce.kept_runs import PLANS, keep, keep_plans, kept_file, seeds_kept, unpack, unpack_plans
 from atoll.reproduce.recipe_plans import make_plans
 from atoll.runs.run import run_events
 from atoll.runs.run_folder import RunFolder
@@ -102,21 +102,23 @@ def plan_tasks(
     device: str = "cpu",
     evidence: Path | None = None,
 ) -> list[RecipeTask]:
-    """Return all tasks of a recipe, finished or not; writes nothing. `evidence` is where runs are kept."""
+    """Return all tasks of a recipe, finished or not; writes nothing.
+
+    `evidence` is where runs are kept; of the seeds beyond `seeds` a run has those that are kept.
+    """
     runs = settings_of(recipe, scale, seeds, device)
     if not trained:
         kept = None if evidence is None else evidence / recipe / scale / f"{PLANS}.gz"
         return [RecipeTask(recipe, f"{len(runs)} clusterings", folder, tuple(runs), False, kept)]
+    files = dict[int, Path]()
+    if evidence is not None:
+        more = settings_of(recipe, scale, max(seeds, seeds_kept(evidence, recipe, scale)), device)[len(runs) :]
+        runs += [settings for settings in more if kept_file(evidence, recipe, scale, settings).exists()]
+        files = {number: kept_file(evidence, recipe, scale, settings) for number, settings in enumerate(runs)}
     names = name_folders([Experiment(settings) for settings in runs])
     return [
-        RecipeTask(
-            recipe,
-            title_of(s) or s.name,
-            folder / name,
-            (s,),
-            kept=None if evidence is None else kept_file(evidence, recipe, scale, s),
-        )
-        for s, name in zip(runs, names, strict=True)
+        RecipeTask(recipe, title_of(settings) or settings.name, folder / name, (settings,), kept=files.get(number))
+        for number, (settings, name) in enumerate(zip(runs, names, strict=True))
     ]
 
 
