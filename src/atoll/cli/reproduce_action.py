@@ -23,7 +23,7 @@ from atoll.reproduce.record import RECORD, record
 from atoll.reproduce.reproduce_progress import ReproduceProgress
 from atoll.reproduce.verdict_wording import count, estimate_in_words, labels_of, value_in_words
 from atoll.reproduce.verdicts_page import render
-from atoll.runs.titles import choose_runs
+from atoll.runs.titles import choose_runs, title_of
 from atoll.settings import experiment_file as config
 from atoll.support.errors import InputError, RunError, refusing
 from atoll.support.files import to_json, write_atomically
@@ -74,8 +74,8 @@ class ReproduceOptions:
 
     def chosen(self, tasks: Sequence[RecipeTask]) -> list[RecipeTask]:
         """Return the tasks that `only` names."""
-        known = {id(settings) for settings in choose_runs([task.settings[0] for task in tasks], self.only)}
-        return [task for task in tasks if id(task.settings[0]) in known]
+        titles = {title_of(settings) for settings in choose_runs([task.settings[0] for task in tasks], self.only)}
+        return [task for task in tasks if title_of(task.settings[0]) in titles]
 
     def command(self, seeds: int) -> str:
         """Return the command that resumes from here."""
