@@ -110,15 +110,19 @@ def plan_tasks(
     if not trained:
         kept = None if evidence is None else evidence / recipe / scale / f"{PLANS}.gz"
         return [RecipeTask(recipe, f"{len(runs)} clusterings", folder, tuple(runs), False, kept)]
-    files = dict[int, Path]()
-    if evidence is not None:
-        more = settings_of(recipe, scale, max(seeds, seeds_kept(evidence, recipe, scale)), device)[len(runs) :]
+    if evidence is not None and (held := seeds_kept(evidence, recipe, scale)) > seeds:
+        more = settings_of(recipe, scale, held, device)[len(runs) :]
         runs += [settings for settings in more if kept_file(evidence, recipe, scale, settings).exists()]
-        files = {number: kept_file(evidence, recipe, scale, settings) for number, settings in enumerate(runs)}
     names = name_folders([Experiment(settings) for settings in runs])
     return [
-        RecipeTask(recipe, title_of(settings) or settings.name, folder / name, (settings,), kept=files.get(number))
-        for number, (settings, name) in enumerate(zip(runs, names, strict=True))
+        RecipeTask(
+            recipe,
+            title_of(settings) or settings.name,
+            folder / name,
+            (settings,),
+            kept=None if evidence is None else kept_file(evidence, recipe, scale, settings),
+        )
+        for settings, name in zip(runs, names, strict=True)
     ]
 
 
