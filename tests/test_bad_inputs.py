@@ -105,6 +105,8 @@ data.standardise=given data.mean=[0.1,0.2] data.deviation=1.0
 data.root=/no/such/folder data.dataset=mnist data.fetch=false
 data.fetch=maybe
 data.held_out_clients=-1
+data.test_samples=0
+data.test_samples=half
 data.clients_file=none.csv
 data.nothing=1
 model.name=resnet152

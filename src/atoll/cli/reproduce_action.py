@@ -88,25 +88,20 @@ class ReproduceOptions:
 
 @dataclass(frozen=True)
 class _Share:
-    """A recipe at one scale: the folder of its runs, and how many seeds are kept at most."""
+    """A recipe at one scale: the folder of its runs, and whether evidence holds any."""
 
     recipe: str
     scale: str
     folder: Path
-    held: int
-
-    def seeds(self, asked: ReproduceOptions, seeds: int) -> int:
-        """Return how many seeds each run should have; the page of what is kept asks for one."""
-        return seeds if asked.run or asked.seeds or not self.held else 1
+    held: bool
 
 
 def _share_out(asked: ReproduceOptions, recipes: Sequence[str]) -> list[_Share]:
     """Return the recipes at the scale asked for; at the largest, at each scale that is kept, or else the smallest."""
 
     def share(name: str, scale: str) -> _Share:
-        return _Share(
-            name, scale, asked.folder_of(name, scale), seeds_kept(asked.kept, name, scale) if asked.kept else 0
-        )
+        held = asked.kept is not None and seeds_kept(asked.kept, name, scale) > 0
+        return _Share(name, scale, asked.folder_of(name, scale), held)
 
     if asked.scale != LARGEST:
         return [share(name, asked.scale) for name in recipes]
@@ -127,10 +122,10 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
     _check(asked)
     shares = _share_out(asked, recipes)
     seeds = _seeds_of(asked, any(share.held for share in shares))
-    tasks = list[RecipeTask]()
-    expected = list[int]()
+    tasks, expected = list[RecipeTask](), list[int]()
     for share in shares:
-        trained, number = is_trained(share.recipe, papers), share.seeds(asked, seeds)
+        trained = is_trained(share.recipe, papers)
+        number = seeds if asked.run or asked.seeds or not share.held else 1  # the page of what is kept asks for one
         own = running.plan_tasks(share.recipe, share.scale, share.folder, trained, number, asked.device, asked.kept)
         tasks += own
         expected.append(sum(len(task.settings) for task in own))

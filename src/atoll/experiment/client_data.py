@@ -31,7 +31,7 @@ def make_clients(settings: Settings) -> tuple[Population, Population | None]:
     """Return the training clients, and those held out, drawn from the seed; None: there are none."""
     wanted = settings.data
     data = turned(settings, load_dataset(settings))
-    clients = _count_all(settings)
+    clients = wanted.clients + wanted.held_out_clients
     parts = as_ranges(deal_out(settings, data, clients, "partition"))
     if len(parts) != clients:
         more = f" + data.held_out_clients = {wanted.held_out_clients}" if wanted.held_out_clients else ""
@@ -69,11 +69,6 @@ def _skewed(settings: Settings, data: Dataset, parts: Parts) -> Dataset:
         return data
     by_file = settings.data.partition == "file"
     return skew_clients(settings, data, parts, deal_out(settings, data.test, 1, "test partition") if by_file else None)
-
-
-def _count_all(settings: Settings) -> int:
-    """Return the number of clients that the data are partitioned among."""
-    return settings.data.clients + settings.data.held_out_clients
 
 
 def make_test_clients(settings: Settings, population: Population) -> Population:
@@ -114,14 +109,15 @@ def load_dataset(settings: Settings) -> Dataset:
         return data
     rows = np.sort(generator(settings.seed, "tests").choice(tests, wanted.test_samples, replace=False))
     parts = {name: getattr(data, name) for name in ("test_inputs", "test_targets", "test_groups", "test_owners")}
-    drawn = {name: part.reshape(-1, tests, *part.shape[1:])[:, rows] for name, part in parts.items() if part is not None}
-    return replace(data, **{name: part.reshape(-1, *part.shape[2:]) for name, part in drawn.items()})
+    copies = {name: np.split(part, len(part) // tests) for name, part in parts.items() if part is not None}
+    drawn: dict[str, Any] = {name: np.concatenate([copy[rows] for copy in own]) for name, own in copies.items()}
+    return replace(data, **drawn)
 
 
 def _load(settings: Settings) -> Dataset:
     wanted = settings.data
     make = resolve("data.dataset", wanted.dataset, DATASETS)
-    offered = {**dict(wanted), "clients": _count_all(settings)}
+    offered = {**dict(wanted), "clients": wanted.clients + wanted.held_out_clients}
     taken = {key: value for key, value in offered.items() if asks_for(make, key) or takes_any(make)}
     if wanted.dataset not in DATASETS or asks_for(make, "rng"):  # may give another each time
         return _make_dataset(make, wanted.dataset, {**taken, "rng": generator(settings.seed, "regression")})
