@@ -106,9 +106,16 @@ def _deal_by_level(settings: Settings, test: Dataset, pool: int) -> Parts:
 
 
 def load_dataset(settings: Settings) -> Dataset:
-    """Return the data set that the settings name, with inputs standardised if they say so."""
+    """Return the data set that the settings name, with standardised inputs and fewer test samples if they say so."""
     wanted = settings.data
-    return standardise(require_skew(settings, _load(settings)), wanted.standardise, wanted.mean, wanted.deviation)
+    data = standardise(require_skew(settings, _load(settings)), wanted.standardise, wanted.mean, wanted.deviation)
+    tests = len(data.test_inputs)
+    if wanted.test_samples is None or wanted.test_samples >= tests:
+        return data
+    rows = np.sort(generator(settings.seed, "tests").choice(tests, wanted.test_samples, replace=False))
+    parts = {name: getattr(data, name) for name in ("test_inputs", "test_targets", "test_groups", "test_owners")}
+    drawn = {name: part.reshape(-1, tests, *part.shape[1:])[:, rows] for name, part in parts.items() if part is not None}
+    return replace(data, **{name: part.reshape(-1, *part.shape[2:]) for name, part in drawn.items()})
 
 
 def _load(settings: Settings) -> Dataset:

@@ -58,6 +58,7 @@ class Data(Section):
     partition: str = Field("iid", description="which client holds which samples; or module:function")
     clients: Positive = Field(100, description="number of clients")
     held_out_clients: Count = Field(0, description="additional clients that never train, for evaluation metrics")
+    test_samples: Positive | None = Field(None, description="test samples to use, drawn once from the seed; unset: all")
     rotations: Literal[1, 2, 4] | None = Field(
         None, description="rotated copies of the pool, including the original; unset: 1, with partition rotated 4"
     )
