@@ -44,6 +44,20 @@ def test_the_lead_is_measured_in_each_seed() -> None:
     assert own[0].low < own[1].high
 
 
+def test_a_target_is_not_met_before_the_start_but_a_lead_may_be_negative() -> None:
+    late, early = (
+        {seed: Value(at, spacing=50) for seed, at in enumerate(own)} for own in ((900, 500, 300), (100, 90, 95))
+    )
+    found = summarise(late)
+    assert found.low == 0.0
+    assert found.high is not None
+    assert found.high > found.mean
+    assert summarise(seeds(-0.1, 0.1, 0.0)).low == pytest.approx(-T2 * 0.1 / math.sqrt(3))  # R2 may be below 0
+    (need,) = needs_of(make_claim(measure="reach", target=0.5), [early, late])
+    assert need.interval().low is not None
+    assert need.interval().low < 0  # type: ignore[operator]
+
+
 def test_only_seeds_that_both_have_are_compared() -> None:
     a, b = seeds(0.9, 0.9, 0.9, 0.9), seeds(0.1, 0.1)
     (need,) = needs_of(make_claim(), [a, b])

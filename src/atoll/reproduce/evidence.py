@@ -109,10 +109,11 @@ def settle(needs: Sequence[ClaimNeed]) -> Settled:
 
 
 def summarise(values: Values) -> Estimate:
-    """Return the mean of a run's values and its 95 % interval, without an upper end if one is only a bound."""
+    """Return a run's mean and 95 % interval, open above if a value is only a bound; no target is met before 0."""
     numbers = tuple(value.number for value in values.values())
     spacing = _mean_spacing(values.values())
-    return ClaimNeed("", numbers, (0, 0), (0, 0), open_above=_any_bound(values), less=spacing).interval()
+    found = ClaimNeed("", numbers, (0, 0), (0, 0), open_above=_any_bound(values), less=spacing).interval()
+    return replace(found, low=max(0.0, found.low)) if spacing and found.low is not None else found
 
 
 def needs_of(claim: Claim, values: Sequence[Values]) -> list[ClaimNeed]:
