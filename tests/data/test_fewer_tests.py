@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from atoll import Dataset, Experiment, read_model, run
+from atoll import Dataset, Experiment, InputError, read_model, run
 from atoll.data.datasets import load
 from atoll.experiment.client_data import load_dataset, make_test_clients
 from atoll.settings.validation import validate
@@ -76,3 +76,11 @@ def test_each_copy_keeps_its_own_labels() -> None:
     data = Experiment(data={"dataset": own, "clients": 2, "test_samples": 6}).population.data
     numbers = data.test_inputs[:, 0].astype(int)
     assert data.test_targets.tolist() == [*(numbers % 2), *(1 - numbers % 2)]
+
+
+def test_too_few_for_the_methods_that_test_client_by_client_name_the_setting() -> None:
+    table = {"clients": 4, "partition": "rotated", "samples": 50}
+    with pytest.raises(InputError, match=r"^data\.test_samples = 4: too few .*group 0 has 4 samples, .* need 50"):
+        run(method="ifca", model="linear", rounds=1, data={**table, "test_samples": 4})
+    with pytest.raises(InputError, match=r"^data\.clients = 4: group 0 has 1437 samples, .* need 2000"):
+        run(method="ifca", model="linear", rounds=1, data={**table, "samples": 2000, "test_samples": 4})

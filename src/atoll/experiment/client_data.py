@@ -81,7 +81,9 @@ def make_test_clients(settings: Settings, population: Population) -> Population:
         return make_population(test, _deal_by_level(settings, test, len(population.data)))
     groups = int(test.groups_of(np.arange(len(test))).max()) + 1
     clients = max(min(groups, wanted), wanted * len(test) // len(population.data))
-    return make_population(test, deal_out(settings, test, clients, "test partition"))
+    told = f"data.test_samples = {(drawn := settings.data.test_samples)}: too few for the test clients made of them"
+    with nullcontext() if drawn is None else reading(told):
+        return make_population(test, deal_out(settings, test, clients, "test partition"))
 
 
 def _deal_by_level(settings: Settings, test: Dataset, pool: int) -> Parts:
