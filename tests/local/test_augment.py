@@ -29,6 +29,7 @@ from atoll.local.augment import cifar, crop_flip
 from atoll.local.layers import standardised
 from atoll.local.rule import adam, sgd
 from atoll.local.task import ClientTask
+from atoll.local.weights import place
 from atoll.support.seeds import layers_drawing_from
 
 SEED = 3
@@ -90,7 +91,7 @@ def task(client: int = 2, event: int = 1) -> ClientTask:
 def test_a_clients_steps_are_those_by_hand(optimizer: Any, batch_size: Any, augment: Any) -> None:
     rule = LocalRule(optimizer, lr=0.05, steps=3, batch_size=batch_size, augment=augment)
     ours, key = Trainer(small(), POPULATION, rule, SEED).train(task()), task().key
-    samples, module = POPULATION.samples(2), small()
+    samples, module = POPULATION.samples(2), place(small())  # in the layout that the trainer's is in, for the same bits
     drawn = generator(SEED, "batches", *key).integers(10, size=(3, 4))
     rows = [samples] * 3 if batch_size == "full" else list(samples[drawn])
     steps = optimizer(module.parameters(), 0.05)

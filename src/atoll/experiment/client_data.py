@@ -73,23 +73,21 @@ def _skewed(settings: Settings, data: Dataset, parts: Parts) -> Dataset:
 
 def make_test_clients(settings: Settings, population: Population) -> Population:
     """Return clients that hold the test samples, by the same partition, as many per sample, from every group."""
-    test = population.data.test
-    wanted = settings.data.clients
-    if settings.data.partition == "natural":
+    test, wanted = population.data.test, settings.data
+    if wanted.partition == "natural":
         return make_population(test, _own_tests(settings, test, population))
-    if settings.data.skew != "none" and settings.data.partition != "file":
+    if wanted.skew != "none" and wanted.partition != "file":
         return make_population(test, _deal_by_level(settings, test, len(population.data)))
     groups = int(test.groups_of(np.arange(len(test))).max()) + 1
-    clients = max(min(groups, wanted), wanted * len(test) // len(population.data))
-    told = f"data.test_samples = {(drawn := settings.data.test_samples)}: too few for the test clients made of them"
-    with nullcontext() if drawn is None else reading(told):
+    clients = max(min(groups, wanted.clients), wanted.clients * len(test) // len(population.data))
+    few = wanted.test_samples
+    with nullcontext() if few is None else reading(f"data.test_samples = {few}: too few to partition"):
         return make_population(test, deal_out(settings, test, clients, "test partition"))
 
 
 def _deal_by_level(settings: Settings, test: Dataset, pool: int) -> Parts:
     """Partition the test samples of each level of skew among that level's clients, as many per sample."""
-    levels = levels_of(settings)
-    parts: list[np.ndarray[Any, Any]] = []
+    levels, parts = levels_of(settings), list[np.ndarray[Any, Any]]()
     for level in range(levels):
         rows = np.flatnonzero(test.groups == level)
         if not len(rows):
