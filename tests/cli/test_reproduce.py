@@ -132,9 +132,7 @@ def test_bad_input(atoll: Command) -> None:
     assert atoll("reproduce", "all", "--device", "toaster").refused().startswith("run.device = 'toaster': is not")
     assert atoll("reproduce", "all", "--seeds", "0").refused() == "--seeds 0: must be at least 1"
     told = atoll("reproduce", "quickstart", "--only", "FedAvgg").refused()
-    assert told.startswith(
-        "--only FedAvgg: no run has this in its panel or label; they are FedCluster, M = 10, seed 0; "
-    )
+    assert told == "--only FedAvgg: no run has this in its panel or label; they are FedCluster, M = 10; FedAvg"
     told = atoll("reproduce", "quickstart", "--only", "FedAvg", "--no-run").refused()
     assert told == "--only FedAvg: chooses what is run; leave out --no-run"
     assert "holds files other than reproduced figures" in atoll("reproduce", "quickstart", "--out", ".").refused()

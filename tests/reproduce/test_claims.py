@@ -5,8 +5,9 @@ import re
 import pytest
 
 from atoll.reproduce.claims import OF_CLUSTERS, PAPERS, needs_training, read_paper
-from atoll.reproduce.judging import is_of, without_seed
+from atoll.reproduce.judging import is_of
 from atoll.reproduce.recipe_runs import settings_of
+from atoll.runs.titles import without_seed
 from atoll.settings.experiment_file import make_runs, read_experiment, recipe_names
 from atoll.settings.validation import Settings
 from tests.tiers import thinned

@@ -12,8 +12,8 @@ from atoll.local.batches import cross_entropy
 from atoll.local.models import MODELS, Shape
 from atoll.local.weights import place
 from atoll.report.reading.runs import Run
-from atoll.reproduce.judging import without_seed
 from atoll.reproduce.recipe_runs import settings_of
+from atoll.runs.titles import without_seed
 from atoll.settings.choices import method_kind
 from atoll.settings.experiment_file import resolved
 from atoll.settings.validation import Settings, validate

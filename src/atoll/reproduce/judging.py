@@ -1,7 +1,6 @@
 """Whether claims hold, judged from run folders alone."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from atoll.report.reading.runs import Run
 from atoll.report.tables.run_tables import falls, first_met
 from atoll.reproduce.claims import OF_CLUSTERS, Claim
 from atoll.reproduce.evidence import LEAST_SEEDS, ClaimNeed, Value, Values, needs_of, settle, summarise
+from atoll.runs.titles import without_seed
 from atoll.support.estimates import Estimate
 
 Status = Literal["holds", "fails", "undecided", "not comparable", "not run"]
@@ -173,11 +173,6 @@ def is_of(label: str, selector: str) -> bool:
     (True, False)
     """
     return without_seed(label) == selector
-
-
-def without_seed(label: str) -> str:
-    """Return a run's label without its seed."""
-    return re.sub(r", seed \d+$", "", label)
 
 
 def _measured(claim: Claim, label: str, runs: Sequence[Run], plans: Plans) -> list[tuple[int, Value | None]]:

@@ -13,7 +13,7 @@ from atoll.report.figures.comparisons import plot_bars
 from atoll.report.figures.curves import has_column, plot_curves, plot_probe
 from atoll.report.figures.sizes import plot_size_against
 from atoll.reproduce.claim_results import ClaimResult
-from atoll.reproduce.judging import without_seed
+from atoll.runs.titles import without_seed
 
 MEANS = "mean over seeds with its 95 % t interval"
 Plans = Sequence[Mapping[str, Any]]

@@ -14,13 +14,12 @@ import torch
 from atoll.experiment.client_data import load_dataset
 from atoll.experiment.experiment import Experiment
 from atoll.reproduce.claims import Paper, needs_training
-from atoll.reproduce.judging import without_seed
 from atoll.reproduce.kept_runs import PLANS, keep, keep_plans, kept_file, seeds_kept, unpack, unpack_plans
 from atoll.reproduce.recipe_plans import make_plans
 from atoll.runs.run import run_events
 from atoll.runs.run_folder import RunFolder
 from atoll.runs.run_folders import begin_folders, name_folders, prepare_folders
-from atoll.runs.titles import title_of
+from atoll.runs.titles import title_of, without_seed
 from atoll.settings import experiment_file as config
 from atoll.settings.validation import Settings
 from atoll.support.errors import AtollError, InputError

@@ -1,5 +1,6 @@
 """Titles of an experiment's runs, and choosing runs by title."""
 
+import re
 from collections.abc import Sequence
 
 from atoll.settings.validation import Settings
@@ -12,18 +13,22 @@ def title_of(settings: Settings) -> str:
     return ", ".join(filter(None, (settings.panel, settings.label)))
 
 
-def choose_runs(runs: Sequence[Settings], only: str | None) -> list[Settings]:
-    """Return the run with this title or else those whose title contains it; without `only`, all.
+def without_seed(label: str) -> str:
+    """Return a run's label without its seed."""
+    return re.sub(r", seed \d+$", "", label)
 
-    Case is ignored if nothing matches otherwise.
-    """
+
+def choose_runs(runs: Sequence[Settings], only: str | None) -> list[Settings]:
+    """Return the runs with this title, of any seed, or else that contain it, or else but for case; by default all."""
     require("only", only, str | None)
     if only == "":
         raise InputError("--only '': must be part of a panel or label; leave it out for all runs")
     titles = [title_of(settings) for settings in runs]
-    matching = [only] if only in titles else [title for title in titles if only is None or only in title]
+    matching = [title for title in titles if only in (title, without_seed(title))]
+    matching = matching or [title for title in titles if only is None or only in title]
     matching = matching or [title for title in titles if only is None or only.casefold() in title.casefold()]
     chosen = [settings for settings, title in zip(runs, titles, strict=True) if title in matching]
     if not chosen:
-        raise InputError(f"--only {only}: no run has this in its panel or label; they are {'; '.join(titles)}")
+        told = "; ".join(dict.fromkeys(map(without_seed, titles)))
+        raise InputError(f"--only {only}: no run has this in its panel or label; they are {told}")
     return chosen
