@@ -45,7 +45,7 @@ class Claim(BaseModel):
     ``ratio``: so is the second run's value over the first's; ``lead``: the first run's value less the second's is
     within `tolerance` of `stated`; ``gain``: the first run is ahead of the second by a larger factor than in the panel
     `against`; ``at-least``: each is at least `bound`. ``first`` and ``order`` hold only for runs
-    that are ahead by more than the share `margin`; they fail only if one is behind by more than the share `tolerance`.
+    ahead by more than the share `margin`; they fail only if one is ahead by less than `margin` less `tolerance`.
 
     Attributes:
         source: the figure, table or section.

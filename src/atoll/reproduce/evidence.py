@@ -153,8 +153,8 @@ def _compare(claim: Claim, values: Sequence[Values]) -> Iterator[ClaimNeed]:
             name = f"lead of {names[0]} over {names[1]}"
             of = abs(_mean(values[other]))
             need = _difference(name, values[ahead], values[behind], (claim.margin * of + _ROUNDING, math.inf))
-            slack = claim.tolerance * of + _ROUNDING
-            yield replace(need, fails=(-slack, math.inf))
+            least = (claim.margin - claim.tolerance) * of - _ROUNDING
+            yield replace(need, fails=(least, math.inf))
 
 
 def _factors(claim: Claim, values: Sequence[Values]) -> Values:
