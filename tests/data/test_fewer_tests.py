@@ -84,3 +84,12 @@ def test_too_few_for_the_methods_that_test_client_by_client_name_the_setting() -
         run(method="ifca", model="linear", rounds=1, data={**table, "test_samples": 4})
     with pytest.raises(InputError, match=r"^data\.clients = 4: group 0 has 1437 samples, .* need 2000"):
         run(method="ifca", model="linear", rounds=1, data={**table, "samples": 2000, "test_samples": 4})
+    with pytest.raises(InputError, match=r"^data\.test_samples = 1: too few to partition: data\.skew_levels = 2: "):
+        run(
+            method="ifca",
+            model="linear",
+            rounds=1,
+            data={"clients": 4, "skew": "noise", "skew_levels": 2, "test_samples": 1},
+        )
+    with pytest.raises(InputError, match=r"^data\.clients = 4: group 0 has 360 samples, .* need 1000"):  # all are used
+        run(method="ifca", model="linear", rounds=1, data={**table, "samples": 1000, "test_samples": 10**9})

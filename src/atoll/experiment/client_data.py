@@ -76,12 +76,12 @@ def make_test_clients(settings: Settings, population: Population) -> Population:
     test, wanted = population.data.test, settings.data
     if wanted.partition == "natural":
         return make_population(test, _own_tests(settings, test, population))
-    if wanted.skew != "none" and wanted.partition != "file":
-        return make_population(test, _deal_by_level(settings, test, len(population.data)))
-    groups = int(test.groups_of(np.arange(len(test))).max()) + 1
-    clients = max(min(groups, wanted.clients), wanted.clients * len(test) // len(population.data))
-    few = wanted.test_samples
-    with nullcontext() if few is None else reading(f"data.test_samples = {few}: too few to partition"):
+    few = len(population.data.test_inputs)
+    with reading(f"data.test_samples = {few}: too few to partition") if few == wanted.test_samples else nullcontext():
+        if wanted.skew != "none" and wanted.partition != "file":
+            return make_population(test, _deal_by_level(settings, test, len(population.data)))
+        groups = int(test.groups_of(np.arange(len(test))).max()) + 1
+        clients = max(min(groups, wanted.clients), wanted.clients * len(test) // len(population.data))
         return make_population(test, deal_out(settings, test, clients, "test partition"))
 
 
