@@ -9,10 +9,10 @@ A claim
   most 2.5 %;
 - is undecided otherwise, and always with fewer than three seeds.
 
-A target was met somewhere between the probe that shows it and the one before, so an interval of "rounds to" begins one
-spacing of probes earlier. A target that a run never met counts as met no earlier than the run's end: the interval has
-no bound on that side. So a run that meets a target in all seeds is ahead of one that never does; such a run is never
-surely behind; and between two such runs nothing is known.
+A target was met at one of the events after the probe before and up to the one that shows it, so an interval of "rounds
+to" begins at the first of them. A target that a run never met counts as met no earlier than the run's end: the interval
+has no bound on that side. So a run that meets a target in all seeds is ahead of one that never does; such a run is
+never surely behind; and between two such runs nothing is known.
 """
 
 import math
@@ -40,7 +40,7 @@ class Value:
 
     Attributes:
         is_bound: whether it is only the end of a run that never met its target, so that the true value is larger.
-        spacing: by how much less the true value may be, where it lies between two probes.
+        spacing: by how much less the true value may be, where events lie between two probes.
     """
 
     number: float
@@ -60,8 +60,7 @@ class ClaimNeed:
     Attributes:
         name: the quantity.
         numbers: one per seed.
-        holds: the range in which the mean is as claimed.
-        fails: the range outside which the claim fails; wider than `holds` if the claim has a tolerance.
+        wanted: the range in which the mean is as claimed.
         open_below: whether the true value of a number may be lower.
         open_above: whether it may be higher.
         less: by how much the true mean may be lower, since probes are apart.
@@ -70,8 +69,7 @@ class ClaimNeed:
 
     name: str
     numbers: tuple[float, ...]
-    holds: Range
-    fails: Range
+    wanted: Range
     open_below: bool = False
     open_above: bool = False
     less: float = 0.0
@@ -87,11 +85,11 @@ class ClaimNeed:
     def is_inside(self) -> bool:
         """Return whether the interval lies in the range claimed."""
         found = self.interval()
-        return found.low is not None and found.high is not None and _covers(self.holds, (found.low, found.high))
+        return found.low is not None and found.high is not None and _covers(self.wanted, (found.low, found.high))
 
     def is_outside(self, confidence: float = _SURE) -> bool:
-        """Return whether the interval lies wholly outside the range allowed."""
-        found, (low, high) = self.interval(confidence), self.fails
+        """Return whether the interval lies wholly outside the range claimed; a tie in all seeds does not."""
+        found, low, high = self.interval(confidence), self.wanted[0] - 2 * _ROUNDING, self.wanted[1] + 2 * _ROUNDING
         return found.low is not None and found.high is not None and (found.high < low or found.low > high)
 
 
@@ -112,7 +110,7 @@ def summarise(values: Values) -> Estimate:
     """Return a run's mean and 95 % interval, open above if a value is only a bound; no target is met before 0."""
     numbers = tuple(value.number for value in values.values())
     spacing = _mean_spacing(values.values())
-    found = ClaimNeed("", numbers, (0, 0), (0, 0), open_above=_any_bound(values), less=spacing).interval()
+    found = ClaimNeed("", numbers, (0, 0), open_above=_any_bound(values), less=spacing).interval()
     return replace(found, low=max(0.0, found.low)) if spacing and found.low is not None else found
 
 
@@ -151,10 +149,8 @@ def _compare(claim: Claim, values: Sequence[Values]) -> Iterator[ClaimNeed]:
         else:
             ahead, behind = (other, one) if claim.lower_is_better else (one, other)
             name = f"lead of {names[0]} over {names[1]}"
-            of = abs(_mean(values[other]))
-            need = _difference(name, values[ahead], values[behind], (claim.margin * of + _ROUNDING, math.inf))
-            least = (claim.margin - claim.tolerance) * of - _ROUNDING
-            yield replace(need, fails=(least, math.inf))
+            least = claim.margin * abs(_mean(values[other])) + _ROUNDING
+            yield _difference(name, values[ahead], values[behind], (least, math.inf))
 
 
 def _factors(claim: Claim, values: Sequence[Values]) -> Values:
@@ -172,8 +168,7 @@ def _difference(name: str, of: Values, less: Values, wanted: Range, is_log: bool
     return ClaimNeed(
         name=name,
         numbers=tuple(math.log(a.number / b.number) if is_log else a.number - b.number for a, b in pairs),
-        holds=wanted,
-        fails=wanted,
+        wanted=wanted,
         open_below=any(b.is_bound for _, b in pairs),
         open_above=any(a.is_bound for a, _ in pairs),
         less=_mean_spacing([a for a, _ in pairs], is_log),
@@ -204,7 +199,7 @@ def _hold(claim: Claim, values: Sequence[Values]) -> Iterator[ClaimNeed]:
             wanted = (claim.stated[number] / most, claim.stated[number] * most)
         numbers = tuple(value.number for value in each.values())
         spacing = _mean_spacing(each.values())
-        yield ClaimNeed(label, numbers, wanted, wanted, open_above=_any_bound(each), less=spacing)
+        yield ClaimNeed(label, numbers, wanted, open_above=_any_bound(each), less=spacing)
 
 
 def _covers(outer: Range, inner: Range) -> bool:

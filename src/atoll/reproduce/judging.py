@@ -122,13 +122,19 @@ def _ratio(needs: Sequence[ClaimNeed]) -> tuple[Estimate | None]:
 
 
 def meet_target(claim: Claim, run: Run) -> Value | None:
-    """Return where a run meets the claim's target, with the spacing to the probe before; None if it never does."""
+    """Return where a run meets the claim's target, and by how much sooner it may have; None if it never does.
+
+    The model changes at events alone, which are taken to be evenly spaced between two probes.
+    """
     column = run.rows.get(claim.column)
     if column is None or not (known := np.isfinite(column)).any():
         return None
     probe = first_met(column[known], claim.target or 0.0, falls(claim.column), claim.measure == "stable")
-    at = run.rows[claim.along][known]
-    return None if probe is None else Value(float(at[probe]), spacing=float(at[probe] - at[probe - 1]) if probe else 0)
+    if probe is None:
+        return None
+    at, events = run.rows[claim.along][known], run.rows["event"][known]
+    gap, count = (each[probe] - each[probe - 1] if probe else 1 for each in (at, events))
+    return Value(float(at[probe]), spacing=float(gap * (1 - 1 / count)))
 
 
 def measure_run(claim: Claim, run: Run) -> float | None:

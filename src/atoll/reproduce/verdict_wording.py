@@ -74,12 +74,11 @@ def tolerance_in_words(claim: Claim) -> str:
     """Return the condition for a claim to hold, in words."""
     tolerance, factor = claim.tolerance, 100
     ahead = "lowest" if claim.lower_is_better else "highest"
-    slack = f", within {factor * tolerance:g} %" if tolerance else ""
-    slack += f", and is ahead by more than {factor * claim.margin:g} %" if claim.margin else ""
+    margin = f", and is ahead by more than {factor * claim.margin:g} %" if claim.margin else ""
     scale, digits, unit = _unit(claim)
     return {
-        "first": f"{claim.runs[0]} has the {ahead} {_measured(claim)}{slack}",
-        "order": f"the {_measured(claim)} is in this order, the {ahead} first{slack}",
+        "first": f"{claim.runs[0]} has the {ahead} {_measured(claim)}{margin}",
+        "order": f"the {_measured(claim)} is in this order, the {ahead} first{margin}",
         "alike": f"the {_measured(claim)} differs by at most {factor * tolerance:g} %",
         "close": f"the {_measured(claim)} is within {scale * tolerance:.{digits}f}{unit} of the paper's",
         "within": f"the {_measured(claim)} is within a factor of {1 + tolerance:g} of the paper's",
