@@ -122,9 +122,9 @@ def _ratio(needs: Sequence[ClaimNeed]) -> tuple[Estimate | None]:
 
 
 def meet_target(claim: Claim, run: Run) -> Value | None:
-    """Return where a run meets the claim's target, and by how much sooner it may have; None if it never does.
+    """Return where a run meets the claim's target, and how much earlier it may have met it; None if it never does.
 
-    The model changes at events alone, which are taken to be evenly spaced between two probes.
+    A model changes only at events, which are taken to be evenly spaced between two probes.
     """
     column = run.rows.get(claim.column)
     if column is None or not (known := np.isfinite(column)).any():

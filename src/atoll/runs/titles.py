@@ -14,8 +14,12 @@ def title_of(settings: Settings) -> str:
 
 
 def without_seed(label: str) -> str:
-    """Return a run's label without its seed."""
-    return re.sub(r", seed \d+$", "", label)
+    """Return a run's label without its seed.
+
+    >>> without_seed("IFCA, seed 3"), without_seed("IFCA (seed 3)")
+    ('IFCA', 'IFCA')
+    """
+    return re.sub(r"[\s,(]*\bseed \d+\)?$", "", label)
 
 
 def choose_runs(runs: Sequence[Settings], only: str | None) -> list[Settings]:

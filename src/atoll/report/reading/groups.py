@@ -9,10 +9,10 @@ from typing import Any
 
 from atoll.report.reading.runs import Run, printable
 from atoll.runs.fingerprint import flatten
+from atoll.runs.titles import without_seed
 from atoll.support.errors import InputError
 from atoll.support.wording import nearest
 
-_SEED = re.compile(r"[\s,(]*\bseed \d+\)?$")
 _MOST_NAMED = 3  # settings in a label
 
 
@@ -111,7 +111,7 @@ def _make_group(runs: Sequence[Run]) -> Group:
 
 def find_baseline(groups: Sequence[Group], label: str) -> Group:
     """Return the first group with this label, in upper or lower case, with or without the seed of its only run."""
-    known = {_SEED.sub("", group.label).casefold(): group for group in reversed(groups)}
+    known = {without_seed(group.label).casefold(): group for group in reversed(groups)}
     known |= {group.label.casefold(): group for group in reversed(groups)}
     found = known.get(label.strip().casefold())
     if found is None:
