@@ -84,8 +84,8 @@ class ClaimNeed:
 
     def is_inside(self) -> bool:
         """Return whether the interval lies in the range claimed."""
-        found = self.interval()
-        return found.low is not None and found.high is not None and _covers(self.wanted, (found.low, found.high))
+        found, (low, high) = self.interval(), self.wanted
+        return found.low is not None and found.high is not None and low <= found.low and found.high <= high
 
     def is_outside(self, confidence: float = _SURE) -> bool:
         """Return whether the interval lies wholly outside the range claimed; a tie in all seeds does not."""
@@ -200,10 +200,6 @@ def _hold(claim: Claim, values: Sequence[Values]) -> Iterator[ClaimNeed]:
         numbers = tuple(value.number for value in each.values())
         spacing = _mean_spacing(each.values())
         yield ClaimNeed(label, numbers, wanted, open_above=_any_bound(each), less=spacing)
-
-
-def _covers(outer: Range, inner: Range) -> bool:
-    return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
 def _any_bound(values: Values) -> bool:
