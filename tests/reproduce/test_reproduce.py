@@ -101,7 +101,7 @@ def test_a_loss_is_met_from_above() -> None:
 
 
 def test_equal_rounds_on_a_coarse_grid_are_no_evidence() -> None:
-    """All seeds meet the target at the same probe; the interval is as wide as the probes are apart."""
+    """All seeds meet the target at the same probe; the interval holds all events since the one before."""
     runs = [make_run(f"A, seed {seed}") for seed in range(5)]
     claim = make_claim(runs=("A",), measure="reach", target=0.65, check="within", stated=(20,), tolerance=0.25)
     verdict = judge(claim, runs, [], "paper")

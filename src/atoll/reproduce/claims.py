@@ -44,8 +44,8 @@ class Claim(BaseModel):
     largest; ``close``: each is within `tolerance` of `stated`; ``within``: each is within a factor of 1 + `tolerance`;
     ``ratio``: so is the second run's value over the first's; ``lead``: the first run's value less the second's is
     within `tolerance` of `stated`; ``gain``: the first run is ahead of the second by a larger factor than in the panel
-    `against`; ``at-least``: each is at least `bound`. ``first`` and ``order`` are of leads
-    above the share `margin`, and have no tolerance: between the two, no number of seeds would settle a claim.
+    `against`; ``at-least``: each is at least `bound`. ``first`` and ``order`` want leads above the share `margin`, and
+    take no `tolerance`: a lead within it would stay undecided whatever the number of seeds.
 
     Attributes:
         source: the figure, table or section.
