@@ -107,3 +107,18 @@ def test_a_recipe_trains_where_it_is_told() -> None:
     ours, theirs = settings_of("feduc-digits", "tiny", 1, "cuda"), settings_of("feduc-digits", "tiny", 1)
     assert {each.run.device for each in ours} == {"cuda"}
     assert [each.model_copy(update={"run": other.run}) for each, other in zip(ours, theirs, strict=True)] == theirs
+
+
+def test_a_claim_as_printed_has_a_twin_that_differs_in_its_reading_runs_and_reason() -> None:
+    other = {"reading", "runs", "why", "exploratory"}
+    printed = [claim for claim in CLAIMS if "Algorithm 2 as printed" in claim.reading and "as printed" in claim.runs[0]]
+    assert len(printed) > 50
+    for claim in printed:
+        assert claim.exploratory, claim
+        twins = [
+            each
+            for each in CLAIMS
+            if claim.model_dump(exclude=other) == each.model_dump(exclude=other)
+            and each.reading == claim.reading.replace("Algorithm 2 as printed", "every cluster has data")
+        ]
+        assert [twin.runs for twin in twins] == [tuple(run.replace(", as printed", "") for run in claim.runs)], claim

@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -126,28 +126,26 @@ class Paper(BaseModel):
 def read_paper(name: str) -> Paper:
     """Read a paper's claims; an entry with `panels` or `each` stands for several, with a `stated` list for each panel.
 
-    Where a file has a `second` reading, each claim on one of its `recipes` stands for another, too, which is
-    exploratory, on the panel with that reading's name.
+    Where an entry has `also`, it stands for others with these keys instead; and where a file has a `second` reading,
+    each claim on one of its `recipes` for another, on the panel with that reading's name. Both kinds are exploratory.
     """
     text = (resources.files("atoll.claims") / f"{name}.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
-    claims = [claim for entry in table["claims"] for claim in _expand(entry)]
     second = table.pop("second", {"recipes": ()})
-    table["claims"] = [
-        each for own in claims for each in (_read_twice(own, second) if own["recipe"] in second["recipes"] else [own])
-    ]
+    table["claims"] = [each for entry in table["claims"] for own in _expand(entry) for each in _read_twice(own, second)]
     try:
         return Paper.model_validate({"name": name, **table})
     except ValidationError as error:
         raise InputError(f"claims of {name}: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
 
 
-def _expand(entry: dict[str, object]) -> list[dict[str, object]]:
+def _expand(entry: dict[str, Any]) -> list[dict[str, object]]:
     """Return a claim for each of its `panels` and each of the words in `each`, which replace ``{}``."""
+    also = entry.pop("also", None)
     shared = {key: value for key, value in entry.items() if key not in ("panels", "each")}
     panels, words, stated = _texts(entry, "panels"), _texts(entry, "each"), entry.get("stated", ())
     exploratory, against = entry.get("exploratory", False), entry.get("against", "")
-    return [
+    claims = [
         {
             **shared,
             "panel": panel,
@@ -160,13 +158,15 @@ def _expand(entry: dict[str, object]) -> list[dict[str, object]]:
         for word in words
         for panel in panels
     ]
+    return claims + _expand(entry | {"exploratory": True} | also) if also else claims
 
 
-def _read_twice(claim: dict[str, object], second: dict[str, str]) -> list[dict[str, object]]:
-    """Return a claim under the first and the second reading of what its runs train."""
-    panel = claim["panel"]
+def _read_twice(claim: dict[str, Any], second: dict[str, Any]) -> list[dict[str, object]]:
+    """Return a claim under the first and the second reading of what its runs train, if its recipe has two."""
+    if claim["recipe"] not in second["recipes"]:
+        return [claim]
     readings = [f"{second[which]}, {claim['reading']}" for which in ("first", "reading")]
-    other = second["panel"] if panel == FIRST_PANEL else f"{panel}, {second['panel']}"
+    other = second["panel"] if claim["panel"] == FIRST_PANEL else f"{claim['panel']}, {second['panel']}"
     return [claim | {"reading": readings[0]}, claim | {"reading": readings[1], "panel": other, "exploratory": True}]
 
 
