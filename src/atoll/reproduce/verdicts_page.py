@@ -137,7 +137,7 @@ def _rows(verdicts: Sequence[Verdict], has_panels: bool) -> Iterator[str]:
         labels = labels_of(verdict.claim)
         span = f'rowspan="{len(labels)}"'
         panel = f"<td {span}>{escape(verdict.claim.panel)}</td>" if has_panels else ""
-        end = f"<td {span}>{_verdict(verdict)}</td>"
+        end = f'<td class="verdict" {span}>{_verdict(verdict)}</td>'
         for number in range(len(labels)):
             yield f"<tr>{lead}{panel}{_cells(verdict, number)}{end}</tr>"
             lead = panel = end = ""
