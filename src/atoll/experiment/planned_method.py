@@ -43,8 +43,8 @@ class PlannedMethod:
         return self._made[0]
 
     @property
-    def has_rivals(self) -> bool:
-        """Whether the run has several models of which each client uses one: no server's model, nor aggregators'."""
+    def tests_by_client(self) -> bool:
+        """Whether each client is tested with one of several models: there is neither a server's nor aggregators'."""
         has_aggregators = not self.method.finds_clusters and method_needs(self.settings, "phases")
         return not self.method.schedule.has_server and not has_aggregators
 

@@ -33,7 +33,7 @@ def make_scorer(experiment: Experiment) -> tuple[Scorer, int]:
 
 
 def _score_phase(experiment: Experiment) -> tuple[Scorer, int]:
-    if experiment.planned.has_rivals:
+    if experiment.planned.tests_by_client:
         return _score_clusters(experiment)
     return (_score_server if experiment.method.schedule.has_server else _score_aggregators)(experiment)
 
