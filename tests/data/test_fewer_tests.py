@@ -1,5 +1,6 @@
 """`data.test_samples`: models are measured on a fixed, seeded draw of the test samples."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from atoll import Dataset, Experiment, InputError, read_model, run
+from atoll import Dataset, Experiment, InputError, read_model, run, run_all
 from atoll.data.datasets import load
 from atoll.experiment.client_data import load_dataset, make_test_clients
 from atoll.settings.validation import validate
@@ -93,3 +94,11 @@ def test_too_few_for_the_methods_that_test_client_by_client_name_the_setting() -
         )
     with pytest.raises(InputError, match=r"^data\.clients = 4: group 0 has 360 samples, .* need 1000"):  # all are used
         run(method="ifca", model="linear", rounds=1, data={**table, "samples": 1000, "test_samples": 10**9})
+
+
+def test_too_few_for_one_of_several_runs_leave_nothing(tmp_path: Path) -> None:
+    data = {"clients": 4, "skew": "noise", "skew_levels": 2, "test_samples": 1}
+    runs = [{"label": name, "method": {"name": name}} for name in ("fedavg", "ifca")]
+    with pytest.raises(InputError, match=r"too few to partition: data\.skew_levels = 2: "):
+        run_all({"rounds": 1, "model": {"name": "linear"}, "data": data, "runs": runs}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -122,7 +122,7 @@ def ten(method: str, clustering: dict[str, Any] | None = None, **rule: Any) -> E
     return small(
         rounds=400 if is_long else 15,
         data={"clients": 10, "samples": 140, "partition": "iid"},
-        local={"steps": 5, "lr": 0.05 if is_long else 0.1},
+        local={"steps": 5, "lr": 0.1},
         model={"name": "linear"},
         clustering=clustering or {},
         method=METHODS[method] | rule,

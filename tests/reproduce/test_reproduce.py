@@ -320,7 +320,8 @@ def test_the_time_of_a_step() -> None:
 
 def test_words() -> None:
     accuracy = make_claim()
-    assert value_in_words(accuracy, 0.8043, 0.0014) == "80.4 ± 0.1 %"
+    assert value_in_words(accuracy, 0.8043, half=0.0014) == "80.4 ± 0.1 %"
+    assert value_in_words(accuracy, 0.01, True, 0.0014) == "1.0 ± 0.1 points"
     assert difference_in_words(accuracy, 0.82, 0.8) == "+2.0 points"
     assert value_in_words(accuracy, None) == "\N{EN DASH}"
     rounds = make_claim(measure="reach", target=0.75)
@@ -352,9 +353,10 @@ def test_the_page_holds_everything_and_escapes_it() -> None:
     assert page.count("data:image/svg+xml;base64,") == 2
     assert "<script" not in page
     assert "http" not in page.replace("http://www.w3.org", "")
-    assert "lead of A over B: -10.0 ± 0.0 %" in page
+    assert "lead of A over B: -10.0 ± 0.0 points" in page
     assert "Reading: clear &amp; plain" in page
     assert count([verdict]) == "1 fails"
+    assert count([verdict, verdict, replace(verdict, status="holds")]) == "1 holds, 2 fail"
 
 
 def test_the_page_folds_problems_after_the_third() -> None:

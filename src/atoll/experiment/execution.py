@@ -49,10 +49,9 @@ class Execution:
 
     def make_cluster_evaluator(self) -> ClusterEvaluator:
         """Return the evaluator of several models, where each client uses the one with the least loss."""
-        settings, clients, module = self.settings, self.clients, self.initial.copy()
-        samples, paired = settings.run.evaluate_samples, settings.drift.kind != "none"
-        population, tests = clients.population, clients.test
-        return ClusterEvaluator(population, tests, module, samples, settings.seed, self._threads, paired)
+        settings, module, paired = self.settings, self.initial.copy(), self.settings.drift.kind != "none"
+        both = self.clients.population, self.clients.test
+        return ClusterEvaluator(*both, module, settings.run.evaluate_samples, settings.seed, self._threads, paired)
 
     @property
     def _threads(self) -> int:

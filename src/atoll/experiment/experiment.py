@@ -163,6 +163,7 @@ class Experiment:
         """Make everything that can be made before training, so that bad input is found before anything is written."""
         self.check_parts()
         require_made(self.method, self.training.rehearse(), self.execution.choice)
+        require_made(self.planned.has_rivals and self.clients.test)
 
     def check_parts(self) -> None:
         """Make everything that needs no schedule, as any other use of a clustering would."""

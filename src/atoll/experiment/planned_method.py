@@ -43,6 +43,12 @@ class PlannedMethod:
         return self._made[0]
 
     @property
+    def has_rivals(self) -> bool:
+        """Whether the run has several models of which each client uses one: no server's model, nor aggregators'."""
+        has_aggregators = not self.method.finds_clusters and method_needs(self.settings, "phases")
+        return not self.method.schedule.has_server and not has_aggregators
+
+    @property
     def private(self) -> Private | None:
         """The privacy cost; None: the settings ask for no privacy."""
         return None if read_mechanism(self.settings) is None else self._made[1]

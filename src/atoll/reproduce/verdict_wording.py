@@ -15,22 +15,22 @@ NONE = "\N{EN DASH}"
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 
-def value_in_words(claim: Claim, value: float | None, half: float | None = None) -> str:
-    """Return a value in the claim's unit, with half the width of its interval; a dash for None."""
+def value_in_words(claim: Claim, value: float | None, is_lead: bool = False, half: float | None = None) -> str:
+    """Return a value, or the lead of one, in the claim's unit, with half the width of its interval; a dash for None."""
     if value is None:
         return NONE
     if claim.check == "ratio":
         return f"{value:.2f} \N{MULTIPLICATION SIGN}"
-    factor, digits, unit = _unit(claim)
+    factor, digits, unit = _unit(claim, is_lead)
     number = f"{factor * value:,.{digits}f}"
     return f"{number}{unit}" if half is None else f"{number} ± {factor * half:,.{digits}f}{unit}"
 
 
-def estimate_in_words(claim: Claim, found: Estimate | None) -> str:
-    """Return a mean with its 95 % interval, or as a bound if runs missed the target."""
+def estimate_in_words(claim: Claim, found: Estimate | None, is_lead: bool = False) -> str:
+    """Return a mean, or that of a lead, with its 95 % interval, or as a bound if runs missed the target."""
     if found is None:
         return NONE
-    mean, below, above = value_in_words(claim, found.mean), found.low == -math.inf, found.high == math.inf
+    mean, below, above = value_in_words(claim, found.mean, is_lead), found.low == -math.inf, found.high == math.inf
     if below or above:
         return "unknown" if below and above else f"{'>' if above else '<'} {mean}"
     if found.low is None or found.high is None:
@@ -39,26 +39,26 @@ def estimate_in_words(claim: Claim, found: Estimate | None) -> str:
         return f"{mean} ({found.low:.2f} to {found.high:.2f})"
     half, other = found.high - found.mean, found.mean - found.low
     if not math.isclose(half, other, rel_tol=1e-6, abs_tol=1e-9):  # a target was met between two probes
-        low, high = (value_in_words(claim, end).partition(" ")[0] for end in (found.low, found.high))
+        low, high = (value_in_words(claim, end, is_lead).partition(" ")[0] for end in (found.low, found.high))
         return f"{mean} ({low} to {high})"
-    return value_in_words(claim, found.mean, half)
+    return value_in_words(claim, found.mean, is_lead, half)
 
 
 def need_in_words(claim: Claim, need: ClaimNeed) -> str:
-    """Return a condition, such as 'lead of A over B: 3.1 ± 0.4 %'; nothing if it is a run's own value or a ratio."""
+    """Return a condition, such as 'lead of A over B: 3.1 ± 0.4 points'; nothing for a run's own value or a ratio."""
     if claim.check not in ("first", "order", "alike"):
         return ""
-    return f"{need.name}: {estimate_in_words(claim, need.interval())}"
+    return f"{need.name}: {estimate_in_words(claim, need.interval(), is_lead=True)}"
 
 
 def difference_in_words(claim: Claim, ours: float | None, stated: float) -> str:
-    """Return our value less the paper's: in points, or as a share of the paper's if that is a ratio or a count."""
+    """Return our value less the paper's, or as a share of the paper's if that is a ratio or a count."""
     if ours is None:
         return NONE
-    factor, digits, unit = _unit(claim)
+    factor, digits, unit = _unit(claim, is_lead=True)
     if claim.check == "ratio" or claim.measure in ("reach", "stable"):
         return f"{100 * (ours / stated - 1):+.0f} %"
-    return f"{factor * (ours - stated):+.{digits}f}{' points' if unit == ' %' else unit}"
+    return f"{factor * (ours - stated):+.{digits}f}{unit}"
 
 
 def labels_of(claim: Claim) -> tuple[str, ...]:
@@ -72,14 +72,13 @@ def labels_of(claim: Claim) -> tuple[str, ...]:
 
 def tolerance_in_words(claim: Claim) -> str:
     """Return the condition for a claim to hold, in words."""
-    tolerance, factor = claim.tolerance, 100
+    tolerance, (scale, digits, unit) = claim.tolerance, _unit(claim, is_lead=True)
     ahead = "lowest" if claim.lower_is_better else "highest"
-    margin = f", and is ahead by more than {factor * claim.margin:g} %" if claim.margin else ""
-    scale, digits, unit = _unit(claim)
+    margin = f", and is ahead by more than {100 * claim.margin:g} %" if claim.margin else ""
     return {
         "first": f"{claim.runs[0]} has the {ahead} {_measured(claim)}{margin}",
         "order": f"the {_measured(claim)} is in this order, the {ahead} first{margin}",
-        "alike": f"the {_measured(claim)} differs by at most {factor * tolerance:g} %",
+        "alike": f"the {_measured(claim)} differs by at most {100 * tolerance:g} %",
         "close": f"the {_measured(claim)} is within {scale * tolerance:.{digits}f}{unit} of the paper's",
         "within": f"the {_measured(claim)} is within a factor of {1 + tolerance:g} of the paper's",
         "lead": f"the lead is within {scale * tolerance:.{digits}f}{unit} of the paper's",
@@ -90,7 +89,7 @@ def tolerance_in_words(claim: Claim) -> str:
 
 
 def count(verdicts: Iterable[Verdict]) -> str:
-    """Return the number of verdicts of each kind, such as '3 holds, 1 fails'; exploratory ones are counted apart."""
+    """Return the number of verdicts of each kind, such as '3 hold, 1 fails'; exploratory ones are counted apart."""
     all_of_them = list(verdicts)
     first, other = (
         Counter(each.status for each in all_of_them if each.claim.exploratory == apart) for apart in (False, True)
@@ -100,7 +99,7 @@ def count(verdicts: Iterable[Verdict]) -> str:
 
 
 def _counted(found: Counter[Status]) -> str:
-    return ", ".join(f"{found[status]} {status}" for status in STATUSES if found[status])
+    return ", ".join(f"{n} {each.removesuffix('s') if n > 1 else each}" for each in STATUSES if (n := found[each]))
 
 
 def _measured(claim: Claim) -> str:
@@ -131,8 +130,8 @@ def _share(claim: Claim) -> str:
     return f"{100 * (claim.target or 0):g} %" if "accuracy" in claim.column else f"{claim.target:g}"
 
 
-def _unit(claim: Claim) -> tuple[float, int, str]:
-    """Return the factor, digits and unit in which a value is shown."""
+def _unit(claim: Claim, is_lead: bool = False) -> tuple[float, int, str]:
+    """Return the factor, digits and unit in which a value is shown; one percentage's lead over another is in points."""
     if claim.measure in ("reach", "stable", "settled"):
         return (1.0, 0, " s" if claim.along == "virtual_time" else " rounds")
     if claim.measure == "longest":
@@ -141,7 +140,8 @@ def _unit(claim: Claim) -> tuple[float, int, str]:
         return 1.0, 3, ""
     if claim.measure in ("size-frequency", "size-links", "fall") or claim.measure.startswith("size-"):
         return 1.0, 2, ""
-    return (100.0, 1, " %") if "accuracy" in claim.column else (1.0, 3, "")
+    percent = " points" if is_lead or claim.check == "lead" else " %"
+    return (100.0, 1, percent) if "accuracy" in claim.column else (1.0, 3, "")
 
 
 def seconds_in_words(seconds: float | None) -> str:

@@ -206,10 +206,7 @@ def _read_number(name: str, made: Any, value: Any) -> float | None:
 def _has_planted(experiment: Experiment) -> bool:
     """Return whether models of clusters can be compared with planted parameters: at least as many, of the same size."""
     planted = experiment.population.data.planted
-    if planted is None:
-        return False
-    method = experiment.method
-    if method.schedule.has_server or (not method.finds_clusters and method_needs(experiment.settings, "phases")):
+    if planted is None or not experiment.planned.has_rivals:
         return False
     parameters = sum(tensor.numel() for tensor in experiment.module.state_dict().values())
-    return len(planted) <= method.schedule.clusters and planted.shape[1] == parameters
+    return len(planted) <= experiment.method.schedule.clusters and planted.shape[1] == parameters

@@ -9,7 +9,6 @@ from atoll.evaluation.scores import Score
 from atoll.experiment.experiment import Experiment
 from atoll.local.batches import perplexity
 from atoll.privacy.privacy_plan import finite
-from atoll.settings.choices import method_needs
 
 Columns = dict[str, Any]
 Scorer = Callable[[State], Columns]
@@ -34,11 +33,9 @@ def make_scorer(experiment: Experiment) -> tuple[Scorer, int]:
 
 
 def _score_phase(experiment: Experiment) -> tuple[Scorer, int]:
-    if experiment.method.schedule.has_server:
-        return _score_server(experiment)
-    if not experiment.method.finds_clusters and method_needs(experiment.settings, "phases"):
-        return _score_aggregators(experiment)
-    return _score_clusters(experiment)
+    if experiment.planned.has_rivals:
+        return _score_clusters(experiment)
+    return (_score_server if experiment.method.schedule.has_server else _score_aggregators)(experiment)
 
 
 def _score_server(experiment: Experiment) -> tuple[Scorer, int]:
