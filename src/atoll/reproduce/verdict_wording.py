@@ -131,7 +131,7 @@ def _share(claim: Claim) -> str:
 
 
 def _unit(claim: Claim, is_lead: bool = False) -> tuple[float, int, str]:
-    """Return the factor, digits and unit in which a value is shown; one percentage's lead over another is in points."""
+    """Return the factor, digits and unit in which a value is shown; a lead or a range of percentages is in points."""
     if claim.measure in ("reach", "stable", "settled"):
         return (1.0, 0, " s" if claim.along == "virtual_time" else " rounds")
     if claim.measure == "longest":
@@ -140,7 +140,7 @@ def _unit(claim: Claim, is_lead: bool = False) -> tuple[float, int, str]:
         return 1.0, 3, ""
     if claim.measure in ("size-frequency", "size-links", "fall") or claim.measure.startswith("size-"):
         return 1.0, 2, ""
-    percent = " points" if is_lead or claim.check == "lead" else " %"
+    percent = " points" if is_lead or claim.check == "lead" or claim.measure == "jitter" else " %"
     return (100.0, 1, percent) if "accuracy" in claim.column else (1.0, 3, "")
 
 
