@@ -2,8 +2,8 @@
 
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from atoll.settings.experiment_file import make_runs, read_experiment, resolved
 from atoll.settings.given_objects import named
 from atoll.settings.plugins import import_from
 from atoll.settings.validation import Settings
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, reading
 from atoll.support.requiring import require_path
 from atoll.support.wording import nearest
 from atoll.trackers import require_trackers, tracked
@@ -119,6 +119,16 @@ def _experiments(source: Source, scale: str | None, only: str | None, settings: 
     return [Experiment(each) for each in choose_runs(make_runs(table, scale, named(settings)), only)]
 
 
+def check_runs(runs: Sequence[Experiment], schedules: bool = True) -> None:
+    """Check runs before anything is made or written; if `schedules` is False, everything but their schedules."""
+    for each in runs:
+        title = title_of(each.settings) if len(runs) > 1 else ""
+        with reading(f"run {title!r}") if title else nullcontext():
+            each.check() if schedules else each.check_parts()
+            check_probes(each)
+            require_trackers(each.settings)
+
+
 def _run_each(
     experiments: list[Experiment],
     out: Path | str | None,
@@ -131,11 +141,9 @@ def _run_each(
         raise InputError("resume=True: needs the run's folder in `out`, and cannot be combined with overwrite=True")
     for each in experiments:
         require_no_fleet(each.settings.run)
-        each.check()
-        check_probes(each)
-        require_trackers(each.settings)
-        if out is None and each.settings.run.trackers:
-            raise InputError("run.trackers: need the run's folder; set `out`")
+    check_runs(experiments)
+    if out is None and any(each.settings.run.trackers for each in experiments):
+        raise InputError("run.trackers: need the run's folder; set `out`")
     names = name_folders(experiments)
     with _folder(out) as parent:
         folders = prepare_folders(names, parent, resume, overwrite)

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from atoll.api import check_runs
 from atoll.benchmark.contestants import Contestant
 from atoll.benchmark.result_files import ResultFile, entry_of, read_results
 from atoll.benchmark.suites import Suite
+from atoll.experiment.experiment import Experiment
 from atoll.report.reading.units import format_seconds
 from atoll.reproduce.kept_runs import digest_anywhere
 from atoll.reproduce.recipe_runs import RecipeTask, carry_out_all
@@ -112,7 +114,7 @@ class Campaign:
             try:
                 settings = suite.cut(each.made, each.is_trial)
                 if each.is_first:
-                    suite.check(settings)
+                    check_runs([Experiment(settings)])
             except InputError as error:
                 if each.is_first:
                     self._leave_out(each.file, str(error))

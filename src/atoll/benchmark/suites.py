@@ -9,7 +9,6 @@ import numpy as np
 
 from atoll.benchmark.contestants import REFERENCE, Contestant, find_contestants
 from atoll.experiment.experiment import Experiment
-from atoll.runs.probes import check_probes
 from atoll.settings.experiment_file import make_runs, overlay, parse_changes, read_experiment, recipe_names
 from atoll.settings.validation import Settings
 from atoll.support.arrays import Floats
@@ -69,13 +68,6 @@ class Suite:
         if is_trial:
             return _lasting(made, {"updates": updates}, updates, rows=1)
         return _lasting(made, self.budgets, LONGEST * updates, _ROWS)
-
-    @staticmethod
-    def check(settings: Settings) -> None:
-        """Make all that can be made before training."""
-        experiment = Experiment(settings)
-        experiment.check()
-        check_probes(experiment)
 
     @cached_property
     def budgets(self) -> dict[str, float]:

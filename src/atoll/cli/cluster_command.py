@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from atoll.cli.common import app, check_runs, err, heading_of, out, print_json, read_experiments
+from atoll.cli.common import app, err, heading_of, out, print_json, read_experiments
 from atoll.cli.figure_files import claim_plot, read_width, save_plots
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, PlotOption, ScaleOption, SetOption, WidthOption
 
@@ -35,6 +35,7 @@ def cluster(
 
     Example: atoll cluster quickstart --set clustering.clusters=5 --plot clusters
     """
+    from atoll.api import check_runs
     from atoll.settings.choices import uses_network  # help pages do not wait for pydantic
 
     inches = read_width(width)

@@ -6,8 +6,8 @@ once.
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from atoll.cli.consoles import err as err
 from atoll.cli.consoles import out as out
-from atoll.support.errors import AtollError, InputError, RunError, full_disk, is_full, reading, refusing
+from atoll.support.errors import AtollError, InputError, RunError, full_disk, is_full, refusing
 
 if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
@@ -107,20 +107,6 @@ def read_experiments(
     from atoll.experiment.experiment import Experiment  # late: bad settings are reported without loading PyTorch
 
     return [Experiment(settings) for settings in chosen]
-
-
-def check_runs(runs: "Sequence[Experiment]", schedules: bool = True) -> None:
-    """Check runs before anything is made or written; if `schedules` is False, everything but their schedules."""
-    from atoll.runs.probes import check_probes
-    from atoll.runs.titles import title_of
-    from atoll.trackers import require_trackers
-
-    for each in runs:
-        title = title_of(each.settings) if len(runs) > 1 else ""
-        with reading(f"run {title!r}") if title else nullcontext():
-            each.check() if schedules else each.check_parts()
-            check_probes(each)
-            require_trackers(each.settings)
 
 
 def check_file(option: str, path: Path | None) -> None:

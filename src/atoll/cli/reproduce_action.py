@@ -17,7 +17,7 @@ from atoll.reproduce import recipe_runs as running
 from atoll.reproduce.claim_results import ClaimResult, at_largest_scale, gather
 from atoll.reproduce.claims import PAPERS, Paper, read_paper
 from atoll.reproduce.judging import Verdict
-from atoll.reproduce.kept_runs import PLACE, seeds_kept
+from atoll.reproduce.kept_runs import seeds_kept
 from atoll.reproduce.recipe_runs import RecipeTask, is_trained
 from atoll.reproduce.record import RECORD, record
 from atoll.reproduce.reproduce_progress import ReproduceProgress
@@ -25,6 +25,7 @@ from atoll.reproduce.verdict_wording import count, estimate_in_words, labels_of,
 from atoll.reproduce.verdicts_page import render
 from atoll.runs.titles import choose_runs, title_of
 from atoll.settings import experiment_file as config
+from atoll.support.environment import EVIDENCE
 from atoll.support.errors import InputError, RunError, refusing
 from atoll.support.files import to_json, write_atomically
 from atoll.support.untrusted import read_json
@@ -65,7 +66,7 @@ class ReproduceOptions:
     @property
     def kept(self) -> Path | None:
         """Where runs are kept: as asked, or this folder's own evidence; None where there is none."""
-        return self.evidence or (PLACE if PLACE.is_dir() else None)
+        return self.evidence or (EVIDENCE if EVIDENCE.is_dir() else None)
 
     @property
     def at_once(self) -> int:
@@ -113,7 +114,7 @@ def usual_scale(folder: Path | None, evidence: Path | None, run: bool) -> str:
     """Return the scale where none is given: the folder's, or tiny, or the largest that is kept if nothing is run."""
     if folder is not None and (folder / _NOTE).is_file():
         return str(_read_note(folder / _NOTE)["scale"])
-    return "tiny" if run or not (evidence or PLACE.is_dir()) else LARGEST
+    return "tiny" if run or not (evidence or EVIDENCE.is_dir()) else LARGEST
 
 
 def reproduce_papers(asked: ReproduceOptions) -> int:

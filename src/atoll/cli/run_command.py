@@ -10,7 +10,6 @@ import typer
 
 from atoll.cli.common import (
     app,
-    check_runs,
     end_interrupted,
     experiment_words,
     option_words,
@@ -84,6 +83,7 @@ def run(
 
 def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experiment]":
     """Return the runs, or the one run that replays a schedule, after checking that they can be carried out here."""
+    from atoll.api import check_runs
     from atoll.experiment.executor_choice import require_no_fleet
 
     if schedule is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from atoll.cli.common import app, check_runs, heading_of, make_app, out, print_json, read_experiments
+from atoll.cli.common import app, heading_of, make_app, out, print_json, read_experiments
 from atoll.cli.figure_files import claim_plot, read_width, save_plots
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, PlotOption, ScaleOption, SetOption, WidthOption
 from atoll.support.errors import InputError
@@ -78,6 +78,8 @@ def schedule(
 
     Example: atoll schedule quickstart --plot gantt
     """
+    from atoll.api import check_runs
+
     inches = read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
     check_runs(runs)

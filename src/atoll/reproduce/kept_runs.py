@@ -21,9 +21,6 @@ from atoll.support.errors import InputError
 from atoll.support.files import make_folder, write_atomically
 from atoll.support.untrusted import parse_json, parse_toml, read_bytes
 
-PLACE = Path("evidence")
-"""Where the repository keeps its runs."""
-
 PLANS = "clusters.json"
 """The file of a recipe that is not trained: the clustering of each of its runs."""
 

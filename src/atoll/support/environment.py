@@ -6,6 +6,7 @@ import subprocess
 import sys
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 FORMAT = 1
@@ -13,15 +14,21 @@ FORMAT = 1
 BITS_DEPEND_ON = ("atoll", "torch", "numpy")
 """Packages whose version may change the last bit of a result."""
 
+EVIDENCE = Path("evidence")
+"""Where a repository keeps finished runs, which do not change what a run computes."""
+
 
 def describe_environment(seed: int) -> dict[str, Any]:
     """Return versions, machine, seed and git revision of this run."""
+    import torch
+
+    processor = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
     return {
         "format": FORMAT,
         "seed": seed,
         "python": sys.version.split()[0],
         "packages": package_versions(),
-        "machine": {"system": platform.platform(), "processor": platform.machine(), "cpus": os.cpu_count()},
+        "machine": {"system": platform.platform(), "processor": processor, "cpus": os.cpu_count()},
         "git": _git_revision(),
     }
 
@@ -41,8 +48,14 @@ def _version(name: str) -> str | None:
 
 
 def _git_revision() -> str | None:
+    """Return the commit, with ``-dirty`` if files outside the kept runs have changed; None outside a repository."""
+    revision = _git("describe", "--always")
+    changed = _git("status", "--porcelain", "--untracked-files=no", ":/", f":(top,exclude){EVIDENCE}")
+    return f"{revision}-dirty" if revision and changed else revision or None
+
+
+def _git(*words: str) -> str:
     try:
-        result = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, timeout=5)
+        return subprocess.run(["git", *words], capture_output=True, text=True, timeout=5).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout.strip() or None
+        return ""

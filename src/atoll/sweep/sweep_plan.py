@@ -5,16 +5,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from atoll.api import check_runs
 from atoll.experiment.executor_choice import require_no_fleet
 from atoll.experiment.experiment import Experiment
-from atoll.runs.probes import check_probes
 from atoll.runs.run_folders import name_folders
 from atoll.runs.titles import title_of
 from atoll.settings.experiment_file import Table, make_runs
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, reading
 from atoll.sweep.axes import Axis, combinations, file_part, parse_value, short_names
-from atoll.trackers import require_trackers
 
 _LONGEST = 200  # characters of a folder's name; file systems take 255 bytes
 
@@ -82,10 +81,7 @@ def check_settings(runs: Mapping[str, Settings]) -> None:
     for name, settings in runs.items():
         with reading(name):
             require_no_fleet(settings.run)
-            experiment = Experiment(settings)
-            experiment.check()
-            check_probes(experiment)
-            require_trackers(settings)
+            check_runs([Experiment(settings)])
 
 
 def _require_names(members: Sequence[Member]) -> None:
