@@ -168,7 +168,7 @@ def test_bad_input_is_one_sentence(changes: dict[str, object], told: str) -> Non
 
 def test_of_several_runs_the_bad_one_is_named_before_any_begins(tmp_path: Path) -> None:
     runs = [{"label": "A"}, {"label": "B", "run": {"probes": ["nothing"]}}]
-    with pytest.raises(atoll.InputError, match="^run 'B': .*'nothing'"):
+    with pytest.raises(atoll.InputError, match=r"^run 'B': .*'nothing'"):
         atoll.run_all({**SETTINGS, "runs": runs}, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
