@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 from atoll.report.tables.formats import Cells, TextTable
 from atoll.reproduce.claim_results import gather
 from atoll.reproduce.claims import PAPERS, Paper, read_paper
-from atoll.reproduce.kept_runs import PLACE, seeds_kept
+from atoll.reproduce.kept_runs import seeds_kept
 from atoll.reproduce.recipe_runs import SEEDS, is_trained, plan_tasks, restore
 from atoll.reproduce.record import record_recipe
 from atoll.reproduce.verdict_wording import NONE, STATUSES
+from atoll.support.environment import EVIDENCE as PLACE
 
 FOLDER = Path(__file__).parent / "papers/verdicts"
 EVIDENCE = Path(__file__).parents[1] / PLACE
