@@ -9,12 +9,13 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from figures import INK, NAMES, PACES, PATTERNS, SHOWN_SECONDS, as_svg, schedule_of, three_clusters
+from figures import INK, NAMES, PACES, SHOWN_SECONDS, as_svg, schedule_of, three_clusters
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from mkdocs.structure.files import File, Files
 
 import atoll
+from atoll.clustering.feduc.problem import PATTERNS
 from atoll.methods.papers.fedcluster import cycling
 from atoll.methods.papers.ifca import all_together
 from atoll.report.figures import plot

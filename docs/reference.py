@@ -69,7 +69,7 @@ def modules() -> dict[str, Path]:
 @cache
 def shown() -> dict[str, str]:
     """Return the path of the page that shows each public object, by its name in the code."""
-    found = {}
+    found: dict[str, str] = {}
     for name, value in public().items():
         if inspect.ismodule(value):
             found |= {_code(each): f"api/{name}.md#{_code(each)}" for each in _functions(value).values()}

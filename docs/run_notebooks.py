@@ -42,7 +42,7 @@ def carried_out(path: Path) -> Page:
         CellExecutionError: a cell fails.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the kernel's: with small models, threads only wait for each other
-    notebook = nbformat.read(path, as_version=4)
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     with tempfile.TemporaryDirectory() as folder:
         quiet = ["--log-level=ERROR"]
         where = {"metadata": {"path": folder}}
