@@ -35,11 +35,12 @@ def cluster(
 
     Example: atoll cluster quickstart --set clustering.clusters=5 --plot clusters
     """
-    from atoll.api import check_runs
     from atoll.settings.choices import uses_network  # help pages do not wait for pydantic
 
     inches = read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
+    from atoll.api import check_runs  # a bad file is told of without loading PyTorch
+
     check_runs(runs, schedules=False)  # a clustering may be shown even if its graph is not connected, say
     claim_plot(plot)
     plans: list[ClusteringSummary | None] = []

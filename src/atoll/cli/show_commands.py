@@ -78,10 +78,10 @@ def schedule(
 
     Example: atoll schedule quickstart --plot gantt
     """
-    from atoll.api import check_runs
-
     inches = read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
+    from atoll.api import check_runs  # a bad file is told of without loading PyTorch
+
     check_runs(runs)
     claim_plot(plot)
     if privacy:
