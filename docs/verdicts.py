@@ -19,10 +19,10 @@ from atoll.reproduce.kept_runs import seeds_kept
 from atoll.reproduce.recipe_runs import SEEDS, is_trained, plan_tasks, restore
 from atoll.reproduce.record import record_recipe
 from atoll.reproduce.verdict_wording import NONE, STATUSES
-from atoll.support.environment import EVIDENCE as PLACE
+from atoll.support import environment
 
 FOLDER = Path(__file__).parent / "papers/verdicts"
-EVIDENCE = Path(__file__).parents[1] / PLACE
+EVIDENCE = Path(__file__).parents[1] / environment.EVIDENCE
 SCALES = ("paper", "small", "tiny")
 MARK = "<!-- the verdicts -->"
 HEADS = ("Claim", "The paper", "Measured", "Verdict", "Scale")

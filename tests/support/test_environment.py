@@ -36,6 +36,8 @@ def test_a_revision_is_dirty_if_files_other_than_kept_runs_have_changed(
     assert describe_environment(0)["git"] == commit
     Path("../code").write_text("2")
     assert describe_environment(0)["git"] == f"{commit}-dirty"
+    Path("../.git/index").write_text("damaged")  # git still tells the commit, but no longer what has changed
+    assert describe_environment(0)["git"] is None
 
 
 def test_a_run_names_the_instructions_that_its_bits_depend_on() -> None:

@@ -48,14 +48,14 @@ def _version(name: str) -> str | None:
 
 
 def _git_revision() -> str | None:
-    """Return the commit, with ``-dirty`` if files outside the kept runs have changed; None outside a repository."""
+    """Return the commit, with ``-dirty`` if files outside the kept runs have changed; None if git cannot tell."""
     revision = _git("describe", "--always")
-    changed = _git("status", "--porcelain", "--untracked-files=no", ":/", f":(top,exclude){EVIDENCE}")
-    return f"{revision}-dirty" if revision and changed else revision or None
+    changed = revision and _git("status", "--porcelain", "--untracked-files=no", ":/", f":(top,exclude){EVIDENCE}")
+    return None if changed is None else f"{revision}-dirty" if changed else revision
 
 
-def _git(*words: str) -> str:
+def _git(*words: str) -> str | None:
     try:
-        return subprocess.run(["git", *words], capture_output=True, text=True, timeout=5).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+        return subprocess.run(["git", *words], capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
