@@ -2,7 +2,8 @@
 
 Claims are judged from the runs that are kept in `evidence/`. The files of `papers/verdicts/` are those that the command
 wrote beside its page for runs that were not kept; runs that are replace them. A claim measured at several scales has a
-row for each, the largest first, and is counted once, at that one; exploratory claims are counted apart.
+row for each, first the largest with three seeds or more, and is counted once, at that one; exploratory claims are
+counted apart.
 """
 
 import json
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from atoll.report.tables.formats import Cells, TextTable
 from atoll.reproduce.claim_results import gather
 from atoll.reproduce.claims import PAPERS, Paper, read_paper
+from atoll.reproduce.evidence import LEAST_SEEDS
 from atoll.reproduce.kept_runs import seeds_kept
 from atoll.reproduce.recipe_runs import SEEDS, is_trained, plan_tasks, restore
 from atoll.reproduce.record import record_recipe
@@ -91,7 +93,7 @@ def tables(files: Sequence[dict[str, Any]]) -> str:
 
 
 def _by_claim(files: Sequence[dict[str, Any]]) -> dict[Key, list[Row]]:
-    """Return the verdicts on each claim, without those on claims that were not run."""
+    """Return the verdicts on each claim that was run, the largest scale first; with too few seeds, last."""
     found: dict[Key, list[Row]] = {}
     for file in sorted(files, key=lambda file: SCALES.index(file["scale"])):
         for recipe in file["recipes"]:
@@ -99,7 +101,7 @@ def _by_claim(files: Sequence[dict[str, Any]]) -> dict[Key, list[Row]]:
                 if claim["status"] != "not run":
                     key = Key(recipe["recipe"], claim["source"], claim["panel"], claim["says"], claim["reading"])
                     found.setdefault(key, []).append({**claim, "scale": file["scale"], "of": file["seeds"]})
-    return found
+    return {key: sorted(rows, key=lambda row: row["seeds"] < LEAST_SEEDS) for key, rows in found.items()}
 
 
 def _keys(paper: Paper) -> list[Key]:
@@ -126,7 +128,7 @@ def _sections(paper: Paper, measured: dict[Key, list[Row]]) -> Iterator[str]:
 def _counted(recipes: Mapping[str, Rows], apart: Collection[Key]) -> str:
     """Return a table with a row for each recipe, one for all, and one for those that are counted apart.
 
-    A claim counts once, at the largest scale at which it was run, which is its first row.
+    A claim counts once, by its first row.
     """
     once = {recipe: dict(reversed(own)) for recipe, own in recipes.items()}
     counts = {

@@ -119,11 +119,16 @@ def _experiments(source: Source, scale: str | None, only: str | None, settings: 
     return [Experiment(each) for each in choose_runs(make_runs(table, scale, named(settings)), only)]
 
 
-def check_runs(runs: Sequence[Experiment], schedules: bool = True) -> None:
-    """Check runs before anything is made or written; if `schedules` is False, everything but their schedules."""
+def check_runs(runs: Sequence[Experiment], trained: bool = True, schedules: bool = True) -> None:
+    """Check runs, and that they can be `trained` without a fleet, before anything is made or written.
+
+    If `schedules` is False, all is checked but their schedules.
+    """
     for each in runs:
         title = title_of(each.settings) if len(runs) > 1 else ""
         with reading(f"run {title!r}") if title else nullcontext():
+            if trained:
+                require_no_fleet(each.settings.run)
             each.check() if schedules else each.check_parts()
             check_probes(each)
             require_trackers(each.settings)
@@ -139,25 +144,21 @@ def _run_each(
 ) -> dict[str, Result]:
     if resume and (out is None or overwrite):
         raise InputError("resume=True: needs the run's folder in `out`, and cannot be combined with overwrite=True")
-    for each in experiments:
-        require_no_fleet(each.settings.run)
     check_runs(experiments)
     if out is None and any(each.settings.run.trackers for each in experiments):
         raise InputError("run.trackers: need the run's folder; set `out`")
     names = name_folders(experiments)
+    titles = [title_of(each.settings) or each.settings.name for each in experiments]
     with _folder(out) as parent:
         folders = prepare_folders(names, parent, resume, overwrite)
         begin_folders(parent, names)
         results = []
         with _counter(len(experiments), progress) as count:
-            for each, place in zip(experiments, folders, strict=True):
-                title = title_of(each.settings) or each.settings.name
+            for each, place, title in zip(experiments, folders, titles, strict=True):
                 results.append(_run_one(each, place, resume, overwrite, title if progress else None, on_row))
                 count()
     kept = [result if out else replace(result, folder=None) for result in results]
-    return {
-        title_of(each.settings) or each.settings.name: result for each, result in zip(experiments, kept, strict=True)
-    }
+    return dict(zip(titles, kept, strict=True))
 
 
 def _run_one(

@@ -228,7 +228,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all(name: str, nearest
 
 
 def test_a_name_like_no_other_gets_no_guess() -> None:
-    with pytest.raises(InputError, match="not known; Allowed: digits, regression, sea, mnist, cifar10"):
+    with pytest.raises(InputError, match="not known. Allowed: digits, regression, sea, mnist, cifar10"):
         find("xyz")
 
 

@@ -13,7 +13,7 @@ import pytest
 from atoll.report.reading.records import COLUMNS
 from atoll.report.reading.runs import Run
 from atoll.reproduce import costs, pictures
-from atoll.reproduce.claim_results import ClaimResult, gather
+from atoll.reproduce.claim_results import ClaimResult, at_largest_scale, gather
 from atoll.reproduce.claims import Claim, Paper
 from atoll.reproduce.evidence import Value
 from atoll.reproduce.judging import judge, measure_plan, measure_run, meet_target
@@ -373,3 +373,26 @@ def test_a_folder_without_runs_gives_claims_that_are_not_run(tmp_path: Path) -> 
     assert (result.finished, result.expected, result.cost) == (0, 6, None)
     assert [verdict.status for verdict in result.verdicts] == ["not run"]
     json.dumps(result.verdicts[0].claim.model_dump())
+
+
+@pytest.mark.parametrize(
+    ("paper", "tiny", "counted"),
+    [
+        ((3, 3), (5, 5), "paper"),
+        ((2, 2), (3, 3), "tiny"),
+        ((3, 2), (3, 3), "tiny"),
+        ((2, 2), (1, 1), "paper"),
+        ((2, 0), (1, 1), "tiny"),
+        ((0, 0), (0, 0), "tiny"),
+    ],
+)
+def test_a_scale_counts_once_each_of_a_claims_runs_has_three_seeds(
+    paper: tuple[int, int], tiny: tuple[int, int], counted: str
+) -> None:
+    found = []
+    for scale, seeds in (("paper", paper), ("tiny", tiny)):
+        runs = (*make_seeds("A", [0.5] * seeds[0]), *make_seeds("B", [0.6] * seeds[1]))
+        found.append(ClaimResult("r", scale, runs, (), 6, (judge(make_claim(), runs, [], scale),), None))
+    whole = at_largest_scale(found)
+    assert whole.verdicts[0].scale == counted
+    assert whole.description == counted  # so its figures are of that scale too

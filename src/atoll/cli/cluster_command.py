@@ -41,7 +41,8 @@ def cluster(
     runs = read_experiments(experiment, scale, changes, only)
     from atoll.api import check_runs  # a bad file is told of without loading PyTorch
 
-    check_runs(runs, schedules=False)  # a clustering may be shown even if its graph is not connected, say
+    # A clustering may be shown even if, say, its graph is not connected.
+    check_runs(runs, trained=False, schedules=False)
     claim_plot(plot)
     plans: list[ClusteringSummary | None] = []
     records = []

@@ -11,7 +11,6 @@ from typing import Any
 from atoll.cli.common import end_interrupted, err, experiment_words, option_words, out, print_json
 from atoll.cli.interrupts import Interrupts
 from atoll.cli.run_progress import LOG_SECONDS
-from atoll.experiment.executor_choice import require_no_fleet
 from atoll.experiment.experiment import Experiment
 from atoll.planner import plan_folder as folders
 from atoll.planner import plan_table as table
@@ -74,7 +73,6 @@ class PlanOptions:
 def plan_it(asked: PlanOptions, experiment: Experiment, race: bool, resume: bool) -> None:
     """Score plans by their schedules, race the best, and write the chosen one."""
     settings = experiment.settings
-    require_no_fleet(settings.run.model_copy(update={"executor": "auto"}))
     if race:
         folders.require_folder(asked.folder, asked.note, resume)
     if asked.source is not None:

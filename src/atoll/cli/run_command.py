@@ -84,7 +84,6 @@ def run(
 def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experiment]":
     """Return the runs, or the one run that replays a schedule, after checking that they can be carried out here."""
     from atoll.api import check_runs
-    from atoll.experiment.executor_choice import require_no_fleet
 
     if schedule is not None:
         from atoll.runs.variants import replaying
@@ -92,8 +91,6 @@ def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experimen
         if len(runs) > 1:
             raise InputError(f"--schedule: is for one run, but the experiment has {len(runs)}; choose one with --only")
         runs = [replaying(runs[0], schedule)]
-    for each in runs:
-        require_no_fleet(each.settings.run)
     check_runs(runs)
     return runs
 

@@ -82,7 +82,7 @@ def schedule(
     runs = read_experiments(experiment, scale, changes, only)
     from atoll.api import check_runs  # a bad file is told of without loading PyTorch
 
-    check_runs(runs)
+    check_runs(runs, trained=False)
     claim_plot(plot)
     if privacy:
         from atoll.cli.schedule_privacy import show_spending

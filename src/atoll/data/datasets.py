@@ -151,7 +151,7 @@ def _check_name(name: str) -> None:
     if name in available():
         return
     meant = nearest(name, available(), cutoff=0.4)
-    hint = f", did you mean {meant!r}?" if meant else ";"
+    hint = f", did you mean {meant!r}?" if meant else "."
     raise InputError(
         f"data.dataset = {name!r} is not known{hint} Allowed: {', '.join(available())}, folder (data.root: one file or "
         "subfolder per client) and module:function"

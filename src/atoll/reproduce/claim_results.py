@@ -8,6 +8,7 @@ from typing import Any
 from atoll.report.reading.runs import Run, read_begun
 from atoll.reproduce.claims import Paper
 from atoll.reproduce.costs import RunCost, cost_of
+from atoll.reproduce.evidence import LEAST_SEEDS
 from atoll.reproduce.judging import Verdict, judge
 from atoll.reproduce.recipe_plans import read_plans
 from atoll.reproduce.recipe_runs import is_trained
@@ -44,11 +45,17 @@ class ClaimResult:
 
 
 def at_largest_scale(results: Sequence[ClaimResult]) -> ClaimResult:
-    """Return a recipe's results, given the largest scale first, with each claim at the largest at which it was run."""
-    shown = next((result for result in results if result.finished), results[-1])
-    each = zip(*(result.verdicts for result in results), strict=True)
-    verdicts = tuple(next((one for one in own if one.status != "not run"), own[-1]) for own in each)
-    return replace(shown, verdicts=verdicts, problems=tuple(told for result in results for told in result.problems))
+    """Return a recipe's results, given the largest scale first, with each claim at the scale at which it counts."""
+    counted = tuple(map(_counted, zip(*(result.verdicts for result in results), strict=True)))
+    finished = [result for result in results if result.finished] or [results[-1]]
+    shown = next((result for result in finished if any(each in result.verdicts for each in counted)), finished[0])
+    return replace(shown, verdicts=counted, problems=tuple(told for result in results for told in result.problems))
+
+
+def _counted(own: Sequence[Verdict]) -> Verdict:
+    """Return a claim's verdict at the largest scale that has the seeds required, or else any; a begun scale waits."""
+    run = [one for one in own if one.status != "not run"]
+    return next((one for one in run if one.seeds >= LEAST_SEEDS), (run or own[-1:])[0])
 
 
 def gather(

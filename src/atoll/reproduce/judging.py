@@ -52,6 +52,11 @@ class Verdict:
     reason: str = ""
     scale: str = ""
 
+    @property
+    def seeds(self) -> int:
+        """How many seeds each of its runs has at least."""
+        return min((found.n for found in self.ours if found is not None), default=0)
+
 
 def judge(claim: Claim, runs: Sequence[Run], plans: Plans, scale: str, missing: str = "") -> Verdict:
     """Judge one claim by the recipe's finished runs, or its clusterings; `missing` says why others are not there.

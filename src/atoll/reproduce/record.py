@@ -46,7 +46,7 @@ def _claim(verdict: Verdict) -> dict[str, Any]:
         "ours": [None if found is None else _finite(found.mean) for found in verdict.ours],
         "intervals": [_ends(found) for found in verdict.ours],
         "ours_in_words": [estimate_in_words(claim, found) for found in verdict.ours],
-        "seeds": max((found.n for found in verdict.ours if found is not None), default=0),
+        "seeds": verdict.seeds,
         "needs": [text for need in verdict.needs if (text := need_in_words(claim, need))],
         "scale": verdict.scale,
         "exploratory": claim.exploratory,

@@ -67,7 +67,7 @@ def _scale_note(scale: str) -> str:
     if scale == "paper":
         return "This is the papers' own size, where they state it."
     if scale == "largest":
-        return "Each claim is judged once, at the largest scale at which it was run; paper is the papers' own size."
+        return "Each claim is judged once, at the largest scale with three seeds; paper is the papers' own size."
     return (
         "This is far smaller than the papers' own size, to take minutes instead of days: fewer rounds and clients, "
         "smaller models and batches. Claims about which run is ahead are judged; claims about numbers that only full "

@@ -68,7 +68,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
     """
     names = sorted(known, key=natural)
     meant = nearest(name, names)
-    hint = f", did you mean {meant!r}?" if meant else ";"
+    hint = f", did you mean {meant!r}?" if meant else "."
     return f"unknown{hint} Allowed: {', '.join(names)}" if names else "unknown; none is allowed here"
 
 

@@ -38,13 +38,9 @@ def _is_idle(name: str, groups: Sequence[Sequence[Settings]]) -> bool:
     if not groups:
         return False
     if name.startswith("clustering."):
-        return all(_ignores_clustering(settings) for group in groups for settings in group)
+        return not any(each.run.probes or method_needs(each, "clustering") for group in groups for each in group)
     # Executors may round differently.
     return all(len({(digest(settings), settings.run.executor) for settings in group}) == 1 for group in groups)
-
-
-def _ignores_clustering(settings: Settings) -> bool:
-    return not settings.run.probes and not method_needs(settings, "clustering")
 
 
 def _why(name: str, settings: Settings) -> str:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll.api import check_runs
-from atoll.experiment.executor_choice import require_no_fleet
 from atoll.experiment.experiment import Experiment
 from atoll.runs.run_folders import name_folders
 from atoll.runs.titles import title_of
@@ -80,7 +79,6 @@ def check_settings(runs: Mapping[str, Settings]) -> None:
     """Check runs, given by name, by making all that can be made before training."""
     for name, settings in runs.items():
         with reading(name):
-            require_no_fleet(settings.run)
             check_runs([Experiment(settings)])
 
 

@@ -25,13 +25,8 @@ class Signing:
         from flwr.supercore.primitives.asymmetric import sign_message
 
         told = (datetime.now(UTC) - timedelta(seconds=BACK_SECONDS)).isoformat()
-        context.request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER] = _text(self._public)
-        context.request.headers[FLEET_HTTP_SIGNATURE_HEADER] = b64encode(
-            sign_message(self._key, told.encode())
-        ).decode()
+        headers = context.request.headers
+        headers[FLEET_HTTP_PUBLIC_KEY_HEADER] = b64encode(self._public).decode()
+        headers[FLEET_HTTP_SIGNATURE_HEADER] = b64encode(sign_message(self._key, told.encode())).decode()
         context.request.headers[TIMESTAMP_HEADER] = told
         return call_next(context)
-
-
-def _text(data: bytes) -> str:
-    return b64encode(data).decode()
