@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from atoll import Experiment
+from atoll import Dataset, Experiment
 from atoll.data.dealing.partition import natural
 from atoll.data.dealing.skewed import labels_and_quantity, quantity, some_labels
 from atoll.data.population import partition_as_bytes
@@ -87,3 +87,18 @@ def test_a_partition_goes_through_a_file(tmp_path: Path) -> None:
     np.savez(path, indices=np.arange(3))
     with pytest.raises(InputError, match=r"is not a partition .*; it must hold indices, offsets, digest, test_indices"):
         Experiment(validate({"data": data})).check()
+
+
+@pytest.mark.parametrize("partition", ["one-label", "major-class", "dirichlet"])
+def test_data_may_have_more_classes_than_a_byte_counts(partition: str) -> None:
+    """Samples are drawn by class, and labels above 127 are drawn like the others."""
+    settings = {"partition": partition, "samples": 200, "clients": 300, "dataset": f"{__name__}:many_classes"}
+    held = Experiment(validate({"data": settings})).clients.population.class_counts().sum(axis=0)
+    assert held.shape == (300,)
+    assert (held[:128] > 0).mean() == pytest.approx((held[128:] > 0).mean(), abs=0.05)
+
+
+def many_classes() -> Dataset:
+    targets = np.repeat(np.arange(300), 4)
+    inputs = np.zeros((len(targets), 2), np.float32)
+    return Dataset("many", inputs, targets, inputs[:9], targets[:9], classes=300)

@@ -200,7 +200,7 @@ def test_the_owner_is_told_of_each_task_in_a_line(choosing: Node) -> None:
         answer(choosing, store, task, payload, lines.append)
     stamps = [re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in lines]
     told = [line[stamp.end() :] for line, stamp in zip(lines, stamps, strict=True) if stamp]
-    assert told[0] == "told of client 1: samples; so often so far: 1"
+    assert told[0] == "described client 1: samples; descriptions so far: 1"
     assert [re.sub(r"[\d.]+ s;", "T;", line) for line in told[1:3]] == [
         f"client 1 trained for event {event}, T; trainings so far: {count}" for event, count in ((4, 1), (7, 2))
     ]

@@ -117,7 +117,7 @@ def test_the_owner_reads_what_the_server_has_set(data: Path) -> None:
     decode(
         answer(open_one(data, ["local.*"]), MemoryStore(), "describe", describing(OTHER), told.append), DescribeReply
     )
-    assert "the server has set local.lr = 0.2; so often so far: 1" in told[0]
+    assert "the server has set local.lr = 0.2; descriptions so far: 1" in told[0]
 
 
 @pytest.mark.parametrize("key", ["model.name", "local.optimizer", "method.name", "method.combine", "method.select"])

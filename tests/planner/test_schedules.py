@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from atoll import InputError, Settings, make_runs
+from atoll import Experiment, InputError, Settings, make_runs
 from atoll.planner.budget import PlanBudget
 from atoll.planner.candidates import Candidate, make_candidates, usual_axes
 from atoll.planner.plan_scores import Hop, PlanScore, score
@@ -105,6 +105,32 @@ def test_bytes_end_a_plan_too(tmp_path: Path) -> None:
     (plan,) = sorted_out(settings, [*ONE, "method.pattern=censyn"], size=45 * MODEL_BYTES).plans
     assert (plan.score.events, plan.score.sent) == (2, 40 * MODEL_BYTES)
     assert plan.candidate.settings.run.virtual_seconds == 17.0
+
+
+def test_events_that_end_together_are_all_within_the_bytes_or_none(tmp_path: Path) -> None:
+    """Two clusters of equal times send alternately, 5 models up and 5 down each: 25 models allow one pair."""
+    settings = settings_of(tmp_path)
+    times = "client,seconds_per_sample,samples\n" + "".join(f"{k},0.1,10\n" for k in range(4))
+    (tmp_path / "clients.csv").write_text(times)
+    links = [*(f"{k},{'north' if k < 2 else 'south'},1" for k in range(4)), "north,server,1", "south,server,1"]
+    (tmp_path / "links.csv").write_text("\n".join(["from,to,up_seconds", *links, ""]))
+    (plan,) = sorted_out(settings, [*ONE, "method.pattern=cenasy"], size=35 * MODEL_BYTES).plans
+    assert (plan.score.events, plan.score.sent) == (2, 20 * MODEL_BYTES)
+
+
+@pytest.mark.parametrize("pattern", ["censyn", "decsyn"])
+def test_what_clients_drop_has_been_sent_to_them(tmp_path: Path, pattern: str) -> None:
+    settings = settings_of(tmp_path, method={"pattern": pattern}, faults={"dropout": 0.5})
+    experiment = Experiment(settings)
+    hops, events = score(experiment).hops, experiment.method.schedule.events
+    assert sum(event.dropped for event in events) > 0
+    assert hops[0].down == 4 * 2 * MODEL_BYTES * len(events)
+    up, down = experiment.traffic.bytes_of(events)
+    between = up - hops[0].up
+    assert hops[1] == (
+        Hop("aggregator to server", between, between) if pattern == "censyn" else Hop("between aggregators", between, 0)
+    )
+    assert down == hops[0].down + between
 
 
 def test_what_is_chosen_from_unless_the_user_says_otherwise(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from atoll import InputError
 from atoll.report.figures.against import plot_against
 from atoll.report.reading.runs import Run, find_runs
 from atoll.report.report_files import write_report
-from tests.made_runs import write_run
+from tests.made_runs import make_rows, write_run
 
 ENDS = {(1.0, 0): 0.5, (1.0, 1): 0.7, (4.0, 0): 0.8, (50.0, 0): 0.9, (50.0, 1): 0.9}
 
@@ -63,6 +63,14 @@ def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
 def test_a_setting_that_tells_nothing_is_refused(setting: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"^--against {setting}: must be a number in which finished runs differ"):
         plot_against(made(tmp_path), setting)
+
+
+def test_runs_that_share_no_result_are_refused(tmp_path: Path) -> None:
+    for lr in (0.1, 0.2):
+        rows = [row | {"ari": None, "test_accuracy": None, "test_loss": None} for row in make_rows(3)]
+        write_run(tmp_path / str(lr), rows, label=str(lr), local={"lr": lr})
+    with pytest.raises(InputError, match=r"^--against local\.lr: the runs end with no ari, test_accuracy, test_loss"):
+        plot_against(find_runs([tmp_path]), "local.lr")
 
 
 @pytest.mark.more

@@ -486,3 +486,26 @@ def test_deviations_of_accuracies_are_in_per_cent(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", [row | {"own_accuracy_std": 0.125} for row in make_rows(3)])
     header, line = rows_of(content_of(folder), "results")
     assert dict(zip(header, line, strict=True))["Own accuracy std"] == "12.50 %"
+
+
+def test_bands_of_fewer_runs_than_planned_have_their_own_t(tmp_path: Path) -> None:
+    for seed in range(4):
+        write_run(tmp_path / str(seed), make_rows(3), finished=seed < 3, seed=seed)
+    assert content_of(tmp_path).data["curves"]["t"] == pytest.approx({2: 12.706, 3: 4.303, 4: 3.182}, abs=1e-3)
+
+
+def test_no_mean_is_shown_of_some_of_the_seeds(tmp_path: Path) -> None:
+    for seed in range(3):
+        *first, last = make_rows(3)
+        write_run(tmp_path / str(seed), [*first, last | {"test_accuracy": None if seed == 2 else 0.5}], seed=seed)
+    header, row = Tables(content_of(tmp_path).sections["results-body"]).rows[:2]
+    cells = dict(zip(header, row, strict=True))
+    assert cells["Final accuracy"] == "–"
+    assert cells["Best accuracy"] != "–"
+
+
+@pytest.mark.parametrize("seed", ["x", [1], 1.5])
+def test_a_seed_that_is_none_takes_no_report_down(tmp_path: Path, seed: Any) -> None:
+    write_run(tmp_path / "good", make_rows(3), seed=0)
+    write_run(tmp_path / "bad", make_rows(3), seed=seed, label="bad")
+    assert len(Tables(content_of(tmp_path).sections["results-body"]).rows) == 3

@@ -98,8 +98,10 @@ def test_on_row_sees_every_row_and_can_stop() -> None:
 
 
 def test_a_metric_that_the_rows_lack_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"run\.stop_at: the rows of this run have no 'ari'; they have event, round"):
-        run(tmp_path / "a", stop_at="ari >= 0.5")
+    for metric in ("ari", "mean_cluster_accuracy", "epsilon", "parameter_error"):
+        with pytest.raises(InputError, match=rf"'{metric}' is unknown"):
+            run(tmp_path / "a", stop_at=f"{metric} >= 0.5")
+    assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.parametrize(

@@ -383,7 +383,26 @@ def test_false_shares_of_many_nodes_are_found_by_trying() -> None:
     secret = b"s" * 32
     shares = dict(enumerate(split(secret, 67, 100), start=1))
     assert recover(shares | {3: 1, 50: 2, 99: 3}, 67, secret.__eq__) == (secret, {3, 50, 99})
-    assert recover(shares | dict.fromkeys(range(1, 40), 5), 67, secret.__eq__) is None
+    few = dict(enumerate(split(secret, 20, 30), start=1))
+    assert recover(few | dict.fromkeys(range(1, 6), 5), 20, secret.__eq__) == (secret, set(range(1, 6)))
+    assert recover(few | dict.fromkeys(range(1, 13), 5), 20, secret.__eq__) is None
+
+
+@pytest.mark.parametrize("liars", [4, 9])
+def test_nobody_else_is_blamed_where_most_sets_of_shares_are_not_tried(liars: int) -> None:
+    """Of 24 nodes, with 16 true shares needed: four liars are found, nine can spoil the sum."""
+    numbers = drawn(24, 4)
+    meeting = Meeting(numbers)
+    lie = names_of(24)[-liars:]
+    for name in lie:
+        meeting.nodes[name].reveal = lying("own").__get__(meeting.nodes[name])  # type: ignore[method-assign]
+    if liars == 4:
+        assert (meeting.carry_out() == plain(numbers, names_of(24))).all()
+        assert sorted(meeting.collector.false) == sorted(lie)
+    else:
+        with pytest.raises(NotSummed, match="too many false shares of the mask of node 'node-0'"):
+            meeting.carry_out()
+        assert meeting.collector.false == {}
 
 
 def test_seals_and_signatures_hold() -> None:

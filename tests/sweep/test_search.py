@@ -131,7 +131,8 @@ def test_failed_trials_count_and_are_told(tmp_path: Path) -> None:
     job = next(jobs)
     assert of.settle(job, News("failed", error="not finite")) == "not finite"
     job = next(jobs)
-    assert of.judge(job, News("running", row={"round": 0, "test_loss": None})) == "stop"
+    assert of.judge(job, News("running", row={"round": 0, "test_loss": None})) == "go on"
+    assert of.judge(job, News("running", row={"round": 1, "test_loss": None})) == "stop"
     assert of.settle(job, News("stopped")) == "--metric test_loss: its rows do not hold it"
     assert list(jobs) == []
     assert [trial.state for trial in of.trials()] == ["fail", "fail"]

@@ -67,8 +67,9 @@ def trimmed(values: Tensor, weights: Tensor, trim: float) -> Tensor:
     after = weights.cumsum(dim=1)
     total = after[:, -1:]
     kept = (after.minimum((1 - trim) * total) - (after - weights).maximum(trim * total)).clamp(min=0)
+    share = kept / kept.sum(dim=1, keepdim=True)
     # Trimmed values must not count even if infinite: 0 * inf is NaN, and a weight may round to nearly 0.
-    return torch.where(kept > 1e-9 * total, values * (kept / kept.sum(dim=1, keepdim=True)), 0.0).sum(dim=1)
+    return torch.where(share > 1e-9, values * share, 0.0).sum(dim=1)
 
 
 def mean_of_nearest(values: Tensor, weights: Tensor, keep: int) -> Tensor:

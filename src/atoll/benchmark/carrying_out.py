@@ -91,13 +91,15 @@ class Campaign:
         for done, outcome in enumerate(carry_out_all(self._tasks(suite, folders), self.jobs), start=1):
             each = folders[outcome.task.folder]
             self.failed += [outcome.problem] if outcome.problem else []
-            entry = entry_of(each.made, each.changes, None if outcome.problem else outcome.task.folder)
-            (each.file.trials if each.is_trial else each.file.runs).append(entry)
-            each.file.write(self.places[0])
+            told = "failed"
+            if not outcome.problem or outcome.is_final:  # what may succeed the next time has no entry
+                entry = entry_of(each.made, each.changes, None if outcome.problem else outcome.task.folder)
+                (each.file.trials if each.is_trial else each.file.runs).append(entry)
+                each.file.write(self.places[0])
+                told = "failed" if entry.score is None else f"{entry.score:.3f}"
             self._took.append(time.monotonic() - began)
             began = time.monotonic()
             ahead = left + len(missing) - done
-            told = "failed" if entry.score is None else f"{entry.score:.3f}"
             time_left = format_seconds(sum(self._took) / len(self._took) * ahead)
             self.say(f"{suite.key}: {each.title}: {told} (at most {ahead:,} left, about {time_left})")
 

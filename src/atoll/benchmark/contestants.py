@@ -1,7 +1,7 @@
 """The methods that are compared: those of ``methods.toml``, and a user's own."""
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -55,16 +55,13 @@ def _known() -> dict[str, Contestant]:
     text = (resources.files("atoll.benchmark") / "methods.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
     shared = table.pop("shared")
-    return {
-        name: Contestant(name, own["title"], own["set"], _axes({**shared, **own.get("over", {})}.items()))
-        for name, own in table.items()
-    }
+    found = {}
+    for name, own in table.items():
+        axes = (Axis(key, tuple(map(str, values))) for key, values in {**shared, **own.get("over", {})}.items())
+        found[name] = Contestant(name, own["title"], own["set"], tuple(axes))
+    return found
 
 
 def _own(name: str) -> Contestant:
     rates = [axis for axis in _known()[REFERENCE].axes if axis.name == "local.lr"]
     return Contestant(name, name, {"method": {"name": name}}, tuple(rates))
-
-
-def _axes(over: Iterable[tuple[str, Sequence[float]]]) -> tuple[Axis, ...]:
-    return tuple(Axis(name, tuple(map(str, values))) for name, values in over)

@@ -60,7 +60,7 @@ def _main(words: list[str]) -> int:
         return code if isinstance(code, int) else 0
     except AtollError as error:
         for note in getattr(error, "__notes__", ()):  # with run.debug, the whole traceback
-            err.print(note, markup=False)
+            err.print(note)
         return _fail(str(error), error.exit_code)
     except _UsageError as error:
         from atoll.cli.usage import tell_usage  # late: it loads the settings' schema
@@ -94,13 +94,13 @@ def _show(
 ) -> None:
     """Print Atoll's own warnings as a sentence, others as Python does."""
     if issubclass(category, SettingWarning):
-        err.print(f"warning: {message}", markup=False)
+        err.print(f"warning: {message}")
     else:
         _PLAINLY(message, category, filename, lineno, file, line)
 
 
 def _fail(sentence: str, code: int) -> int:
-    err.print(f"error: {' '.join(sentence.split())}", markup=False)
+    err.print(f"error: {' '.join(sentence.split())}")
     return code
 
 

@@ -63,7 +63,7 @@ def benchmark(
     chosen = [Suite(name, scale, updates) for name in require_suites(suites or [])]
     contestants = find_contestants(methods.split(",") if methods else ())
     is_quiet, places = quiet or as_json, (folder, *others)
-    say = (lambda _: None) if is_quiet else (lambda text: err.print(text, markup=False))
+    say = (lambda _: None) if is_quiet else (lambda text: err.print(text))
     campaign = Campaign(chosen, contestants, trials, seeds, places, jobs, say)
     if run:
         campaign.carry_out()
@@ -81,7 +81,7 @@ def benchmark(
         rows = {key: page.as_dicts(own) for key, own in found.items()}
         print_json({"budget": budget, "suites": rows, "missing": out_of, "failed": campaign.failed})
         return
-    out.print(text, markup=False)
+    out.print(text)
     for told in (*(f"in no table: {each}" for each in out_of), *(f"failed: {each}" for each in campaign.failed)):
-        out.print(told, markup=False)
-    out.print(f"Page: {folder / 'index.html'}", markup=False)
+        out.print(told)
+    out.print(f"Page: {folder / 'index.html'}")

@@ -68,7 +68,7 @@ def _show(experiment: "Experiment", plan: "ClusteringSummary | None", as_json: b
         title = heading_of(experiment)
         out.print(_plan_table(plan, title) if plan else _profile_table(profiles, title))
     for warning in warnings_of(experiment):
-        err.print(f"warning: {warning}", markup=False)
+        err.print(f"warning: {warning}")
     record = {"label": settings.label, "panel": settings.panel, "method": settings.clustering.method}
     record |= {"membership": clustering.labels.tolist(), "left_out": clustering.left_out.tolist()}
     return record | (asdict(plan) if plan else {"clusters": [asdict(profile) for profile in profiles]})

@@ -152,7 +152,7 @@ def option_words(*options: tuple[str, Any]) -> list[str]:
             if each is True:
                 words.append(option)
             elif each is not None and each is not False:
-                words += [option, f"{each:g}" if isinstance(each, float) else str(each)]
+                words += [option, f"{each:.15g}" if isinstance(each, float) else str(each)]
     return words
 
 
@@ -175,7 +175,7 @@ def resumable() -> Iterator[None]:
 
 def end_interrupted(command: str, code: int) -> NoReturn:
     """Print the command that resumes what was interrupted, and exit with this code."""
-    err.print(f"interrupted; to resume: {command}", markup=False)
+    err.print(f"interrupted; to resume: {command}")
     raise typer.Exit(code)
 
 

@@ -48,5 +48,5 @@ def _standard_error() -> IO[str]:
 
 # In a file or a pipe, tables may be wider than rich's 80 columns.
 _width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
-out = Console(highlight=False, soft_wrap=True, width=_width)
-err = Console(file=cast(IO[str], Enduring()), highlight=False, soft_wrap=True)
+out = Console(markup=False, emoji=False, highlight=False, soft_wrap=True, width=_width)
+err = Console(file=cast(IO[str], Enduring()), markup=False, emoji=False, highlight=False, soft_wrap=True)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from atoll.cli.common import app, claim_file, heading_of, make_app, out, print_json, read_experiments
@@ -38,7 +37,7 @@ def data(context: typer.Context) -> None:
     Example: atoll data list
     """
     if not context.invoked_subcommand:
-        out.print(context.get_help(), markup=False)
+        out.print(context.get_help())
 
 
 @data_app.command("list")
@@ -121,13 +120,13 @@ def data_inspect(
     else:
         for alike in _group(counts):
             if len(runs) > 1:
-                out.print("; ".join(heading_of(runs[place]) for place in alike), markup=False)
+                out.print("; ".join(heading_of(runs[place]) for place in alike))
             _print_shares(held[alike[0]], counts[alike[0]])
     if write is not None:
         from atoll.data.population import partition_as_bytes
 
         write_atomically(write, partition_as_bytes(held[0], runs[0].clients.test))
-        out.print(str(write), markup=False)
+        out.print(str(write))
     save_plots(plot, inches, lambda: [("", _draw(held[0], counts[0], runs[0].settings.name))])
 
 
@@ -199,13 +198,13 @@ def _print_shares(population: "Population", counts: "Ids") -> None:
         f"{len(population)} clients, {int(sizes.sum())} samples "
         f"({sizes.min()} to {sizes.max()} per client) from a pool of {len(population.data)}"
     )
-    out.print(f"predicted: {_task(population)}; from inputs of {_inputs(population)}", markup=False)
+    out.print(f"predicted: {_task(population)}; from inputs of {_inputs(population)}")
     names = (_class_names(population) or tuple(map(str, range(counts.shape[1]))))[:_CLASSES]
     clients = _client_names(population)
-    table = Table("client", "samples", *map(escape, names), title="share of each class", box=None)
+    table = Table("client", "samples", *names, title="share of each class", box=None)
     for client in range(min(len(population), _SHOWN)):
         shares = (f"{share:.0%}" for share in (counts[client] / sizes[client])[:_CLASSES])
-        table.add_row(escape(clients[client]), str(sizes[client]), *shares)
+        table.add_row(clients[client], str(sizes[client]), *shares)
     out.print(table)
     if len(population) > _SHOWN:
         out.print(f"(the first {_SHOWN}; --json prints all)")
@@ -233,4 +232,4 @@ def data_split(
         raise InputError(f"--out {folder}: is not an empty folder, and nothing is overwritten; give another one")
     sizes = runs[0].population.sizes
     for client, place in enumerate(write_shards(runs[0], folder)):
-        out.print(f"{place}: {sizes[client]} samples", markup=False)
+        out.print(f"{place}: {sizes[client]} samples")

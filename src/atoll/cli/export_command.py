@@ -36,10 +36,10 @@ def export(
     import_from(run)
     made = export_model(run, file_format, file, cluster)
     if not made.is_finished:
-        err.print(f"notice: the run is not finished; this is its model after {made.events_done} events", markup=False)
+        err.print(f"notice: the run is not finished; this is its model after {made.events_done} events")
     if as_json:
         numbers = {"parameters": made.parameters, "inputs": made.inputs, "events": made.events_done}
         print_json({"file": str(made.file), "format": file_format, **numbers, "finished": made.is_finished})
         return
-    out.print(f"{made.file}: {made.parameters:,} parameters, after {made.events_done} events", markup=False)
-    out.print(f"Inputs: {made.inputs}", markup=False)
+    out.print(f"{made.file}: {made.parameters:,} parameters, after {made.events_done} events")
+    out.print(f"Inputs: {made.inputs}")

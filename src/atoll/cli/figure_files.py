@@ -41,4 +41,4 @@ def save_plots(path: Path | None, inches: float | None, draw: "Callable[[], Iter
             is_named = path.suffix.lower() in SUFFIXES
             file = path.with_stem(path.stem + suffix) if is_named else path.with_name(path.name + suffix)
             for written in save_figure(figure, file):
-                err.print(f"wrote {written}", markup=False)
+                err.print(f"wrote {written}")

@@ -2,6 +2,7 @@
 
 import time
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,7 +32,7 @@ def fleet(context: typer.Context) -> None:
     Example: atoll fleet up quickstart --only FedAvg --nodes 4
     """
     if not context.invoked_subcommand:
-        out.print(context.get_help(), markup=False)
+        out.print(context.get_help())
 
 
 @fleet_app.command("init")
@@ -51,12 +52,24 @@ def init(
     require_flower()
     from atoll.fleet.folder.init import FleetPlan, init_fleet
 
-    if not host or any(c in host for c in "/ \t") or (host.count(":") == 1):
+    if not _is_host(host):
         raise InputError(f"--host {host!r}: must be a host name or an address, without a port")
     made = init_fleet(folder, FleetPlan(nodes, host, listen=listen, port=port, days=days, max_mib=max_mib))
     out.print(new_fleet_table(made))
-    out.print(f"{folder}: stays on the server; better keep its ca.key offline", markup=False)
-    out.print(f"{folder / 'nodes'}: give each node its own folder, over a channel you trust", markup=False)
+    out.print(f"{folder}: stays on the server; better keep its ca.key offline")
+    out.print(f"{folder / 'nodes'}: give each node its own folder, over a channel you trust")
+
+
+def _is_host(text: str) -> bool:
+    """Return whether this is a name or an address, without a port or brackets.
+
+    >>> _is_host("fleet.example.org"), _is_host("::1"), _is_host("[::1]"), _is_host("example.org:9092")
+    (True, True, False, False)
+    """
+    with suppress(ValueError):
+        ip_address(text)
+        return True
+    return bool(text) and not any(each in text for each in "/ \t[]:")
 
 
 @fleet_app.command("renew")
@@ -74,7 +87,7 @@ def renew(
     from atoll.fleet.folder.init import renew_certificate
 
     renew_certificate(config, days)
-    out.print(f"{config / 'server.pem'}: valid for {days} days; a running server takes it at once", markup=False)
+    out.print(f"{config / 'server.pem'}: valid for {days} days; a running server takes it at once")
 
 
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node's name in fleet.toml.")]
@@ -90,7 +103,7 @@ def revoke(name: NodeName, config: ConfigDir) -> None:
     from atoll.fleet.folder import key_changes as keys
 
     left = keys.revoke(config, name)
-    out.print(f"{config / 'fleet.toml'}: {name} is revoked; {_effect_on(left)}", markup=False)
+    out.print(f"{config / 'fleet.toml'}: {name} is revoked; {_effect_on(left)}")
 
 
 @fleet_app.command("rotate")
@@ -103,8 +116,8 @@ def rotate(name: NodeName, config: ConfigDir) -> None:
     from atoll.fleet.folder import key_changes as keys
 
     now, key = keys.rotate(config, name)
-    out.print(f"{config / 'fleet.toml'}: {name} has a new key; {_effect_on(now)}", markup=False)
-    out.print(f"{key}: copy it to the node's machine, replacing the old one, and restart the node", markup=False)
+    out.print(f"{config / 'fleet.toml'}: {name} has a new key; {_effect_on(now)}")
+    out.print(f"{key}: copy it to the node's machine, replacing the old one, and restart the node")
 
 
 @fleet_app.command("status")
@@ -143,7 +156,7 @@ def _watch(configuration: "FleetConfiguration", folder: Path | None) -> None:
             try:
                 _show_status(configuration, folder)
             except InputError as error:  # the server may come back
-                out.print(str(error), markup=False)
+                out.print(str(error))
             time.sleep(WATCH_SECONDS)
     raise typer.Exit(interrupts.exit_code)
 
@@ -153,7 +166,7 @@ def _show_status(configuration: "FleetConfiguration", folder: Path | None) -> No
     told = None if folder is None else f"{folder}: {so_far(last_row(folder))}"
     out.print(table)
     if told:
-        out.print(told, markup=False)
+        out.print(told)
 
 
 def _effect_on(fleet: "FleetConfiguration") -> str:

@@ -199,9 +199,9 @@ def _carry_out(experiment: "Experiment", place: Path, resume: bool, overwrite: b
     with Interrupts() as interrupts, suppress(KeyboardInterrupt), resumable(), fleet:
         _watch(experiment, place, resume, overwrite, fleet, interrupts)
     if interrupts.number is not None:
-        err.print("interrupted; to resume, give the same command with --resume", markup=False)
+        err.print("interrupted; to resume, give the same command with --resume")
         raise typer.Exit(interrupts.exit_code)
-    out.print(f"Results: {place}", markup=False)
+    out.print(f"Results: {place}")
 
 
 def _watch(

@@ -1,5 +1,6 @@
 """`atoll new`."""
 
+import shlex
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -26,5 +27,6 @@ def new(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or emp
     templates = resources.files(__package__) / "templates"
     for name, template in _FILES.items():
         write_atomically(folder / name, (templates / template).read_bytes())
-        out.print(f"wrote {folder / name}", markup=False)
-    out.print(f"Run it: atoll run {folder / 'experiment.toml'}; test it: pytest {folder}", markup=False)
+        out.print(f"wrote {folder / name}")
+    run, test = ["atoll", "run", str(folder / "experiment.toml")], ["pytest", str(folder)]
+    out.print(f"Run it: {shlex.join(run)}; test it: {shlex.join(test)}")

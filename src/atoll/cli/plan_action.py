@@ -67,7 +67,7 @@ class PlanOptions:
     def say(self, text: str) -> None:
         """Report progress."""
         if not self.quiet and not self.as_json:
-            err.print(text, markup=False)
+            err.print(text)
 
 
 def plan_it(asked: PlanOptions, experiment: Experiment, race: bool, resume: bool) -> None:
@@ -168,11 +168,11 @@ def _finish(asked: PlanOptions, ranked: Sequence[Entrant], field: Field) -> None
             f"{asked.folder / folders.PAGE}"
         )
     if not asked.as_json:
-        out.print(reason, markup=False)
+        out.print(reason)
         if asked.verbose and (bound := _bound_of(field.pool.make(first.plan.candidate.settings))):
-            out.print(bound, markup=False)
-        out.print(f"Run it: atoll run {asked.folder / folders.CHOSEN}", markup=False)
-        out.print(f"Page: {asked.folder / folders.PAGE}", markup=False)
+            out.print(bound)
+        out.print(f"Run it: {shlex.join(['atoll', 'run', str(asked.folder / folders.CHOSEN)])}")
+        out.print(f"Page: {asked.folder / folders.PAGE}")
 
 
 def _bound_of(experiment: Experiment) -> str | None:

@@ -82,6 +82,9 @@ def report_command(
     rows = rounds_to_target(runs, target, stable=stable)
     spreads = spread_over_seeds(runs, target, stable, baseline)
     place = _place_of(folder, None if page or as_csv or as_parquet else folders[0] / "report")
+    for option in ("--against",) * (against is not None) + ("--width",) * (width is not None):
+        if not place:
+            raise InputError(f"{option}: is for the figures of a folder; give --out as well")
     with figure_width(inches):
         files = write_report(runs, place, target, stable, against, baseline, bands) if place else []
     if page:
@@ -97,7 +100,7 @@ def report_command(
     for table in narrow_tables(rows, spreads, bands):
         out.print(table.as_rich())
     for file in files:
-        out.print(str(file), markup=False)
+        out.print(str(file))
 
 
 def _place_of(folder: Path | None, otherwise: Path | None) -> Path | None:
@@ -116,11 +119,12 @@ def _read(folders: Sequence[Path], is_overlay: bool) -> "tuple[Sequence[Run], li
     from atoll.report.reading.runs import find_readable, run_folders
 
     runs, faults = find_readable(folders)
-    read = {run.folder for run in runs}
-    missing = [each for path in folders for each in run_folders(path)[0] if each not in read]
-    faults += [f"{each} has no rows yet" for each in missing if not any(str(each) in fault for fault in faults)]
+    told = {run.folder.resolve() for run in runs}
+    missing = [each for path in folders for each in run_folders(path)[0] if each.resolve() not in told]
+    starts = [fault.partition(": ")[0] for fault in faults]
+    faults += [f"{each} has no rows yet" for each in missing if str(each) not in starts]
     for fault in faults:
-        err.print(f"warning: left out: {fault}", markup=False)
+        err.print(f"warning: left out: {fault}")
     return overlay(runs) if is_overlay else runs, [f"Left out: {fault}" for fault in faults]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from atoll.cli.common import err, out, print_json
+from atoll.cli.common import err, option_words, out, print_json
 from atoll.experiment.executor_choice import count_cores
 from atoll.local.weights import require_device
 from atoll.reproduce import recipe_runs as running
@@ -75,16 +75,15 @@ class ReproduceOptions:
 
     def chosen(self, tasks: Sequence[RecipeTask]) -> list[RecipeTask]:
         """Return the tasks that `only` names."""
-        titles = {title_of(settings) for settings in choose_runs([task.settings[0] for task in tasks], self.only)}
-        return [task for task in tasks if title_of(task.settings[0]) in titles]
+        titles = set(map(title_of, choose_runs([each for task in tasks for each in task.settings], self.only)))
+        return [task for task in tasks if not titles.isdisjoint(map(title_of, task.settings))]
 
     def command(self, seeds: int) -> str:
         """Return the command that resumes from here."""
-        options = f"--scale {self.scale} --seeds {seeds} --out {shlex.quote(str(self.place))}"
-        options += f" --device {self.device}" if self.device != "cpu" else ""
-        options += f" --evidence {shlex.quote(str(self.evidence))}" if self.evidence else ""
-        options += f" --only {shlex.quote(self.only)}" if self.only else ""
-        return f"atoll reproduce {self.what} {options}"
+        device = None if self.device == "cpu" else self.device
+        given = (("--scale", self.scale), ("--seeds", seeds), ("--out", self.place), ("--device", device))
+        words = option_words(*given, ("--evidence", self.evidence), ("--only", self.only or None))
+        return shlex.join(["atoll", "reproduce", self.what, *words])
 
 
 @dataclass(frozen=True)
@@ -141,14 +140,14 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
     for task in tasks:
         if task.folder in refused:
             problems.setdefault(task.recipe, []).append(refused[task.folder])
-            err.print(refused[task.folder], markup=False)
+            err.print(refused[task.folder])
     failures = len(refused)
     if asked.run:
         chosen = [task for task in chosen if task.folder not in refused]
         try:
             failures += _run(chosen, progress, problems, asked.quiet or asked.as_json, asked.verbose)
         except KeyboardInterrupt:
-            err.print(f"interrupted, {progress}; to resume: {asked.command(seeds)}", markup=False)
+            err.print(f"interrupted, {progress}; to resume: {asked.command(seeds)}")
             raise
     gathered: dict[str, list[ClaimResult]] = {}
     for share, number in zip(shares, expected, strict=True):
@@ -179,8 +178,8 @@ def _show(
     if found:
         out.print(_table(found))
     out.print(f"{len(found)} claims: {count(found)}")
-    out.print(f"Time: {progress}", markup=False)
-    out.print(f"Page: {page}", markup=False)
+    out.print(f"Time: {progress}")
+    out.print(f"Page: {page}")
 
 
 def _check(asked: ReproduceOptions) -> None:
@@ -252,10 +251,10 @@ def _run(
 ) -> int:
     """Carry out the tasks; add what went wrong to `problems`, by recipe, and return how many failed."""
     missing = running.find_missing(tasks)
-    if all(task.settings[0].data.dataset in missing for task in tasks):  # then no claim can be judged
+    if missing and all(task.settings[0].data.dataset in missing for task in tasks):  # then no claim can be judged
         raise RunError("; ".join(missing.values()))
     for sentence in missing.values():
-        err.print(f"not run: {sentence}", markup=False)
+        err.print(f"not run: {sentence}")
     going, failures = list[RecipeTask](), 0
     for task in tasks:
         if (reason := missing.get(task.settings[0].data.dataset)) is not None:
@@ -263,7 +262,7 @@ def _run(
         else:
             going.append(task)
     if not quiet:
-        err.print(f"{len(going)} to do: {progress}", markup=False)
+        err.print(f"{len(going)} to do: {progress}")
     at_once = min(progress.jobs, max(1, len(going)))
     for number, outcome in enumerate(running.carry_out_all(going, at_once), start=1):
         task = outcome.task
@@ -271,14 +270,14 @@ def _run(
         if outcome.problem:
             failures += 1
             problems.setdefault(task.recipe, []).append(outcome.problem)
-            err.print(f"failed: {outcome.problem}", markup=False)
+            err.print(f"failed: {outcome.problem}")
         elif not quiet:
             state = "already finished" if outcome.was_finished else str(progress)
-            err.print(f"[{number}/{len(going)}] {task.recipe}: {task.title} ({state})", markup=False)
+            err.print(f"[{number}/{len(going)}] {task.recipe}: {task.title} ({state})")
         if verbose and outcome.executor:
-            err.print(f"{task.recipe}, {task.title}: {outcome.executor}", markup=False)
+            err.print(f"{task.recipe}, {task.title}: {outcome.executor}")
         if outcome.note and not quiet:
-            err.print(outcome.note, markup=False)
+            err.print(outcome.note)
     return failures
 
 

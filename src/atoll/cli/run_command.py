@@ -114,8 +114,8 @@ def _show_results(folders: Sequence[Path], parent: Path, as_json: bool) -> None:
     for table in narrow_tables(rounds_to_target(results), spread_over_seeds(results)):
         out.print(table.as_rich())
     if len(folders) > 1:
-        out.print(f"Figures and table: {parent / 'report'}", markup=False)
-    out.print(f"Results: {parent}", markup=False)
+        out.print(f"Figures and table: {parent / 'report'}")
+    out.print(f"Results: {parent}")
 
 
 def _run_one(

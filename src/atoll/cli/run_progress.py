@@ -59,7 +59,7 @@ class Runs:
             left = (now - self._begun) * (total - done) / done if done else None
             about = "" if left is None else f", about {_minutes(left)} left"
             measured = f", {self.latest}" if self.latest else ""
-            err.print(f"{self.title}: {done:,} of {total:,} events{about}{measured}", markup=False)
+            err.print(f"{self.title}: {done:,} of {total:,} events{about}{measured}")
 
     def show_all(self, over: float) -> None:
         """Show how many runs are over, counting those under way by the share done."""
@@ -68,7 +68,7 @@ class Runs:
 
     def say(self, sentence: str) -> None:
         """Print a line above the bars, wrapped between words."""
-        err.print(sentence, markup=False, soft_wrap=not err.is_terminal)
+        err.print(sentence, soft_wrap=not err.is_terminal)
 
     @property
     def _room(self) -> int:

@@ -26,10 +26,10 @@ def show_spending(runs: "Sequence[Experiment]", as_json: bool, plot: Path | None
     else:
         for each, told in zip(runs, shown, strict=True):
             out.print(_table(heading_of(each), told))
-            out.print(_sentence(_private(each), told), markup=False)
+            out.print(_sentence(_private(each), told))
     for each in runs:
         if warning := _private(each).ends_early:
-            err.print(f"warning: {warning}", markup=False)
+            err.print(f"warning: {warning}")
     save_plots(plot, inches, lambda: [("", _draw(runs[0]))])
 
 

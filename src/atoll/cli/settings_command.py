@@ -4,7 +4,6 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from atoll.cli.common import app, out, print_json
@@ -36,5 +35,5 @@ def settings(
     table = Table("setting", "default", "type", "meaning", box=None)
     table.columns[0].no_wrap = True
     for each in listed:
-        table.add_row(*map(escape, (each.name, each.default, each.kind, each.meaning)))
+        table.add_row(each.name, each.default, each.kind, each.meaning)
     out.print(table)

@@ -89,7 +89,7 @@ def run_all(asked: SweepOptions, runs: Sequence[Settings], part: slice, resume: 
     members, note = _grid(asked, runs)
     folders.require_folder(asked.folder, note, resume or asked.part is not None)
     for warning in require_effect(note["over"], members, asked.goal):
-        err.print(f"warning: {warning}", markup=False)
+        err.print(f"warning: {warning}")
     mine = members[part]
     for member in mine:
         folders.require_same(asked.folder / member.name, member.settings)
@@ -222,16 +222,16 @@ def _note(asked: SweepOptions) -> dict[str, Any]:
 
 def _print_errors(watched: Watched) -> None:
     for name, error in watched.failed.items():
-        err.print(f"error: {name}: {error}", markup=False)
+        err.print(f"error: {name}: {error}")
 
 
 def _print_end(asked: SweepOptions, watched: Watched, command: str | None) -> None:
     _print_errors(watched)
     if command:
-        out.print(f"Best: {command}", markup=False)
-    out.print(f"Results: {asked.folder}", markup=False)
+        out.print(f"Best: {command}")
+    out.print(f"Results: {asked.folder}")
     words = ["atoll", "report", str(asked.folder), "--out", str(asked.folder / "report")]
-    out.print(f"Figures and tables: {shlex.join(words)}", markup=False)
+    out.print(f"Figures and tables: {shlex.join(words)}")
 
 
 def _print_json(asked: SweepOptions, watched: Watched, command: str | None, **rows: Any) -> None:

@@ -85,7 +85,7 @@ class _View:
             self.over += 1
             if self.runs.logs:
                 measured = f"  {latest}" if (latest := self.latest.get(job.name)) else ""
-                err.print(f"{job.name}: {news.state}{measured}", markup=False)
+                err.print(f"{job.name}: {news.state}{measured}")
         self._draw()
 
     def _tell(self, job: Job, news: News) -> None:
@@ -93,11 +93,11 @@ class _View:
         for warning in news.warnings:
             if warning not in self.told:
                 self.told.add(warning)
-                err.print(f"warning: {job.name}: {warning}", markup=False)
+                err.print(f"warning: {job.name}: {warning}")
         if self.verbose and news.executor:
             self.runs.say(f"{job.name}: {news.executor}")
         if news.trace:
-            err.print(news.trace.rstrip(), markup=False)
+            err.print(news.trace.rstrip())
 
     def _draw(self) -> None:
         if self.shown not in self.going and self.going:

@@ -31,16 +31,16 @@ class Teller:
                 self._replace(sentence)
             elif not isinstance(sentence, Waiting):
                 self._unsaid, self._gap = 0, 1
-                self._console.print(sentence, markup=False)
+                self._console.print(sentence)
             else:
                 self._unsaid += 1
                 if self._unsaid >= self._gap:
                     self._unsaid, self._gap = 0, min(2 * self._gap, _LONGEST_GAP)
-                    self._console.print(sentence, markup=False)
+                    self._console.print(sentence)
 
     def _replace(self, sentence: str) -> None:
         self._console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
         if isinstance(sentence, Waiting):
-            self._console.print(sentence, markup=False, end="", no_wrap=True, overflow="ellipsis", crop=True)
+            self._console.print(sentence, end="", no_wrap=True, overflow="ellipsis", crop=True)
         else:
-            self._console.print(sentence, markup=False)
+            self._console.print(sentence)

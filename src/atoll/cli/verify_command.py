@@ -36,7 +36,7 @@ def verify_command(
         out.print(_as_table(checks))
     else:
         (check,) = checks
-        out.print(f"{check.what}\n{check.first_difference or 'equal'}", markup=False, highlight=False)
+        out.print(f"{check.what}\n{check.first_difference or 'equal'}", highlight=False)
     if not all(check.holds for check in checks):
         raise typer.Exit(1)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import app, err, out, refuse_below_file
+from atoll.cli.common import app, err, option_words, out, refuse_below_file
 from atoll.cli.interrupts import Interrupts
 from atoll.cli.report_command import OverlayOption, TargetOption, check_targets
 
@@ -33,21 +33,22 @@ def watch_command(
         refuse_below_file(folder)
     from atoll.report.page_server import Watch, make_server
 
-    command = shlex.join(["atoll", "watch", *map(str, folders), *(["--overlay"] if overlay else [])])
+    options = option_words(("--target", target), ("--overlay", overlay))
+    command = shlex.join(["atoll", "watch", *map(str, folders), *options])
     server = make_server(Watch(folders, target or None, command, overlay), host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/"
     if not _is_loopback(host):
-        err.print(f"warning: --host {host}: anyone who can reach this machine can read these runs", markup=False)
+        err.print(f"warning: --host {host}: anyone who can reach this machine can read these runs")
     with Interrupts() as interrupts, server:
-        out.print(f"Watching at {url} (Ctrl-C stops)", markup=False)
+        out.print(f"Watching at {url} (Ctrl-C stops)")
         for folder in (each for each in folders if not each.is_dir()):
-            out.print(f"{folder} does not exist yet; its runs will be shown once it does", markup=False)
+            out.print(f"{folder} does not exist yet; its runs will be shown once it does")
         if browser:
             webbrowser.open(url)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            err.print("stopped watching; the runs go on", markup=False)
+            err.print("stopped watching; the runs go on")
     raise typer.Exit(interrupts.exit_code)
 
 

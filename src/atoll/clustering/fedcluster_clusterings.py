@@ -136,6 +136,8 @@ def major_class(
         rho_cluster: share of clients with a cluster's major class.
     """
     classes = population.data.classes
+    if not classes:
+        raise InputError("clustering.method = 'major-class': needs data with classes")
     if not 1 / classes <= rho_cluster <= 1:
         raise InputError(f"clustering.rho_cluster = {rho_cluster}: must be between 1/classes = {1 / classes:g} and 1")
     own = population.class_counts().argmax(axis=1)

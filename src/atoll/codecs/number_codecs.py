@@ -99,7 +99,7 @@ def count_of(numbers: int, share: float) -> int:
     >>> count_of(10, 0.05), count_of(1000, 0.1)
     (1, 100)
     """
-    return math.ceil(share * numbers)
+    return math.ceil(round(share * numbers, 9))  # 0.07 x 100 is 7.000000000000001
 
 
 def _quantise(values: npt.NDArray[np.float32], rng: np.random.Generator, stochastic: bool) -> bytes:

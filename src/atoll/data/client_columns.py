@@ -38,6 +38,10 @@ def read_clients(path: str | Path, clients: int) -> dict[str, npt.NDArray[Any]]:
             for name in ("utc_offset", "longitude")
             if name in rows[0]
         }
+        if not all(np.isfinite(column).all() for column in columns.values()):
+            raise ValueError("its numbers must be finite")
+        if "client" in rows[0] and [int(row["client"]) for row in rows] != list(range(clients)):
+            raise ValueError(f"client: must be each number from 0 to {clients - 1} once")
         if "slots" in rows[0]:
             columns["slots"] = slot_table([[int(s) for s in row["slots"].replace(";", " ").split()] for row in rows])
     except (ValueError, TypeError, AttributeError) as error:

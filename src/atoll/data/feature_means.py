@@ -36,7 +36,8 @@ def feature_means(population: Population, clients: Sequence[int]) -> FeatureMean
     Images have as features each channel's mean, the deviation of the pixels and the brightness of nine blocks; other
     inputs, their numbers. At most 24 are kept, those in which clients differ most.
     """
-    rows = [_spaced(population.samples(client)) for client in clients]
+    whole = map(population.samples, clients)
+    rows = [own[np.linspace(0, len(own) - 1, min(len(own), _SAMPLES)).astype(int)] for own in whole]
     found, names = _features(population.data, np.concatenate(rows))
     sizes = np.array([len(own) for own in rows])
     means = np.add.reduceat(found, np.cumsum(sizes) - sizes) / sizes[:, None]
@@ -44,10 +45,6 @@ def feature_means(population: Population, clients: Sequence[int]) -> FeatureMean
     values = (means - found.mean(axis=0)) / np.where(spread > 0, spread, 1)
     kept = np.sort(np.argsort(-values.std(axis=0), kind="stable")[:MOST])
     return FeatureMeans(tuple(names[place] for place in kept.tolist()), values[:, kept])
-
-
-def _spaced(rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    return np.asarray(rows[np.linspace(0, len(rows) - 1, min(len(rows), _SAMPLES)).astype(int)])
 
 
 def _features(data: Dataset, rows: npt.NDArray[Any]) -> tuple[Floats, Sequence[str]]:

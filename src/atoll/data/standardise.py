@@ -53,7 +53,7 @@ def _measured(data: Dataset, how: Standardise) -> Standard:
         if int(np.prod(data.shape)) < 2:
             raise InputError(f"data.standardise = 'image': inputs of {data.name} are single numbers; use 'pool'")
         return Standard()
-    means, deviations = moments(data.inputs)
+    means, deviations = moments(data.inputs if data.shape else data.inputs[:, None])
     if not deviations.all():
         channel = int(deviations.argmin())
         raise InputError(

@@ -8,13 +8,12 @@ from torch import Tensor, nn
 
 from atoll.data.array_inputs import kind_of
 from atoll.data.population import Population
-from atoll.engine.cohorts import ClientTrainer, Rows
+from atoll.engine.cohorts import ClientTrainer
 from atoll.engine.engine import Method
 from atoll.engine.stages import Stage, Train, sent_form
 from atoll.local.models import Form, Model, form_of
 from atoll.local.state import why_wrong_state
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import AtollError, InputError, failure_of
 
 T = TypeVar("T")
@@ -30,6 +29,8 @@ class Chain:
         """Wrap a trainer; the first stage is the innermost."""
         self.trainer = trainer
         self.precision = trainer.precision
+        self.losses, self.sample_losses = trainer.losses, trainer.sample_losses
+        self.identity_rows, self.samples_a_step = trainer.identity_rows, trainer.samples_a_step
         self.stages = tuple(stages)
         at_client = [stage for stage in stages if stage.is_at_client]
         self.keeps_state = trainer.keeps_state or any(stage.keeps_state for stage in stages)
@@ -95,22 +96,6 @@ class Chain:
         if state is None or stage.keeps_model:
             return state
         return {f"{stage.name}@{name}": each for name, each in state.items()}
-
-    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
-        """Return the mean loss of each model on each client's data, [clients, models]."""
-        return self.trainer.losses(models, clients, round_)
-
-    def identity_rows(self, clients: Ids, round_: int) -> list[Rows]:
-        """Return the pool positions of the samples that each client's losses are measured on."""
-        return self.trainer.identity_rows(clients, round_)
-
-    def sample_losses(self, models: Sequence[Model], rows: Rows) -> Floats:
-        """Return the loss of each model on each of these samples, [samples, models], in one batch."""
-        return self.trainer.sample_losses(models, rows)
-
-    def samples_a_step(self, clients: Ids) -> int:
-        """Return the maximum number of samples in one step of all these clients."""
-        return self.trainer.samples_a_step(clients)
 
 
 def chain_of(method: Method, module: nn.Module, population: Population, seed: int, *given: Any, **named: Any) -> Chain:

@@ -67,7 +67,8 @@ def train_events(
         for event in events:
             announce(event)
     carried = screening is None and release is None and executor.carries_through(combine)
-    works = [_begin(event, starts, executor, assign, carried, clients or {}, release, usual) for event in events]
+    given = (starts, executor, assign, carried, clients or {}, release, usual)
+    works = [_Work(event, *given) for event in events]
     while going := [work for work in works if work.repeat < work.event.intra_rounds]:
         by_work = [work.cohorts() for work in going]
         cohorts_now = [cohort for cohorts in by_work for cohort in cohorts]
@@ -77,51 +78,38 @@ def train_events(
     return [work.result(starts) for work in works]
 
 
-def _begin(
-    event: Event,
-    starts: Sequence[Model],
-    executor: Executor,
-    assign: Assignment,
-    carried: bool,
-    kept_states: Mapping[int, Model],
-    release: Release | None,
-    usual: Sequence[Norms],
-) -> "_Work":
-    planned = event
-    clusters = assign(event, starts, executor) if len(event.cohort) else event.cohort
-    kept = clusters >= 0
-    if not kept.all():
-        lost = int(np.count_nonzero(clusters[~kept] != NOT_CHOSEN))
-        clusters = clusters[kept]
-        event = replace(
-            event,
-            cohort=event.cohort[kept],
-            clusters=None if event.clusters is None else clusters,
-            weights=event.weights[kept],
-            models_up=event.models_up - lost * event.intra_rounds,
-            dropped=event.dropped + lost,
-        )
-    return _Work(event, clusters, starts, carried, kept_states, release, planned, usual)
-
-
 class _Work:
     """An event under way, before its intra-cluster round `repeat`.
 
     With `carried` all its rounds are requested at once, unless their clients differ. A client's state is passed from
-    one round to the next. With `release`, `planned` is the event before any client was left out of it.
+    one round to the next.
     """
 
     def __init__(
         self,
         event: Event,
-        clusters: Ids,
         starts: Sequence[Model],
+        executor: Executor,
+        assign: Assignment,
         carried: bool,
         kept_states: Mapping[int, Model],
         release: Release | None,
-        planned: Event,
         usual: Sequence[Norms],
     ) -> None:
+        self._planned = event  # before any client is left out of it
+        clusters = assign(event, starts, executor) if len(event.cohort) else event.cohort
+        kept = clusters >= 0
+        if not kept.all():
+            lost = int(np.count_nonzero(clusters[~kept] != NOT_CHOSEN))
+            clusters = clusters[kept]
+            event = replace(
+                event,
+                cohort=event.cohort[kept],
+                clusters=None if event.clusters is None else clusters,
+                weights=event.weights[kept],
+                models_up=event.models_up - lost * event.intra_rounds,
+                dropped=event.dropped + lost,
+            )
         self.event = event
         self.repeat = 0
         self.repeats = event.intra_rounds if carried and event.answered is None else 1
@@ -136,7 +124,6 @@ class _Work:
         self.norms: Norms = ()
         self._kept_states = kept_states
         self._release = release
-        self._planned = planned
         self._usual = usual
 
     def cohorts(self) -> list[Cohort]:

@@ -1,1 +1,1 @@
-"""Evaluation: scores of models, constants of losses, and the bounds that use them."""
+"""Evaluation: scores of models and constants of losses."""

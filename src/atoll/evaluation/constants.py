@@ -151,8 +151,8 @@ def initial_gap(
 
 
 def _parameters(module: nn.Module, model: Model) -> Floats:
-    """Return a model's parameters, without buffers, in one float64 vector."""
-    names = [name for name, _ in module.named_parameters()]
+    """Return a model's trained parameters in one float64 vector."""
+    names = [name for name, own in module.named_parameters() if own.requires_grad]
     return torch.cat([model[name].detach().reshape(-1).double().cpu() for name in names]).numpy()
 
 
@@ -161,7 +161,7 @@ def _gram_at(population: Population, module: nn.Module, model: Model, rows: Sequ
     load_model(module, model)
     module.eval()
     batches = Batches(population.data, module)
-    parameters = sum(parameter.numel() for parameter in module.parameters())
+    parameters = sum(each.numel() for each in module.parameters() if each.requires_grad)
 
     def gradient(number: int) -> Floats:
         own = rows[number]

@@ -63,8 +63,8 @@ def heterogeneity(population: Population, clustering: Clustering, module: nn.Mod
 
 
 def client_gradient(module: nn.Module, batches: Batches, rows: npt.NDArray[np.int32]) -> Floats:
-    """Return the gradient of the mean loss over these pool samples, all parameters in one float64 vector."""
-    parameters = list(module.parameters())
+    """Return the gradient of the mean loss over these pool samples, all trained parameters in one float64 vector."""
+    parameters = [each for each in module.parameters() if each.requires_grad]
     total = [torch.zeros_like(p) for p in parameters]
     for part in blocks(rows):
         inputs, targets = batches.gather(part)

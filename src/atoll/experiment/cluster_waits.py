@@ -1,13 +1,13 @@
 """When clusters that wait for the slowest finished their own work, for plots of the schedule."""
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_right
 from inspect import signature
 
 import numpy as np
 
 from atoll.experiment.experiment import Experiment
-from atoll.methods.papers.hierarchical import SYNCHRONOUS, Phase
+from atoll.methods.papers.hierarchical import SYNCHRONOUS
 from atoll.network.completion import event_seconds
 from atoll.settings.choices import method_kind, method_needs
 from atoll.support.arrays import Floats
@@ -22,9 +22,10 @@ def work_ends(experiment: Experiment) -> Floats | None:
     if seconds is None:
         return None
     events = experiment.method.schedule.events
+    begins = [phase.round for phase in experiment.plan.phases]
     return np.array(
         [
-            min(began + seconds[_phase_at(experiment.plan.phases, event.round)][cluster], event.seconds)
+            min(began + seconds[bisect_right(begins, event.round) - 1][cluster], event.seconds)
             for event in events
             for cluster, began in zip(event.active, event.began, strict=True)
         ]
@@ -54,7 +55,3 @@ def work_seconds(experiment: Experiment) -> list[Floats] | None:
         event_seconds(phase.network, phase.clustering.labels, pattern, intra_rounds, limit)
         for phase in experiment.plan.phases
     ]
-
-
-def _phase_at(phases: Sequence[Phase], round_: int) -> int:
-    return max(index for index, phase in enumerate(phases) if phase.round <= round_)

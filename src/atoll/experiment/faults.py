@@ -178,7 +178,7 @@ def _require_enough(method: Method, rule: str, byzantine: int) -> None:
     """Reject a rule that needs more clients than some cluster's cohort has, even if all take part."""
     least = min(
         len(event.cohort) if event.clusters is None else int(np.unique(event.clusters, return_counts=True)[1].min())
-        for event in method.schedule.events
+        for event in method.schedule.occupied.events
     )
     times = TIMES_BYZANTINE[rule]
     if least < (needed := times * byzantine + 3):

@@ -14,6 +14,7 @@ from atoll.local.models import without
 from atoll.local.travel import Shared, frozen, staying
 from atoll.local.weights import check_outputs, count_bytes, place, require_device, warn_of_softmax
 from atoll.methods.papers.fmcl import ENCODERS
+from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call, resolve
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
@@ -89,6 +90,8 @@ class InitialModel:
     def serves(self, settings: Settings) -> bool:
         """Return whether other settings with the same clients make the same model."""
         own = self.settings
+        if own.method != settings.method and any(method_kind(each).together for each in (own, settings)):
+            return False
         if any(getattr(own, name) != getattr(settings, name) for name in ("model", "travel", "secure")):
             return False
         return own.run.device == settings.run.device

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 from warnings import warn
 
 from atoll.engine.engine import Method
@@ -58,16 +58,15 @@ def told_by(settings: Settings, need: Need) -> str:
     return f"method.name = {wanted.name!r}"
 
 
-def until(settings: Settings, method: Method) -> Method:
+def until(settings: Settings, method: Method, limit: Literal["virtual_seconds", "client_updates"]) -> Method:
     """Return the method with its schedule cut where `run` says; warn if `rounds` ends it long before."""
-    seconds, updates, schedule = settings.run.virtual_seconds, settings.run.client_updates, method.schedule
-    if seconds is None and updates is None:
+    most, schedule, by_time = settings.run.get(limit), method.schedule, limit == "virtual_seconds"
+    if most is None:
         return method
-    cut = schedule.until(seconds or math.inf, updates or math.inf)
+    cut = schedule.until(most, math.inf) if by_time else schedule.until(math.inf, most)
     if len(cut) == len(schedule):
-        end, done = schedule.events[-1].seconds, sum(event.client_updates for event in schedule.events)
-        for limit, most, last, unit in (("virtual_seconds", seconds, end, " s"), ("client_updates", updates, done, "")):
-            if most is not None and last < _NEARLY * most:
-                told = f"run.{limit} = {most:g}: rounds = {settings.rounds} ends the run at {last:.4g}{unit} already"
-                warn(f"{told}; raise rounds to use all of it", SettingWarning, 2)
+        last = schedule.events[-1].seconds if by_time else sum(event.client_updates for event in schedule.events)
+        if last < _NEARLY * most:
+            told = f"run.{limit} = {most:g}: rounds = {settings.rounds} ends the run at {last:.4g}{' s' * by_time}"
+            warn(f"{told} already; raise rounds to use all of it", SettingWarning, 2)
     return replace(method, schedule=cut)

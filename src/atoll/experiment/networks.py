@@ -163,7 +163,8 @@ def _aggregators(settings: Settings) -> tuple[Floats, Floats]:
             f"network.aggregators_file = {wanted.aggregators_file!r}: has {len(places)} aggregators, but "
             f"clustering.clusters = {clusters}"
         )
-    return places, places.mean(axis=0)
+    centre = places.mean(axis=0)
+    return places, centre + np.any((places == centre).all(axis=1))  # a metre off an aggregator that stands there
 
 
 def _samples(table: ClientTable | None, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

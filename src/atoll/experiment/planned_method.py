@@ -92,8 +92,9 @@ class PlannedMethod:
         method = make_method(self.settings, self._offered(), len(population), lambda: self.plan.phases)
         method, clock = put_on_clock(self.settings, method, self.plan.clock)
         method = choose_clients(self.settings, method, conditions.reported, clock)
-        method = until(self.settings, method)
-        return add_faults(self.settings, method, population, clock, conditions.availability)
+        method = until(self.settings, method, "virtual_seconds")
+        method = add_faults(self.settings, method, population, clock, conditions.availability)
+        return until(self.settings, method, "client_updates")
 
     def _offered(self) -> dict[str, Any]:
         """Return what a method may request besides its own settings and the phases."""

@@ -130,6 +130,8 @@ def _refuse_settings(settings: Settings, mechanism: Mechanism) -> None:
             f"method.weights = 'samples': with {trust} no client's weight may exceed 1; set privacy.samples_cap to "
             "weight clients by their samples up to that number"
         )
+    if settings.method.weights == "equal" and mechanism.samples_cap is not None:
+        raise InputError(f"method.weights = 'equal': does not go with privacy.samples_cap = {mechanism.samples_cap}")
     if settings.method.select not in SELECTIONS:
         raise InputError(
             f"{trust}: method.select = {settings.method.select!r} is your own function, which may choose clients "

@@ -52,7 +52,8 @@ def lose_clients(
         if availability is not None:
             absent |= ~availability.at(cohort, _began(event))
         dropped = ~absent & (_draw(seed, event) < dropout if dropout else False)
-        late = ~absent & ~dropped & (False if clock is None else _seconds(clock, event) > clock.deadline_seconds)
+        slow = False if clock is None else clock.seconds_of(cohort, _began(event)) > clock.deadline_seconds
+        late = ~absent & ~dropped & slow
         return _without(event, absent, dropped, late)
 
     return replace(schedule, events=pack(map(lose, schedule.events)))
@@ -64,15 +65,16 @@ def _without(event: Event, absent: Mask, dropped: Mask, late: Mask) -> Event:
     if not lost.any():
         return event
     kept = ~lost
-    # models sent to each client
-    sent = event.models_down // len(event.cohort) if event.clusters is None else event.intra_rounds
+    # models sent to each client, and by it
+    sent, returned = (models // len(event.cohort) for models in (event.models_down, event.models_up))
+    sent = sent if event.clusters is None else min(event.intra_rounds, sent)
     return replace(
         event,
         cohort=event.cohort[kept],
         clusters=None if event.clusters is None else event.clusters[kept],
         weights=event.weights[kept],
         models_down=event.models_down - sent * int(absent.sum()),
-        models_up=event.models_up - event.intra_rounds * int(lost.sum()),
+        models_up=event.models_up - min(event.intra_rounds, returned) * int(lost.sum()),
         absent=int(absent.sum()),
         dropped=int(dropped.sum()),
         late=event.late + int(late.sum()),
@@ -82,15 +84,6 @@ def _without(event: Event, absent: Mask, dropped: Mask, late: Mask) -> Event:
 def _draw(seed: int, event: Event) -> Floats:
     """Return a number in [0, 1) for each client of the cohort."""
     return np.array([generator(seed, "dropout", event.index, client).random() for client in event.cohort.tolist()])
-
-
-def _seconds(clock: Clock, event: Event) -> Floats:
-    """Return each cohort client's duration from its start, [cohort]."""
-    if clock.pace is None:
-        return clock.seconds_of(event.cohort)
-    began = _began(event)
-    each = [clock.seconds_of(event.cohort[k : k + 1], float(began[k])) for k in range(len(began))]
-    return np.concatenate(each) if each else began
 
 
 def _slot_of(event: Event, slots: int) -> Ids:
@@ -108,6 +101,6 @@ def _began(event: Event) -> Floats:
 
 def _require_kept(schedule: Schedule, clock: Clock) -> None:
     """Reject a deadline that leaves every event without clients."""
-    least = min(float(_seconds(clock, event).min()) for event in schedule.events)
+    least = min(float(clock.seconds_of(each.cohort, _began(each)).min()) for each in schedule.events)
     if least > clock.deadline_seconds:
         raise InputError(missed(clock.deadline_seconds, least))

@@ -66,7 +66,7 @@ def warmed_up(name: str, rates: list[Any], lr: float, warmup_rounds: int) -> tup
     """
     whole = [lr * (round_ + 1) / (warmup_rounds + 1) for round_ in range(warmup_rounds)] + rates
     for round_, rate in enumerate(whole):
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < math.inf:
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not -1e-12 * lr <= rate < math.inf:
             wrong = f"the rate of round {round_} is {rate!r}"
             raise InputError(f"local.schedule = {name!r}: {wrong}; must be a finite number of at least 0")
-    return tuple(map(float, whole))
+    return tuple(max(float(rate), 0.0) for rate in whole)  # a schedule that ends at 0 may round to just below

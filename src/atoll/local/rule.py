@@ -65,7 +65,8 @@ class LocalRule:
         """
         if self.epochs is None:
             return self.steps
-        return math.ceil(self.epochs if self.batch_size == "full" else self.epochs * samples / self.batch_size)
+        # Rounded first: 1.1 x 10 is 11.000000000000002.
+        return math.ceil(round(self.epochs * (1 if self.batch_size == "full" else samples / self.batch_size), 9))
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range, with the same messages as settings."""

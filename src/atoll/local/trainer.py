@@ -22,7 +22,7 @@ from atoll.local.rule import LocalRule, sgd
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.weights import is_finite, load_model, load_moments, place, read_model, read_moments, require_device
 from atoll.support.arrays import Floats, Ids
-from atoll.support.errors import RunError
+from atoll.support.errors import NotFinite
 from atoll.support.limits import Count
 from atoll.support.requiring import check_arguments
 from atoll.support.seeds import generator, layers_drawing_from
@@ -177,7 +177,7 @@ class Trainer:
     def require_finite(self, task: ClientTask, model: Model, loss: float) -> None:
         """Refuse to go on from a loss or a model that is not finite, unless `tolerant`."""
         if not (self.tolerant or is_finite(model, loss)):
-            raise RunError(
+            raise NotFinite(
                 f"event {task.event}, cluster {task.cluster}, client {task.client}: training became not finite "
                 f"(mean loss {loss}); lower local.lr = {self.rule.lr}"
             )

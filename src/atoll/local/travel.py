@@ -41,7 +41,8 @@ def staying(module: nn.Module, travels: str | Sequence[str]) -> tuple[str, ...]:
         raise InputError(f"model.travels = {travels!r}: must be 'all', 'trainable' or a list of names or patterns")
     for pattern in travels:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise InputError(f"model.travels: {pattern!r} matches none of the model's tensors, {_list(names)}")
+            some = ", ".join(names[:6]) + ", ..." * (len(names) > 6)
+            raise InputError(f"model.travels: {pattern!r} matches none of the model's tensors, {some}")
     return tuple(name for name in names if not any(fnmatchcase(name, pattern) for pattern in travels))
 
 
@@ -87,7 +88,3 @@ def require_whole(module: nn.Module, names: Collection[str]) -> None:
         other = first.setdefault(id(tensor), name)
         if (name in names) != (other in names):
             raise InputError(f"{other!r} and {name!r} are one tensor of the model: both must travel, or neither")
-
-
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")

@@ -65,13 +65,10 @@ METHODS: dict[str, Callable[..., Method] | MethodKind] = {
     "hierfavg": MethodKind(hierfavg, rounds_are_local_steps=True),
     "ifca": ifca,
     "cfl-mgd": cfl_mgd,
-    "cfl": MethodKind(cfl, why_one_place=SENDING),
-    "flhc": MethodKind(flhc, why_one_place=SENDING),
-    "fedgroup": MethodKind(fedgroup, why_one_place=SENDING),
-    "feddrift": MethodKind(feddrift, why_one_place=SENDING),
-    "fesem": MethodKind(fesem, why_one_place=SENDING),
-    "stocfl": MethodKind(stocfl, why_one_place=SENDING),
-    "lcfed": MethodKind(lcfed, why_one_place=SENDING),
+    **{
+        each.__name__: MethodKind(each, why_one_place=SENDING)
+        for each in (cfl, flhc, fedgroup, feddrift, fesem, stocfl, lcfed)
+    },
     "pacfl": MethodKind(pacfl, fixed_data="whose clusters are found from clients' data before training"),
     "fmcl": MethodKind(fmcl, fixed_data="whose clusters are found from clients' data before training"),
     "fedem": MethodKind(fedem, together=mixture, untested="clients' shares of the models"),

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from atoll.report.tables.run_tables import falls
+from atoll.runs.columns import rises
 from atoll.support.errors import InputError
 
 
@@ -49,4 +49,4 @@ class PlanBudget:
     @property
     def falls(self) -> bool:
         """Whether less is better."""
-        return self.is_regression if self.metric is None else falls(self.metric)
+        return self.is_regression if self.metric is None else not rises(self.metric)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atoll.clustering.describe import class_shares
+from atoll.clustering.describe import describe
 from atoll.clustering.feduc.problem import PATTERNS, Problem
 from atoll.clustering.feduc.progress import MIXING, progress_of
 from atoll.evaluation.constants import label_deviations
@@ -192,8 +192,8 @@ def _hops(experiment: Experiment) -> tuple[Hop, ...]:
     up, down = experiment.traffic.bytes_of(events)
     if not method_needs(experiment.settings, "network"):
         return (Hop("client to server", up, down),)
-    late = sum(event.late * event.intra_rounds for event in events)
-    first = Hop("client to aggregator", updates * experiment.traffic.update_bytes, size * (updates + late))
+    lost = sum((event.late + event.dropped) * event.intra_rounds for event in events)
+    first = Hop("client to aggregator", updates * experiment.traffic.update_bytes, size * (updates + lost))
     if schedule.has_server:
         return first, Hop("aggregator to server", up - first.up, down - first.down)
     return first, Hop("between aggregators", up - first.up, 0)  # what one sends another receives: counted once
@@ -204,8 +204,5 @@ def _emd(experiment: Experiment) -> float:
     population, clustering = experiment.conditions.reported, experiment.clustering
     if not experiment.clients.dealt.data.classes or len(clustering.labels) != len(population):
         return 0.0
-    counts = population.class_counts().sum(axis=0)
-    apart = np.abs(class_shares(population, clustering) - counts / counts.sum()).sum(axis=1)
-    labels = clustering.labels
-    samples = np.bincount(labels[labels >= 0], population.sizes[labels >= 0], clustering.clusters)
-    return float(np.average(apart, weights=samples))
+    profiles = describe(population, clustering)
+    return float(np.average([each.emd for each in profiles], weights=[each.samples for each in profiles]))

@@ -160,7 +160,8 @@ class _Track:
         if entrant.problem or RunFolder(place).is_finished or is_there(rows_of(entrant, seed), until, self.budget):
             return
         experiment = self.pool.make(_racing(entrant.plan, seed))
-        wanted = _events_by(experiment.method.schedule, until)
+        seconds = [event.seconds for event in experiment.method.schedule.events]
+        wanted = int(np.searchsorted(seconds, until, side="right"))
         try:
             with closing(run_events(experiment, place, resume=True)) as steps:
                 for progress in steps:
@@ -189,11 +190,6 @@ def _racing(plan: Scored, seed: int) -> Settings:
     samples = min(settings.run.evaluate_samples or SAMPLES, SAMPLES)
     run = settings.run.model_copy(update={"evaluate_every": every, "evaluate_samples": samples})
     return settings.model_copy(update={"run": run, "seed": settings.seed + seed})
-
-
-def _events_by(schedule: Schedule, until: float) -> int:
-    """Return how many events are over by a virtual time."""
-    return int(np.searchsorted([event.seconds for event in schedule.events], until, side="right"))
 
 
 def _is_near(schedule: Schedule, done: int, wanted: int) -> bool:

@@ -103,7 +103,11 @@ def _cut_at(settings: Settings, events: Sequence[Event], sent: np.ndarray, size:
     count = int(np.searchsorted(sent, size, side="right"))
     if not count:
         raise InputError(f"--bytes {size:g}: the first event sends {int(sent[0]):,}")
-    return _with_seconds(settings, events[count - 1].seconds)
+    seconds = [event.seconds for event in events]  # of those that end together, all stay in or none
+    within = int(np.searchsorted(seconds, seconds[count]))
+    if not within:
+        raise InputError(f"--bytes {size:g}: the events at {seconds[0]:g} s send more")
+    return _with_seconds(settings, seconds[within - 1])
 
 
 def _require_whole(experiment: Experiment) -> None:

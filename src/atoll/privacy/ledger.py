@@ -107,11 +107,7 @@ class RunLedger:
         """Return its entries in ``summary.json``; an infinite epsilon becomes None."""
         wanted = self._account.mechanism
         return {
-            "trust": wanted.trust,
-            "adjacency": wanted.adjacency,
-            "clip": wanted.clip,
-            "noise": wanted.noise,
-            "delta": wanted.delta,
+            **{name: getattr(wanted, name) for name in ("trust", "adjacency", "clip", "noise", "delta")},
             "budget": wanted.epsilon,
             "epsilon": finite(self.epsilon),
             "worst_client": int(self.releases.argmax()),

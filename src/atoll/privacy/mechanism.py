@@ -63,9 +63,11 @@ class Mechanism:
     quantile_rate: float = 0.2
 
     def __post_init__(self) -> None:
-        """Reject a budget that no run could keep, and a quantile without noise."""
+        """Reject a budget that no run could keep, and a quantile without noise or the reverse."""
         if self.quantile is not None and self.quantile_noise is None:
             raise InputError("privacy.quantile_noise is not set, but privacy.quantile needs it")
+        if self.quantile is None and self.quantile_noise is not None:
+            raise InputError(f"privacy.quantile_noise = {self.quantile_noise:g}: needs privacy.quantile")
         if self.epsilon is not None and not self.noise:
             raise InputError(
                 f"privacy.noise = 0: spends any privacy.epsilon = {self.epsilon:g} at once; must be more than 0 with a "

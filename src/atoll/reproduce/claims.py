@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from atoll.report.tables.run_tables import falls
+from atoll.runs.columns import rises
 from atoll.support.errors import InputError
 
 PAPERS = ("fedcluster", "feduc", "cfl-mgd")
@@ -96,7 +96,7 @@ class Claim(BaseModel):
     def lower_is_better(self) -> bool:
         """Whether the lower of two values is ahead."""
         costs = ("reach", "stable", "settled", "jitter", "longest")
-        return self.measure in costs or self.measure.startswith("emd") or falls(self.column)
+        return self.measure in costs or self.measure.startswith("emd") or not rises(self.column)
 
 
 class Paper(BaseModel):

@@ -10,9 +10,10 @@ import numpy as np
 from atoll.report.figures.sizes import rank_correlation
 from atoll.report.reading.groups import seed_of
 from atoll.report.reading.runs import Run
-from atoll.report.tables.run_tables import falls, first_met
+from atoll.report.tables.run_tables import first_met
 from atoll.reproduce.claims import OF_CLUSTERS, Claim
 from atoll.reproduce.evidence import LEAST_SEEDS, ClaimNeed, Value, Values, needs_of, settle, summarise
+from atoll.runs.columns import rises
 from atoll.runs.titles import without_seed
 from atoll.support.estimates import Estimate
 
@@ -100,7 +101,9 @@ def _decide(
 ) -> Verdict:
     """Judge a claim whose runs all have values; `not_here` says why it cannot be judged at this scale."""
     needs = tuple(needs_of(claim, values))
-    ours = _ratio(needs) if claim.check == "ratio" else _lead(needs) if claim.check == "lead" else found
+    ours = _ratio(needs) if claim.check == "ratio" else found
+    if claim.check == "lead":
+        ours = (needs[0].interval() if needs else None,)
     if not_here:
         return Verdict(claim, "not comparable", ours, needs, not_here)
     if not needs:
@@ -111,10 +114,6 @@ def _decide(
     if all(value.is_bound for each in values for value in each.values()):
         return Verdict(claim, "not comparable", ours, needs, "no run gets that far at this scale")
     return Verdict(claim, status, ours, needs, _undecided(needs))
-
-
-def _lead(needs: Sequence[ClaimNeed]) -> tuple[Estimate | None]:
-    return (needs[0].interval() if needs else None,)
 
 
 def _ratio(needs: Sequence[ClaimNeed]) -> tuple[Estimate | None]:
@@ -134,7 +133,7 @@ def meet_target(claim: Claim, run: Run) -> Value | None:
     column = run.rows.get(claim.column)
     if column is None or not (known := np.isfinite(column)).any():
         return None
-    probe = first_met(column[known], claim.target or 0.0, falls(claim.column), claim.measure == "stable")
+    probe = first_met(column[known], claim.target or 0.0, not rises(claim.column), claim.measure == "stable")
     if probe is None:
         return None
     at, events = run.rows[claim.along][known], run.rows["event"][known]

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -22,7 +23,7 @@ from atoll.runs.run_folders import begin_folders, name_folders, prepare_folders
 from atoll.runs.titles import title_of, without_seed
 from atoll.settings import experiment_file as config
 from atoll.settings.validation import Settings
-from atoll.support.errors import AtollError, InputError
+from atoll.support.errors import AtollError, InputError, NotFinite, RunError
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Outcome:
 
     Attributes:
         problem: what went wrong, in one sentence; empty if it is finished.
+        is_final: whether it would go wrong again.
         was_finished: whether there was nothing left to do.
         executor: which executor trained it, and why.
         note: why a finished run is not kept as evidence; empty if it is, or was not to be.
@@ -61,6 +63,7 @@ class Outcome:
     was_finished: bool = False
     executor: str = ""
     note: str = ""
+    is_final: bool = False
 
 
 SEEDS = 3
@@ -181,6 +184,11 @@ def carry_out_all(tasks: Iterable[RecipeTask], jobs: int) -> Iterator[Outcome]:
             while waiting:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in done)
+        except BrokenProcessPool as error:
+            raise RunError(
+                "the process of a run was killed, as happens when memory runs out; lower --jobs and give the same "
+                "command again"
+            ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -210,7 +218,7 @@ def carry_out_task(task: RecipeTask) -> Outcome:
     try:
         return _train(task) if task.is_trained else _cluster_all(task)
     except AtollError as error:
-        return Outcome(task, f"{task.recipe}, {task.title}: {error}")
+        return Outcome(task, f"{task.recipe}, {task.title}: {error}", is_final=isinstance(error, NotFinite))
     except KeyboardInterrupt:
         _interrupted.append(True)
         raise

@@ -8,7 +8,6 @@ from atoll.reproduce.claim_results import ClaimResult
 from atoll.reproduce.judging import Verdict
 from atoll.reproduce.reproduce_progress import ReproduceProgress
 from atoll.reproduce.verdict_wording import estimate_in_words, labels_of, need_in_words, value_in_words
-from atoll.support.estimates import Estimate
 
 RECORD = "verdicts.json"
 
@@ -44,7 +43,7 @@ def _claim(verdict: Verdict) -> dict[str, Any]:
         "stated": list(claim.stated),
         "stated_in_words": [value_in_words(claim, value) for value in claim.stated],
         "ours": [None if found is None else _finite(found.mean) for found in verdict.ours],
-        "intervals": [_ends(found) for found in verdict.ours],
+        "intervals": [found and [_finite(found.low), _finite(found.high)] for found in verdict.ours],
         "ours_in_words": [estimate_in_words(claim, found) for found in verdict.ours],
         "seeds": verdict.seeds,
         "needs": [text for need in verdict.needs if (text := need_in_words(claim, need))],
@@ -53,11 +52,6 @@ def _claim(verdict: Verdict) -> dict[str, Any]:
         "status": verdict.status,
         "reason": verdict.reason,
     }
-
-
-def _ends(found: Estimate | None) -> list[float | None] | None:
-    """Return the interval's ends, None for an infinite one; None without an interval."""
-    return None if found is None else [_finite(found.low), _finite(found.high)]
 
 
 def _finite(value: float | None) -> float | None:

@@ -17,6 +17,7 @@ from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator
 
+_NO_EVENT = 10**15  # in the place of an event's number, so that batches differ from those of the run
 _MEASURED = {"cross-entropy": ("accuracy", "score"), "squared": ("score",), "next-token": ("perplexity",)}
 
 Starts = list[tuple[int, Model, Ids]]
@@ -150,8 +151,7 @@ class _Measure:
         round_ = min(method.schedule.rounds_done(state.events_done), method.schedule.rounds - 1)
         for cluster, model, clients in self._measured(starts):
             for k in clients.tolist():
-                drawn_as = len(method.schedule)  # not an event's number, so that batches differ from those of the run
-                task = ClientTask(state.events_done, round_, 0, cluster, k, model, drawn_as, states.get(k))
+                task = ClientTask(state.events_done, round_, 0, cluster, k, model, _NO_EVENT, states.get(k))
                 with products_in(trainer.precision):
                     update = trainer.train_alone(task)
                 own = update.state or {} if method.keeps_model else {}

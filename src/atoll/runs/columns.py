@@ -34,6 +34,15 @@ def is_share(column: str) -> bool:
     return column.removesuffix("_std").endswith("accuracy")
 
 
+def rises(column: str) -> bool:
+    """Return whether higher values of a column are better, as of accuracies, scores and the adjusted Rand index.
+
+    >>> rises("worst_cluster_accuracy"), rises("client_score"), rises("ari"), rises("cluster_perplexity")
+    (True, True, True, False)
+    """
+    return column.endswith(("accuracy", "score", "ari"))
+
+
 def column_title(column: str) -> str:
     """Return the title of a probe's column in figures and tables.
 

@@ -45,9 +45,9 @@ def files_of(settings: Settings) -> dict[str, Path]:
     if own := files_at(data.dataset, data.root):
         root = Path(data.root or "").expanduser()
         files |= {f"data.root/{path.relative_to(root if root.is_dir() else root.parent)}": path for path in own}
-    for section in ("data", "network"):
+    for section in ("data", "network", "faults", "clustering"):
         for key, value in getattr(settings, section).model_dump().items():
-            if isinstance(value, str) and (key.endswith("_file") or key == "edges"):
+            if isinstance(value, str) and (key.endswith("_file") or key in ("file", "edges", "time_limit")):
                 files[f"{section}.{key}"] = Path(value)
     if settings.model.start is not None:
         files["model.start"] = file_of(Path(settings.model.start).expanduser())

@@ -47,7 +47,8 @@ def extend(folder: RunFolder, recorder: Recorder) -> None:
 
 def _why_not(folder: RunFolder, first: Experiment, longer: Experiment) -> str:
     """Return why a run cannot become a longer one, and what to do; empty if it can."""
-    done, whole = folder.rows()[-1]["event"], len(longer.method.schedule)
+    rows, whole = folder.rows(), len(longer.method.schedule)
+    done = rows[-1]["event"] if rows else 0
     if done > whole or (folder.is_finished and whole <= done and not folder.summary().get("stopped")):
         return f"it has done {done} events, and the new schedule has {whole}; raise rounds"
     if longer.planned.private is not None or folder.happened.exists():

@@ -21,7 +21,7 @@ from atoll.runs.probes import Probes
 from atoll.runs.run_folder import Row
 from atoll.runs.run_scores import make_scorer
 from atoll.runs.stopping import OnRow, stop_rules
-from atoll.schedules.events import Event, Schedule
+from atoll.schedules.events import Event
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError, RunError
 
@@ -60,11 +60,6 @@ class Recorder:
         }
         self.losses = counted
         self.learns_norms = usual_norms(experiment.settings) != "off"
-
-    @property
-    def happened(self) -> Schedule:
-        """The schedule, with the actual events so far."""
-        return replace(self.schedule, events=tuple(self.events)) if isinstance(self.events, list) else self.schedule
 
     def take(self, event: Event) -> None:
         """Record the next event of a live run as it happened."""
@@ -180,7 +175,8 @@ class Recorder:
 
     def summarize(self, rows: list[Row], done: int, stopped: str) -> dict[str, Any]:
         """Return the content of ``summary.json`` after so many events; `stopped` is why the run ended early, if so."""
-        happened, update = self.happened, self.experiment.traffic.update_bytes
+        events, update = self.events[:done], self.experiment.traffic.update_bytes
+        happened = replace(self.schedule, events=tuple(events))
         accuracies = [row["test_accuracy"] for row in rows if row["test_accuracy"] is not None]
         summary: dict[str, Any] = {
             "final": rows[-1],
@@ -196,7 +192,7 @@ class Recorder:
             "message_bytes": self.experiment.traffic.message_bytes,
             **({"update_bytes": update} if update != self.experiment.traffic.message_bytes else {}),
             "cluster_frequencies": happened.frequencies.tolist(),
-            "max_staleness": max((max(event.staleness, default=0) for event in self.events), default=0),
+            "max_staleness": max((max(event.staleness, default=0) for event in events), default=0),
             "train_loss_samples": self.samples,
             "executor": str(self.experiment.execution.choice),
             "max_updates_per_client_round": happened.max_updates_per_client_round(),

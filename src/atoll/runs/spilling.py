@@ -22,7 +22,7 @@ from atoll.support.errors import RunError
 from atoll.support.files import write_atomically
 from atoll.support.untrusted import open_regular
 
-FILE_BYTES = 2**24  # of states in a file, roughly: more slows reading one, fewer makes many files
+FILE_BYTES, FILE_STATES = 2**24, 256  # in a file, at the most: more slows reading one, fewer makes many files
 
 Note = dict[str, Any]
 
@@ -103,7 +103,7 @@ class Shelf:
             model = self.read(client, kept)
             batch[client] = kept, model
             size += count_bytes(model)
-            if size >= FILE_BYTES:
+            if size >= FILE_BYTES or len(batch) == FILE_STATES:
                 yield batch
                 batch, size = {}, 0
         if batch:

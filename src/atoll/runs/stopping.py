@@ -1,10 +1,11 @@
 """What ends a run before its last round: a metric's value, no better one for some rounds, or a function."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from atoll.experiment.experiment import Experiment
+from atoll.runs.columns import SPENT, rises
 from atoll.runs.run_folder import Row
 from atoll.support.errors import InputError
 from atoll.support.wording import unknown
@@ -13,9 +14,8 @@ OnRow = Callable[[Row], object]
 
 _NUMBER = r"[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?"
 _FORM = re.compile(rf"(\w+)\s*(?:(>=|<=)\s*({_NUMBER})|patience\s+(\d+))")
-_COLUMNS = ("train_loss", "test_loss", "test_accuracy", "local_loss", "mean_cluster_accuracy", "worst_cluster_accuracy")
-_MEASURED = ("h_device", "h_cluster")
-_COSTS = ("virtual_time", "wall_time", "client_updates", "bytes_up", "bytes_down", "epsilon", "ari", "parameter_error")
+_COLUMNS = ("train_loss", "test_loss", "test_accuracy", "local_loss")
+_COSTS = ("virtual_time", "wall_time", "client_updates", "bytes_up", "bytes_down")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class StopRule:
             return ""
         at = f"in round {rows[-1]['round']}"
         if self.sign == "patience":
-            sign = -1 if self.metric.endswith(("accuracy", "ari")) else 1
+            sign = -1 if rises(self.metric) else 1
             known = [row for row in rows if row.get(self.metric) is not None]
             best = min(known, key=lambda row: sign * float(row[self.metric]))
             waited, held = rows[-1]["round"] - best["round"], f"{self.metric} = {best[self.metric]:g}"
@@ -58,7 +58,7 @@ def stop_rules(experiment: Experiment, probed: Sequence[str]) -> list[StopRule]:
         if not found:
             forms = "'test_accuracy >= 0.9', 'test_loss <= 0.1', 'test_loss patience 5' (rounds), or several with 'or'"
             raise InputError(f"{told}: must be such as {forms}")
-        if found[1] not in (known := [*_COLUMNS, *_COSTS, *(_MEASURED if run.heterogeneity else ()), *probed]):
+        if found[1] not in (known := [*_COLUMNS, *_some(experiment), *_COSTS, *probed]):
             raise InputError(f"{told}: {found[1]!r} is {unknown(found[1], known)}")
         if found[1].endswith("accuracy") and not experiment.clients.dealt.data.classes:
             raise InputError(f"{told}: the data have no classes, so there is no {found[1]}")
@@ -68,6 +68,19 @@ def stop_rules(experiment: Experiment, probed: Sequence[str]) -> list[StopRule]:
             raise InputError(f"{told}: {each} gives no evaluation in {limit:g} rounds; lower it, or wait longer")
         rules.append(StopRule(found[1], found[2] or "patience", limit))
     return rules
+
+
+def _some(experiment: Experiment) -> Iterator[str]:
+    """Yield the columns that only some runs have, as this one does."""
+    planned = experiment.planned
+    if planned.tests_by_client:
+        yield "ari"
+    elif not planned.method.schedule.has_server:
+        yield from ("mean_cluster_accuracy", "worst_cluster_accuracy")
+    if planned.private is not None:
+        yield SPENT
+    if experiment.settings.run.heterogeneity:
+        yield from ("h_device", "h_cluster")
 
 
 class Stopping:
@@ -92,10 +105,6 @@ class Stopping:
         """Look at the last row, which is new; before training, rules do not apply."""
         if len(rows) > 1:
             self._look(rows)
-        elif missing := [rule.metric for rule in self._rules if rule.metric not in rows[0]]:
-            raise InputError(
-                f"run.stop_at: the rows of this run have no {missing[0]!r}; they have {', '.join(rows[0])}"
-            )
         if self._on_row is not None and self._on_row(dict(rows[-1])):
             self.why = self.why or f"in round {rows[-1]['round']}, since on_row returned something true"
 

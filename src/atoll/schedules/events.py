@@ -108,7 +108,11 @@ class Event:
     @property
     def client_updates(self) -> int:
         """Local trainings in the event: one per answering client and intra-cluster round."""
-        return len(self.cohort) * self.intra_rounds if self.answered is None else int(self.answered.sum())
+        if self.answered is not None:
+            return int(self.answered.sum())
+        asked = len(self.cohort) * self.intra_rounds
+        # Clients that only measure losses are of the cohort, and send no model.
+        return asked if self.regroups else min(asked, self.models_up or asked)
 
 
 def make_event(
@@ -288,8 +292,8 @@ class Clock:
         """Return the clock of clients that compute so many times as long."""
         return replace(self, compute_seconds=times * self.compute_seconds)
 
-    def seconds_of(self, cohort: Ids, began: float = 0.0) -> Floats:
-        """Return the seconds until each of the cohort has uploaded, if it begins at this virtual time, [cohort]."""
+    def seconds_of(self, cohort: Ids, began: float | Floats = 0.0) -> Floats:
+        """Return the seconds until each of the cohort has uploaded, if it begins at (its) virtual time, [cohort]."""
         if self.pace is None:
             return np.asarray(self.compute_seconds[cohort] + self.upload_seconds[cohort])
         computing, sending = self.pace.times(cohort, began)

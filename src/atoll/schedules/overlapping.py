@@ -1,7 +1,7 @@
 """Work that overlaps in time: clients or groups begin when they can, and are merged when they finish."""
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
 
@@ -109,7 +109,8 @@ def buffered(
 
 def _fill_buffers(clock: Clock, events: int, concurrency: int, buffer: int, seed: int) -> list[list[PendingWork]]:
     """Return the jobs of each event."""
-    clients, rng = len(clock.compute_seconds), generator(seed, "cohort")
+    clients = len(clock.compute_seconds)
+    drawn = _drawn(clients, generator(seed, "cohort"))
     free = list(range(concurrency + buffer))
     busy: set[int] = set()
     at_work: list[PendingWork] = []
@@ -118,7 +119,7 @@ def _fill_buffers(clock: Clock, events: int, concurrency: int, buffer: int, seed
     now = 0.0
     while len(full) < events:
         while len(at_work) < concurrency and len(busy) < clients:
-            client = _draw_other(clients, busy, rng)
+            client = next(client for client in drawn if client not in busy)
             busy.add(client)
             cohort = np.array([client])
             done = now + clock.event_seconds(cohort, now)
@@ -135,8 +136,7 @@ def _fill_buffers(clock: Clock, events: int, concurrency: int, buffer: int, seed
     return full[:events]
 
 
-def _draw_other(clients: int, busy: set[int], rng: np.random.Generator) -> int:
-    """Return one of the idle clients, each with equal probability; there must be one."""
-    while (client := int(rng.integers(clients))) in busy:
-        pass
-    return client
+def _drawn(clients: int, rng: np.random.Generator) -> Iterator[int]:
+    """Yield clients, each with equal probability; the first that is idle is one of the idle."""
+    while True:
+        yield from rng.integers(clients, size=4096).tolist()

@@ -36,8 +36,10 @@ class Pace:
     compute: Changes
     rate: Changes
 
-    def times(self, clients: Ids, seconds: float) -> tuple[Floats, Floats]:
+    def times(self, clients: Ids, seconds: float | Floats) -> tuple[Floats, Floats]:
         """Return the factors by which computing and sending take longer if they begin then, [clients] each.
+
+        `seconds` is one time for all, or each client's, [clients].
 
         >>> half = [(np.array([10.0]), np.array([0.5]))]
         >>> Pace(half, half).times(np.array([0]), 9.0), Pace(half, half).times(np.array([0]), 10.0)
@@ -46,9 +48,10 @@ class Pace:
         return 1 / _at(self.compute, clients, seconds), 1 / _at(self.rate, clients, seconds)
 
 
-def _at(changes: Changes, clients: Ids, seconds: float) -> Floats:
-    def in_force(when: Floats, values: Floats) -> float:
-        place = int(np.searchsorted(when, seconds, side="right"))
+def _at(changes: Changes, clients: Ids, seconds: float | Floats) -> Floats:
+    def in_force(client: int, second: float) -> float:
+        when, values = changes[client]
+        place = int(np.searchsorted(when, second, side="right"))
         return float(values[place - 1]) if place else 1.0
 
-    return np.array([in_force(*changes[client]) for client in clients.tolist()], float)
+    return np.array([*map(in_force, clients.tolist(), np.broadcast_to(seconds, clients.shape).tolist())], float)

@@ -119,7 +119,7 @@ def fitting(schedule: Schedule, planned: Schedule, clients: int) -> Schedule:
         fault = f"names client {most}, but the experiment has {clients} clients, counted from 0"
     elif schedule.has_server != planned.has_server:
         fault = f"has {'a' if schedule.has_server else 'no'} server, unlike the experiment's method"
-    elif last >= planned.rounds or schedule.rounds > planned.rounds:
+    elif last > planned.events[-1].round or schedule.rounds > planned.rounds:
         fault = f"has events of round {last}, but the experiment has rounds = {planned.rounds}"
     elif (schedule.events[0].clusters is None) != (planned.events[0].clusters is None):
         fault = "and the experiment's method differ in how clients find their cluster"

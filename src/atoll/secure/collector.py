@@ -1,5 +1,6 @@
 """The server's side of one secure sum: the nodes left after each step, and finally the sum, which is all it learns."""
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from atoll.secure.crypto import Numbers, commit, is_signed, mask, public_of
-from atoll.secure.field import join, recover
+from atoll.secure.field import TRIED, join, recover
 from atoll.secure.participant import Revealed, own_mask_key, pair_mask
 from atoll.secure.roster import Instance, Keys, NotSummed, Roster, threshold_of
 
@@ -111,12 +112,15 @@ class Collector:
 
     def _joined(self, name: str, shares: Mapping[str, int], what: str, is_secret: Callable[[bytes], bool]) -> bytes:
         """Return a node's secret, and note whose shares of it are false."""
-        at = {self.roster.places[other]: other for other in shares}
+        trusted = shares.keys() - self.false.keys()
+        at = {self.roster.places[other]: other for other in (trusted if len(trusted) >= self.threshold else shares)}
         placed = {place: shares[other] for place, other in at.items()}
         with suppress(ValueError):
             if is_secret(secret := join(placed)):
                 return secret
         if (found := recover(placed, self.threshold, is_secret)) is None:
+            if math.comb(len(placed), self.threshold) > TRIED:  # so it may have dealt true ones
+                raise NotSummed("wrong_keys", f"too many false shares of the {what} of node {name!r}")
             self.false[name] = f"dealt false shares of its {what}"
             raise NotSummed("wrong_keys", f"node {name!r} {self.false[name]}", name)
         secret, wrong = found

@@ -12,7 +12,7 @@ PRIME = 2**256 + 297
 """The smallest prime above all 32-byte secrets."""
 
 BYTES = 33  # of a share
-TRIED = 300  # sets of shares, to find a secret among false ones
+TRIED = 5_000  # sets of shares, to find a secret among false ones
 
 
 def split(secret: bytes, threshold: int, count: int) -> list[int]:

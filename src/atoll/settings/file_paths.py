@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_SECTIONS = ("data", "network", "faults")
-_KEYS = ("root", "file", "edges")
+_SECTIONS = ("data", "model", "clustering", "network", "faults")
+_KEYS = ("root", "start", "time_limit", "file", "edges")
 
 
 def located(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:

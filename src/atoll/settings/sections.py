@@ -419,7 +419,7 @@ class Sections(Section):
     description: Annotated[str, MAY_DIFFER] = Field(
         "", description="what the experiment shows; for recipes, the paper and figure"
     )
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="all random numbers are derived from it")
+    seed: Count = Field(0, description="all random numbers are derived from it")
     rounds: Positive = Field(20, description="number of rounds, as the glossary defines them for the method")
     data: Data = Data()
     drift: DriftSettings = DriftSettings()

@@ -66,6 +66,10 @@ class RunError(AtollError):
     """A run that failed although its input was valid (exit code 1)."""
 
 
+class NotFinite(RunError):
+    """Training whose loss or model became not finite, as it would again."""
+
+
 def failure_of(error: BaseException) -> str:
     """Return what a user's code raised, on one line, with the file and line of that code."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_OWN)]

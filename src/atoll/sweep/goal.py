@@ -9,7 +9,8 @@ import numpy as np
 
 from atoll.experiment.experiment import Experiment
 from atoll.report.reading.runs import NotBegun, read_run
-from atoll.report.tables.run_tables import falls, first_met
+from atoll.report.tables.run_tables import first_met
+from atoll.runs.columns import rises
 from atoll.runs.probes import check_probes
 from atoll.runs.run_folder import RunFolder
 from atoll.settings.validation import Settings
@@ -47,7 +48,7 @@ class Goal:
         >>> Goal("worst_cluster_accuracy").rises, Goal("test_loss").rises, Goal("virtual_time", 0.8).rises
         (True, False, False)
         """
-        return self.metric.endswith(("accuracy", "ari", "score"))
+        return rises(self.metric)
 
     @property
     def title(self) -> str:
@@ -74,10 +75,12 @@ class Goal:
                 warn(f"left out: {error}", SettingWarning, 2)
             return None
         values = run.rows.get(self.metric, np.empty(0))
+        if run.finished and not np.isfinite(values).any():
+            warn(f"left out: {folder}: its rows have no {self.metric}", SettingWarning, 2)
         if not run.finished or not np.isfinite(values).any():
             return None
         if self.target is not None:
-            probe = first_met(run.rows[self.of], self.target, falls(self.of))
+            probe = first_met(run.rows[self.of], self.target, not rises(self.of))
             cost = np.inf if probe is None else float(values[probe])
             return None if np.isnan(cost) else (cost, cost)
         if not np.isfinite(values[-1]):

@@ -52,7 +52,8 @@ def sum_up(out: Path, members: Sequence[Member], goal: Goal) -> list[Line]:
     for group in groups.values():
         found = [pair for member in group if (pair := goal.read(out / member.name)) is not None]
         missed = sum(math.isinf(last) for last, _ in found)
-        last, best = (_estimate([pair[i] for pair in found], goal) if found and not missed else None for i in (0, 1))
+        sum_all = estimate_share if _is_share(goal) else estimate
+        last, best = (sum_all([pair[i] for pair in found]) if found and not missed else None for i in (0, 1))
         values = {name: value for name, value in group[0].values.items() if name != "seed"}
         lines.append(Line(group[0].run, values, len(group), len(found), last, best, missed))
     return _mark(lines, goal)
@@ -123,10 +124,6 @@ def show(value: float, goal: Goal) -> str:
     """
     factor, form, unit = _unit(goal, value)
     return f"{factor * value:{form}} {unit}".rstrip()
-
-
-def _estimate(values: Sequence[float], goal: Goal) -> Estimate:
-    return (estimate_share if _is_share(goal) else estimate)(values)
 
 
 def _is_share(goal: Goal) -> bool:

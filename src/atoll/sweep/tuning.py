@@ -91,9 +91,9 @@ class Search:
             return "go on"
         row = news.row or {}
         value = self._values[job.name] = row.get(self.goal.metric)
-        if value is None:
-            return "stop"
         trial, round_ = self._asked[job.name], int(row["round"])
+        if value is None:  # as local_loss is before training
+            return "stop" if round_ else "go on"
         reported = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
         if round_ > 0 and round_ not in reported:
             trial.report(value, round_)

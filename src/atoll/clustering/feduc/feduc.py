@@ -53,16 +53,18 @@ def feduc(
     Raises:
         InputError: if a client fits no aggregator, or settings cannot be combined.
     """
-    aggregators = problem.network.aggregators
+    aggregators, chosen = problem.network.aggregators, f"clustering.objective = {objective!r}"
     if objective != "bound":
         if objective == "time" and seconds is None:
             raise InputError("clustering.seconds is not set, but clustering.objective = 'time' needs it")
-        _refuse(f"clustering.objective = {objective!r}", overshoot, opening=opening, start=start, passes=passes)
+        own = {"mixing": mixing} if objective == "time" else {"refine": refine, "seconds": seconds}
+        _refuse(chosen, overshoot=overshoot, opening=opening, start=start, passes=passes, **own)
         if objective == "time" and seconds is not None:
             return Clustering(feduc_for_time(problem, seconds, refine), aggregators)
         return Clustering(feduc_for_progress(problem, mixing), aggregators)
+    _refuse(chosen, seconds=seconds, mixing=mixing)
     if opening != "none":
-        _refuse(f"clustering.opening = {opening!r}", overshoot)
+        _refuse(f"clustering.opening = {opening!r}", overshoot=overshoot)
     check_opening(problem, opening)
     if start == "random" and rng is None:
         raise InputError("clustering.start = 'random': needs rng")
@@ -83,12 +85,10 @@ def _placed(problem: Problem, overshoot: bool, opening: Opening, pick: Pick) -> 
     return labels if opening == "none" else fill_empty(problem, labels)
 
 
-def _refuse(other: str, overshoot: bool, **given: str | int) -> None:
+def _refuse(other: str, **given: float | str | None) -> None:
     """Refuse settings that cannot be combined with another one, unless they have their defaults."""
-    defaults = {"opening": "none", "start": "greedy", "passes": 0}
-    named = {"overshoot = true": overshoot} | {
-        f"{key} = {value!r}": value != defaults[key] for key, value in given.items()
-    }
-    for setting, is_set in named.items():
-        if is_set:
-            raise InputError(f"clustering.{setting}: cannot be used with {other}")
+    defaults = {"opening": "none", "start": "greedy", "passes": 0, "seconds": None, "mixing": MIXING}
+    for key, value in given.items():
+        if value != defaults.get(key, False):
+            told = "true" if value is True else repr(value)
+            raise InputError(f"clustering.{key} = {told}: cannot be used with {other}")

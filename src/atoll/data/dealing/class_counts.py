@@ -62,7 +62,7 @@ def draw_counts(labels: Indices, counts: Ids, rng: np.random.Generator) -> Indic
     parts = np.empty((len(counts), int(counts[0].sum())), np.int32)
     for low in range(0, len(counts), _CHUNK):
         block = counts[low : low + _CHUNK]
-        drawn = np.repeat(np.tile(np.arange(classes, dtype=np.int8), len(block)), block.ravel())
+        drawn = np.repeat(np.tile(np.arange(classes, dtype=np.min_scalar_type(classes)), len(block)), block.ravel())
         picked = begin[drawn] + rng.integers(size[drawn])
         parts[low : low + _CHUNK] = order[picked].reshape(len(block), -1)
     return parts

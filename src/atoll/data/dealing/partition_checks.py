@@ -23,7 +23,7 @@ def checked_rule(rule: Callable[P, R]) -> Callable[P, R]:
 
 
 def _path(name: str) -> str:
-    return name if name in (*_POOL, "rng") else f"data.{name}"
+    return name if name in (*_POOL, "rng") else "data.dataset: classes" if name == "classes" else f"data.{name}"
 
 
 def _read_pool(given: dict[str, Any]) -> None:

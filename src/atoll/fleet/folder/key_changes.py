@@ -1,6 +1,5 @@
 """Changes of a fleet's keys: revoking one, and replacing one."""
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from atoll.fleet.folder.configuration import FILE, PEERS, FleetConfiguration, re
 from atoll.fleet.folder.peers import peers_as_toml
 from atoll.support.errors import InputError
 from atoll.support.files import write_atomically, write_new
+from atoll.support.untrusted import parse_toml
 
 
 def revoke(folder: Path, name: str) -> FleetConfiguration:
@@ -47,7 +47,7 @@ def _tell_peers(folder: Path, table: dict[str, Any]) -> None:
 def _find(folder: Path, name: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:
     """Return the file, its table, and a node's row."""
     path = read_fleet(folder).folder / FILE
-    table = tomllib.loads(path.read_text())
+    table = parse_toml(path.read_bytes())
     for row in table["nodes"]:
         if row["name"] == name:
             return path, table, row

@@ -77,7 +77,7 @@ def describe(side: Side, store: Store, payload: bytes) -> Done:
     so_far, _ = count(site, store, site.clients[0], descriptions=1)
     clients = ", ".join(map(str, site.clients))
     told += f"; the server has set {site.told}" if site.told else ""
-    return Done(encode(reply), f"told of client {clients}: {told}; so often so far: {so_far.descriptions}")
+    return Done(encode(reply), f"described client {clients}: {told}; descriptions so far: {so_far.descriptions}")
 
 
 def train(side: Side, store: Store, payload: bytes) -> Done:

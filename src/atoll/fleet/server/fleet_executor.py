@@ -145,7 +145,7 @@ class FleetExecutor:
             }
             heads = {node: head_to_measure(self.agreement.digest, round_, each) for node, each in asked.items()}
             calls.append(Call(0, "losses", heads, body, asked))
-        (replies,) = self._collect([clients], calls, _read_losses, aside)
+        (replies,) = self._collect([clients], calls, lambda a, r: read_losses(a, r.sender, r.content), aside)
         table = np.full((len(clients), len(models)), np.nan)
         for row, client in enumerate(clients.tolist()):
             if client in replies.results:
@@ -347,10 +347,6 @@ def _without(cohort: Cohort, clients: set[int]) -> Cohort:
     """Return the cohort without these clients."""
     kept = ~np.isin(cohort.clients, list(clients))
     return replace(cohort, clients=cohort.clients[kept], weights=cohort.weights[kept]) if clients else cohort
-
-
-def _read_losses(asked: Expected, reply: Reply) -> Floats | Reason:
-    return read_losses(asked, reply.sender, reply.content)
 
 
 def _average_all(

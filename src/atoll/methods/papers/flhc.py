@@ -1,7 +1,7 @@
 """FL+HC: after some rounds of FedAvg, clients are clustered once by their updates (Briggs et al. 2020)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ from atoll.engine.engine import Method, State
 from atoll.engine.grouping import Grouping
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
-from atoll.methods.parts.learned import Linkage, Turn, agglomerate, apart, as_vectors
+from atoll.methods.parts.learned import Linkage, Turn, agglomerate, apart, as_vectors, cosine_distances
 from atoll.schedules.events import Clock, Event
 from atoll.schedules.timeline import cohort_size, draw_cohort
 from atoll.support.errors import InputError
@@ -19,12 +19,6 @@ from atoll.support.limits import Count, NotNegative, Positive, Share
 from atoll.support.seeds import generator
 
 Metric = Literal["euclidean", "manhattan", "cosine"]
-
-_IN_SCIPY: Mapping[Metric, Literal["euclidean", "cityblock", "cosine"]] = {
-    "euclidean": "euclidean",
-    "manhattan": "cityblock",
-    "cosine": "cosine",
-}
 
 
 @checked
@@ -90,6 +84,7 @@ class Agglomeration:
         from scipy.spatial.distance import pdist
 
         updates = as_vectors([state.clients[k] for k in event.cohort.tolist()])
-        distances = pdist(updates, _IN_SCIPY[self.metric])
+        pairwise = partial(pdist, metric="cityblock" if self.metric == "manhattan" else "euclidean")
+        distances = (cosine_distances if self.metric == "cosine" else pairwise)(updates)
         labels = agglomerate(distances, self.clusters, self.linkage, self.threshold)
         return Grouping(labels, dict.fromkeys(range(int(labels.max()) + 1), state.starts[0]))

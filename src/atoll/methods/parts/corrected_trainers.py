@@ -23,8 +23,9 @@ class CorrectedTrainer(Trainer):
         self.dense = None
 
     def state_of(self, task: ClientTask) -> Model:
-        """Return the client's state: one tensor per parameter."""
-        return task.state or {name: torch.zeros_like(own) for name, own in self.module.named_parameters()}
+        """Return the client's state: one tensor per trained parameter."""
+        trained = ((name, own) for name, own in self.module.named_parameters() if own.requires_grad)
+        return task.state or {name: torch.zeros_like(own) for name, own in trained}
 
     def train_corrected(self, task: ClientTask, terms: Model) -> ClientUpdate:
         """Return the result of `Trainer.train` with these terms added to the parameters' gradients."""
@@ -45,7 +46,7 @@ class ControlVariates(CorrectedTrainer):
         c = {name: start.get(f"{name}@c", torch.zeros_like(tensor)) for name, tensor in own.items()}
         update = self.train_corrected(task, {name: c[name] - own[name] for name in own})
         length = self.steps_of(task.client) * self.rule.lr_at(task.round)
-        new = {name: own[name] - c[name] + (start[name] - update.model[name]) / length for name in own}
+        new = {name: own[name] - c[name] + (start[name] - update.model[name]) / length for name in own if length} or own
         sent = {f"{name}@c": c[name] + (new[name] - own[name]) for name in own}
         return ClientUpdate(update.model | sent, update.loss, new)
 

@@ -91,7 +91,8 @@ class MixtureTrainer(Trainer):
             x, y = self.batches.gather(part)
             losses = torch.stack([self.batches.losses(component(x), y) for component in mixed.components], dim=1)
             if CLASSES in mixed._buffers:
-                of_class = (mixed.classes_of / mixed.classes_of.sum(dim=1, keepdim=True)).clamp(min=_LEAST)
+                whole = mixed.classes_of.sum(dim=1, keepdim=True).clamp(min=1e-30)  # no sample may be this component's
+                of_class = (mixed.classes_of / whole).clamp(min=_LEAST)
                 losses = losses + of_class.log().T[y]
             found.append(torch.softmax(mixed.shares.log() - losses, dim=1))
         return torch.cat(found)

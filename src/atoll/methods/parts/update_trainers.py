@@ -34,7 +34,8 @@ class PulledTrainer(ModelTrainer):
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the client's model after its local steps, also as its state."""
-        own = {name: each for name, each in self.module.named_parameters() if name in self.embedding}
+        parameters = self.module.named_parameters()
+        own = {name: each for name, each in parameters if name in self.embedding and each.requires_grad}
         common = common_of(task.start)
 
         def pull(name: str) -> Callable[[Tensor], Tensor]:

@@ -38,6 +38,8 @@ def plot_against(runs: Sequence[Run], setting: str) -> Figure:
         raise InputError(f"--against {setting}: must be a number in which finished runs differ")
     drawn = [run for points in lines.values() for group in points.values() for run in group]
     columns = [name for name in _MEASURED if all(_ends(run, name) for run in drawn)][:_MOST]
+    if not columns:
+        raise InputError(f"--against {setting}: the runs end with no {', '.join(_MEASURED)} in common to draw")
     with mpl.rc_context(STYLE):
         figure = new_figure(WIDTH_INCHES, 3.2)
         styles = line_styles(lines)

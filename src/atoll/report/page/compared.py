@@ -87,5 +87,3 @@ def _gaps(run: Run) -> Iterator[str]:
         missing = int(known[-1] - known[0] + 1 - known.size) if known.size else 0
         if missing and missing < known.size:  # else some rows lack it on purpose
             yield f"{name_of(run)}: {name} is missing in {missing} of its {len(rounds)} rows; lines skip them."
-        if diverged := int(np.isinf(run.rows[name]).sum()):
-            yield f"{name_of(run)}: {name} is infinite in {diverged} rows."

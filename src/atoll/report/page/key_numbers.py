@@ -83,12 +83,13 @@ def curves(panels: Sequence[Panel], pool: RunPool) -> dict[str, Any]:
     shown = quantities([run for panel in panels for run in panel.runs])
     labels = list(dict.fromkeys(group.label for panel in panels for group in panel.groups))
     lead = all(rounds_compare(panel.runs) for panel in panels)
+    most = max((len(group.runs) for panel in panels for group in panel.groups), default=0)
     return {
         "lead": "round" if lead else "virtual_time",
         "axes": [{"column": column, "title": title, "kind": kind} for column, title, kind in AXES],
         "quantities": [{"column": name, "title": title, "share": is_share(name)} for name, title in shown.items()],
         "labels": labels,
-        "t": {n: t_point(n) for n in {len(group.runs) for panel in panels for group in panel.groups} if n > 1},
+        "t": {n: t_point(n) for n in range(2, most + 1)},
         "panels": [
             {
                 "title": panel.title,

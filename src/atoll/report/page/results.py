@@ -63,7 +63,7 @@ def results_table(panels: Sequence[Panel], baseline: str = "") -> str:
                     Cell(group.label),
                     *([Cell(_seeds(group))] if seeds else []),
                     *([_state(group)] if is_open else []),
-                    *(Cell(write_moments(_values(group.counted, value), unit_of)) for _, value, unit_of in columns),
+                    *(Cell(write_moments(_whole(group.counted, value), unit_of)) for _, value, unit_of in columns),
                     *([Cell(*difference, "difference")] if differ else []),
                 ]
                 for group, difference in zip(panel.groups, own, strict=True)
@@ -170,6 +170,12 @@ def _without_spread(columns: Sequence[str]) -> list[str]:
 
 def _values(runs: Sequence[Run], value: Callable[[Run], float]) -> list[float]:
     return [number for number in map(value, runs) if np.isfinite(number)]
+
+
+def _whole(runs: Sequence[Run], value: Callable[[Run], float]) -> list[float]:
+    """Return the runs' values; none if a run has none, since a mean of the others is not that of these seeds."""
+    found = _values(runs, value)
+    return found if len(found) == len(runs) else []
 
 
 def _seeds(group: Group) -> str:

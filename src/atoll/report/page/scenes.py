@@ -100,9 +100,10 @@ def _require_cheap(settings: Settings) -> None:
 
 def _require_no_files(settings: Settings) -> None:
     """Refuse a scene that depends on a file, whose content could show in the page."""
-    files = [f"{section}.{key}" for section, key, value in _values(settings) if key.endswith("_file") and value]
+    files = [f"{section}.{key}" for section, key, value in _values(settings) if value and f"_{key}".endswith("_file")]
     files += ["data.root"] if settings.data.dataset in (*FILES, "hf") else []
-    files += ["network.edges"] if isinstance(settings.network.get("edges"), str) else []
+    for section, key in (("network", "edges"), ("clustering", "time_limit"), ("data", "tokenizer")):
+        files += [f"{section}.{key}"] if isinstance(getattr(settings, section).get(key), str) else []
     if files:
         raise InputError(f"{files[0]} names files, which a report does not read; the command atoll cluster does.")
 

@@ -165,8 +165,8 @@ def setting_of(run: Run) -> str:
 
 
 def seed_of(run: Run) -> int:
-    """Return a run's seed."""
-    return int(run.config.get("seed", 0))
+    """Return a run's seed; 0 if its settings have no whole number there."""
+    return seed if isinstance(seed := run.config.get("seed"), int) else 0
 
 
 def label_of_seeds(runs: Sequence[Run]) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from atoll.methods.named_methods import METHODS
 from atoll.methods.parts.kind import kind_of
 from atoll.report.reading.runs import Run
-from atoll.runs.columns import is_built_in
+from atoll.runs.columns import is_built_in, rises
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 
@@ -67,10 +67,10 @@ def rounds_to_target(
 ) -> list[Row]:
     """Return the cost at which each run first meets each target, without interpolation, and its final results.
 
-    Targets are in the metric's own unit (accuracies 0 to 1). A metric whose name ends in "loss" or "error" meets a
-    target at or below it, any other at or above; if `stable`, all later values must meet it too. The default is up to
-    three multiples of 5 % that some run reaches and that distinguish the runs; a loss has no default targets. Raises
-    InputError for a metric that no run has recorded.
+    Targets are in the metric's own unit (accuracies 0 to 1). A metric whose name ends in "accuracy", "score" or "ari"
+    meets a target at or above it, any other at or below; if `stable`, all later values must meet it too. The default is
+    up to three multiples of 5 % that some run reaches and that distinguish the runs; other metrics have no default
+    targets. Raises InputError for a metric that no run has recorded.
     """
     if not isinstance(runs, Sequence):
         raise InputError(f"runs: must be a list, as atoll.find_runs returns it, it is {type(runs).__name__!r}")
@@ -78,7 +78,7 @@ def rounds_to_target(
         raise InputError(f"metric = {metric!r} is in no run; the columns are {', '.join(sorted(runs[0].rows))}.")
     by_time = not rounds_compare(runs)
     if targets is None:
-        targets = [] if falls(metric) else _choose_targets(runs, metric, stable)
+        targets = _choose_targets(runs, metric, stable) if rises(metric) else []
     return [
         Row(
             panel=run.panel,
@@ -129,13 +129,8 @@ def first_met(values: Floats, target: float, lower: bool = False, stable: bool =
     return int(np.argmax(met)) if met.any() else None
 
 
-def falls(column: str) -> bool:
-    """Return whether lower values of a column are better."""
-    return column.endswith(("loss", "error"))
-
-
 def _first_probe(run: Run, target: float, metric: str, stable: bool) -> int | None:
-    return first_met(run.rows.get(metric, np.empty(0)), target, falls(metric), stable)
+    return first_met(run.rows.get(metric, np.empty(0)), target, not rises(metric), stable)
 
 
 def _reach(run: Run, target: float, metric: str, stable: bool) -> Reached:

@@ -108,9 +108,9 @@ def corrected(differences: Sequence[Difference | None]) -> list[Difference | Non
 
 
 def _compared(groups: Sequence[Group], spreads: Sequence[Spread], baseline: Group) -> list[Spread]:
-    """Return the spreads with their differences to the baseline of their panel, which has the same label."""
-    bases = {group.panel: group for group in reversed(groups) if group.label == baseline.label}
-    pairs = [(group, bases.get(group.panel)) for group in groups]
+    """Return the spreads with their differences to those of the same data set and panel and the baseline's label."""
+    bases = {(group.panel, group.dataset): group for group in reversed(groups) if group.label == baseline.label}
+    pairs = [(group, bases.get((group.panel, group.dataset))) for group in groups]
     found = [compare(group, base) if base is not None and base is not group else None for group, base in pairs]
     if not any(each is not None and each.estimate.n > 1 for each in found):
         raise InputError(_no_pairs(baseline))

@@ -13,7 +13,7 @@ from atoll.report.tables.writing import MAX_PROBED, narrow_table, probe_table, t
 from atoll.runs.columns import column_title, is_share
 from atoll.support.estimates import Estimate
 
-_MEANING = {"interval": "its 95 % t interval", "spread": "the sample standard deviation"}
+_HALF = {"interval": "half of its 95 % t interval", "spread": "the sample standard deviation"}
 _TITLES = {"train_loss": "Final loss", "test_accuracy": "Final accuracy", "ari": "Final ARI"}
 Column = tuple[str, float, int]  # title, factor from stored to shown values, digits after the point
 
@@ -37,7 +37,8 @@ def narrow_tables(rows: Sequence[Row], spreads: Sequence[Spread], band: Band = "
     """Return the tables for the terminal: results over seeds, or of single runs if no setting has several seeds."""
     if not spreads:
         return [narrow_table(rows), *([probes] if (probes := probe_table(rows)) else [])]
-    many = len(probed := _probed(spreads)) > MAX_PROBED
+    probed = [name for name in _shown(spreads) if name not in USUAL]
+    many = len(probed) > MAX_PROBED
     shown = [name for name in _shown(spreads) if not many or name not in probed]
     tables = [final_table(spreads, band, shown)]
     if many:
@@ -53,7 +54,7 @@ def narrow_tables(rows: Sequence[Row], spreads: Sequence[Spread], band: Band = "
 
 def final_note(spreads: Sequence[Spread], band: Band = "interval") -> str:
     """Return the note below final results, which names the test if there is a baseline."""
-    note = f"Final values of finished runs: mean ± {_half(band)} over seeds."
+    note = f"Final values of finished runs: mean ± {_HALF[band]} over seeds."
     told = [spread.difference for spread in spreads if spread.difference is not None]
     return f"{note} {difference_note(told)}" if told else note
 
@@ -71,7 +72,7 @@ def difference_note(differences: Sequence[Difference]) -> str:
 
 def targets_note(spreads: Sequence[Spread], band: Band = "interval") -> str:
     """Return the note below the costs of targets."""
-    note = f"Mean ± {_half(band)} over seeds; no mean if a seed missed the target. Time is virtual, bytes up and down."
+    note = f"Mean ± {_HALF[band]} over seeds; no mean if a seed missed the target. Time is virtual, bytes up and down."
     return f"{note} {OWN_SECONDS_NOTE}" if any(spread.own_seconds for spread in spreads) else note
 
 
@@ -85,10 +86,6 @@ def show_difference(found: Difference) -> str:
     text = f"{factor * found.estimate.mean:+.{digits}f}"
     half = _half_of(found.estimate, "interval")
     return text if half is None else f"{text} ± {factor * half:.{digits}f}"
-
-
-def _half(band: Band) -> str:
-    return f"half of {_MEANING[band]}" if band == "interval" else _MEANING[band]
 
 
 def _final_cells(
@@ -175,11 +172,6 @@ def _shown(spreads: Sequence[Spread]) -> list[str]:
     order = ("test_accuracy", *(name for name in USUAL if name != "test_accuracy"))
     known = {name for spread in spreads for name in spread.final}
     return [name for name in order if name in known] + sorted(known - set(order))
-
-
-def _probed(spreads: Sequence[Spread]) -> list[str]:
-    """Return the columns of custom evaluation metrics."""
-    return [name for name in _shown(spreads) if name not in USUAL]
 
 
 def _column_of(name: str, found: Sequence[Estimate]) -> Column:

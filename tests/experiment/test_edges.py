@@ -1,0 +1,341 @@
+"""Whole experiments at the edges of what settings allow: each ends with finite numbers, or is refused in a sentence."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from atoll import Dataset, Experiment, InputError, make_runs, run_events
+from atoll.evaluation.gradients import client_gradient
+from atoll.local.batches import Batches
+from atoll.runs.run_folder import Row, RunFolder
+from atoll.settings.file_paths import located
+from atoll.support.seeds import generator
+
+BASE: dict[str, Any] = {
+    "rounds": 3,
+    "data": {"dataset": "digits", "clients": 8, "samples": 20},
+    "model": {"name": "linear"},
+    "local": {"steps": 2},
+    "clustering": {"clusters": 2},
+    "run": {"executor": "serial"},
+}
+
+
+def experiment(**sections: Any) -> Experiment:
+    table = {
+        name: {**BASE.get(name, {}), **each} if isinstance(each, dict) else each for name, each in sections.items()
+    }
+    return Experiment(make_runs(BASE | table)[0])
+
+
+def losses(folder: Path, **sections: Any) -> list[float]:
+    """Return the training loss of each row of a run."""
+    made = experiment(**sections)
+    made.check()
+    return [float(each.row["train_loss"]) for each in run_events(made, folder) if each.row is not None]
+
+
+def half_frozen(shape: tuple[int, ...], classes: int) -> nn.Module:
+    frozen = nn.Linear(math.prod(shape), 16).requires_grad_(False)
+    return nn.Sequential(nn.Flatten(), frozen, nn.ReLU(), nn.Linear(16, classes))
+
+
+def single_numbers() -> Dataset:
+    inputs = np.linspace(0, 1, 200, dtype=np.float32)
+    targets = (inputs > 0.5).astype(int)
+    return Dataset("single", inputs, targets, inputs, targets, 2)
+
+
+class Single(nn.Module):
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, classes)
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x[:, None])
+
+
+def single_model(shape: tuple[int, ...], classes: int) -> nn.Module:
+    assert shape == ()
+    return Single(classes)
+
+
+FROZEN = {"name": f"{__name__}:half_frozen"}
+
+
+@pytest.mark.parametrize("method", ["scaffold", "feddyn", "lcfed"])
+def test_methods_that_change_gradients_take_frozen_layers(tmp_path: Path, method: str) -> None:
+    first, *_, last = losses(tmp_path / "run", model=FROZEN, method={"name": method})
+    assert last < first
+
+
+@pytest.mark.parametrize("xi", ["labels", "gradients", "shares"])
+@pytest.mark.parametrize("travels", ["all", "trainable"])
+def test_constants_of_the_bound_are_those_of_the_layers_that_train(xi: str, travels: str) -> None:
+    clustering = {"method": "feduc", "clusters": 2, "xi": xi, "mu": "estimate"}
+    method, model = {"name": "hierarchical"}, {**FROZEN, "travels": travels}
+    made = experiment(rounds=10, local={"steps": 1}, method=method, clustering=clustering, model=model)
+    assert made.clustering.clusters == 2
+    module = made.module
+    gradient = client_gradient(module, Batches(made.population.data, module), made.population.indices[:5])
+    assert gradient.shape == (16 * 10 + 10,)
+
+
+def test_fedrc_takes_components_without_a_sample(tmp_path: Path) -> None:
+    """Each client holds one label and moves far, so that one component has the least loss on all samples."""
+    data = {"clients": 10, "partition": "one-label", "standardise": "none"}
+    method = {"name": "fedrc", "clusters": 3, "fraction": 0.1}
+    found = losses(tmp_path / "run", rounds=20, data=data, method=method, local={"steps": 10, "lr": 0.5})
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("method", [{"name": "scaffold"}, {"name": "flhc", "metric": "cosine", "clusters": 2}])
+def test_rounds_at_rate_0_change_nothing(tmp_path: Path, method: dict[str, Any]) -> None:
+    """PyTorch's PolynomialLR ends at 0; there an update is zero, and so are K eta."""
+    local = {"steps": 2, "schedule": "PolynomialLR", "total_iters": 3}
+    found = losses(tmp_path / "run", rounds=8, method=method, local=local)
+    assert np.isfinite(found).all()
+    assert found[4] == found[-1] != found[1]
+
+
+def test_a_rate_may_fall_evenly_to_0(tmp_path: Path) -> None:
+    """In PyTorch's sums it ends at -7e-19 or so."""
+    rates = experiment(rounds=6, local={"schedule": "LinearLR", "end_factor": 0.0}).plan.rule.rates
+    assert min(rates) == rates[-1] == 0.0
+
+
+def test_krum_takes_events_that_every_client_is_late_for(tmp_path: Path) -> None:
+    rows = ["from,to,up_seconds", *(f"{k},a{k % 2},{50.0 if k % 2 else 1.0}" for k in range(8))]
+    (tmp_path / "links.csv").write_text("\n".join([*rows, "a0,server,1.0", "a1,server,1.0", ""]))
+    method = {"name": "hierarchical", "pattern": "cenasy", "combine": "krum", "byzantine": 0}
+    found = losses(
+        tmp_path / "run",
+        rounds=300,
+        method=method,
+        local={"steps": 1},
+        clustering={"method": "comaw", "clusters": 2},
+        network={"file": str(tmp_path / "links.csv")},
+        faults={"deadline_seconds": 20.0},
+    )
+    assert found[-1] < found[0]
+
+
+@pytest.mark.parametrize("side", [1, 3])
+@pytest.mark.parametrize("pattern", ["cenasy", "decsyn"])
+def test_an_aggregator_may_stand_in_the_middle_of_all(tmp_path: Path, side: int, pattern: str) -> None:
+    """The server is put there as well, a metre off."""
+    places = [f"{side * row + column},{10 * column},{10 * row}" for row in range(side) for column in range(side)]
+    (tmp_path / "a.csv").write_text("\n".join(["aggregator,x,y", *places, ""]))
+    network = {"aggregators_file": str(tmp_path / "a.csv"), "topology": "ring"}
+    clustering = {"method": "comaw", "clusters": side**2}
+    method = {"name": "hierarchical", "pattern": pattern}
+    data = {"clients": 20}
+    experiment(rounds=10, data=data, local={"steps": 1}, method=method, clustering=clustering, network=network).check()
+
+
+def test_single_numbers_are_standardised(tmp_path: Path) -> None:
+    data = {"dataset": f"{__name__}:single_numbers", "standardise": "pool"}
+    first, *_, last = losses(tmp_path / "run", rounds=10, data=data, model={"name": f"{__name__}:single_model"})
+    assert last < first
+
+
+NETWORKED: dict[str, Any] = {"rounds": 10, "local": {"steps": 1}, "method": {"name": "hierarchical"}}
+PRIVATE = {"trust": "server", "clip": 1.0, "noise": 1.0}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"data": {"dataset": "regression", "partition": "planted"}, "clustering": {"method": "major-class"}},
+        "clustering.method = 'major-class': needs data with classes",
+    ),
+    (
+        {"data": {"dataset": "regression", "partition": "dirichlet"}},
+        "data.dataset: classes = 0: must be a whole number of at least 1",
+    ),
+    (
+        {**NETWORKED, "clustering": {"method": "feduc", "seconds": 3.0}},
+        "clustering.seconds = 3.0: cannot be used with clustering.objective = 'bound'",
+    ),
+    (
+        {**NETWORKED, "clustering": {"method": "feduc", "objective": "progress", "refine": True}},
+        "clustering.refine = true: cannot be used with clustering.objective = 'progress'",
+    ),
+    (
+        {"method": {"weights": "equal"}, "privacy": {**PRIVATE, "samples_cap": 50}},
+        "method.weights = 'equal': does not go with privacy.samples_cap = 50",
+    ),
+    ({"privacy": {**PRIVATE, "quantile_noise": 3.0}}, "privacy.quantile_noise = 3: needs privacy.quantile"),
+]
+
+
+@pytest.mark.parametrize(("sections", "told"), REFUSED)
+def test_what_has_no_meaning_is_refused(sections: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        experiment(**sections).check()
+    assert str(caught.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (["0,nan", "1,2"], "its numbers must be finite"),
+        (["0,inf", "1,2"], "its numbers must be finite"),
+        (["0,1", "0,2"], "client: must be each number from 0 to 1 once"),
+        (["0,1", "7,2"], "client: must be each number from 0 to 1 once"),
+    ],
+)
+def test_attributes_of_clients_are_finite_and_of_each_once(tmp_path: Path, rows: list[str], told: str) -> None:
+    (tmp_path / "c.csv").write_text("\n".join(["client,utc_offset", *rows, ""]))
+    with pytest.raises(InputError, match=f"c.csv'?: {told}"):
+        experiment(data={"clients": 2, "clients_file": str(tmp_path / "c.csv")}).check()
+
+
+def rows(made: Experiment, folder: Path, **given: Any) -> list[Row]:
+    return [each.row for each in run_events(made, folder, **given) if each.row is not None]
+
+
+CHOSEN = {"method": {"name": "fedavg", "fraction": 0.25, "select": "power-of-choice", "candidates": 6}}
+
+
+@pytest.mark.parametrize("codec", ["none", "int8", "topk"])
+def test_candidates_that_only_measure_losses_do_not_count_as_trained(tmp_path: Path, codec: str) -> None:
+    """Of 8 clients 2 train in a round, as if they had been drawn uniformly."""
+    ours, uniform = (
+        rows(experiment(**each, travel={"codec": codec}), tmp_path / name)[-1]
+        for name, each in (("chosen", CHOSEN), ("drawn", {"method": {"name": "fedavg", "fraction": 0.25}}))
+    )
+    assert ours["client_updates"] == uniform["client_updates"] == 6
+    assert ours["bytes_up"] == uniform["bytes_up"] > 0
+
+
+@pytest.mark.parametrize("slots", [None, 2])
+def test_where_nothing_is_sent_a_lost_client_saves_nothing(tmp_path: Path, slots: int | None) -> None:
+    (tmp_path / "c.csv").write_text("client,slots\n" + "".join(f"{k},{k % 2}\n" for k in range(8)))
+    data = {"clients_file": str(tmp_path / "c.csv")} if slots else {}
+    faults = {"slots_per_day": slots} if slots else {"dropout": 0.5}
+    last = rows(experiment(method={"name": "local", "fraction": 1.0}, data=data, faults=faults), tmp_path / "run")[-1]
+    assert last["absent" if slots else "dropped"] > 0
+    assert (last["bytes_up"], last["bytes_down"]) == (0, 0)
+
+
+def test_a_limit_of_updates_counts_those_that_came(tmp_path: Path) -> None:
+    made = experiment(
+        rounds=100, method={"name": "fedavg", "fraction": 1.0}, run={"client_updates": 60}, faults={"dropout": 0.5}
+    )
+    assert 56 < rows(made, tmp_path / "run")[-1]["client_updates"] <= 60
+
+
+def test_a_run_that_ends_within_a_round_can_be_replayed(tmp_path: Path) -> None:
+    made = experiment(method={"name": "fedcluster", "fraction": 1.0}, run={"client_updates": 12})
+    first = rows(made, tmp_path / "first")
+    assert 0 < made.method.schedule.rounds < 3
+    again = rows(Experiment(made.settings), tmp_path / "again", schedule=tmp_path / "first/schedule.npz")
+    assert [each["train_loss"] for each in again] == [each["train_loss"] for each in first]
+
+
+def test_a_stopped_run_sums_up_what_happened(tmp_path: Path) -> None:
+    made = experiment(
+        rounds=60,
+        local={"steps": 1},
+        method={"name": "hierarchical", "pattern": "cenasy", "intra_rounds": 1},
+        clustering={"method": "comaw", "clusters": 2},
+        network={"seconds_per_sample": [0.001, 0.5]},
+        run={"stop_at": "client_updates >= 5"},
+    )
+    rows(made, tmp_path / "run")
+    summary = RunFolder(tmp_path / "run").summary()
+    happened = made.method.schedule.events[: summary["events"]]
+    active = [cluster for event in happened for cluster in event.active]
+    assert summary["cluster_frequencies"] == [active.count(c) / len(active) for c in range(2)]
+    assert summary["max_staleness"] == max(max(event.staleness) for event in happened)
+    assert len(happened) < len(made.method.schedule)
+
+
+@pytest.mark.parametrize("name", ["availability", "links", "limits"])
+def test_a_run_goes_on_with_the_files_it_began_with(tmp_path: Path, name: str) -> None:
+    def write(change: bool) -> None:
+        later = "".join(f"{k},0,up\n{k},5,{'down' if change and k else 'up'}\n" for k in range(8))
+        (tmp_path / "availability.csv").write_text("client,seconds,up\n" + later)
+        links = "".join(f"{k},a{j},{1 + 9 * change}\n" for k in range(8) for j in range(2))
+        (tmp_path / "links.csv").write_text(f"from,to,up_seconds\n{links}a0,server,1\na1,server,1\n")
+        (tmp_path / "limits.csv").write_text(f"100\n{100 - 9 * change}\n")
+
+    path = str(tmp_path / f"{name}.csv")
+    over: dict[str, Any] = {**NETWORKED, "method": {"name": "hierarchical", "intra_rounds": 1}}
+    over |= {
+        "availability": {"faults": {"availability_file": path}},
+        "links": {"network": {"file": path}, "clustering": {"method": "comaw"}},
+        "limits": {"clustering": {"method": "feduc", "time_limit": path}},
+    }[name]
+    write(change=False)
+    going = run_events(experiment(**over, run={"checkpoint_every": 1}), tmp_path / "run")
+    next(each for each in going if each.events_done == 3)
+    going.close()
+    write(change=True)
+    with pytest.raises(InputError, match=rf"{name}\.csv\) has changed since"):
+        rows(experiment(**over, run={"checkpoint_every": 1}), tmp_path / "run", resume=True)
+
+
+def test_a_run_that_died_before_its_first_row_can_become_longer(tmp_path: Path) -> None:
+    rows(experiment(rounds=1), tmp_path / "run")
+    (tmp_path / "run/summary.json").unlink()
+    (tmp_path / "run/metrics.jsonl").write_bytes(b"")
+    for file in (tmp_path / "run/checkpoint").iterdir():
+        file.unlink()
+    assert len(rows(experiment(rounds=4), tmp_path / "run", resume=True)) == 5
+
+
+@pytest.mark.parametrize("section", [{"method": {"name": "fedem", "clusters": 3}}, {"method": {"name": "fedsoft"}}])
+def test_another_methods_models_are_made_anew(section: dict[str, Any]) -> None:
+    """A plan makes its experiments beside each other, with one model where they can share it."""
+    alone, beside = experiment(**section), experiment(method={"name": "fedavg"}).beside(experiment(**section).settings)
+    beside.check()
+    assert beside.traffic.message_bytes == alone.traffic.message_bytes
+
+
+def test_seeds_have_the_range_that_they_say(tmp_path: Path) -> None:
+    rows(experiment(rounds=1, seed=10**15), tmp_path / "run")
+    with pytest.raises(InputError, match=r"^seed = 1764000000000000000: must be at most 1e\+15$"):
+        experiment(seed=1_764_000_000_000_000_000)
+
+
+def test_jobs_are_drawn_from_idle_clients_one_by_one() -> None:
+    clients, rng = 12, generator(0, "cohort")
+    made = experiment(rounds=8, data={"clients": clients}, method={"name": "fedbuff", "concurrency": 12, "buffer": 3})
+    drawn: list[int] = []
+    while len(drawn) < clients:
+        if (client := int(rng.integers(clients))) not in drawn:
+            drawn.append(client)
+    first = made.method.schedule.events[0]
+    assert set(first.cohort.tolist()) <= set(drawn)
+    assert first.began == (0.0,) * 3
+
+
+def test_a_longer_run_has_the_probes_of_one_that_was_never_shorter(tmp_path: Path) -> None:
+    run = {"probes": ["trained_client_accuracy"]}
+    rows(experiment(rounds=2, run=run), tmp_path / "a")
+    rows(experiment(rounds=4, run=run), tmp_path / "a", resume=True)
+    whole = rows(experiment(rounds=4, run=run), tmp_path / "b")
+    found = RunFolder(tmp_path / "a").rows()
+    assert [each["trained_client_accuracy"] for each in found] == [each["trained_client_accuracy"] for each in whole]
+
+
+def test_files_are_looked_for_beside_the_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {"model": {"start": "a.safetensors"}, "clustering": {"time_limit": "limits.csv"}}
+    for name in ("a.safetensors", "limits.csv"):
+        (tmp_path / name).write_text("")
+    found = located(table, tmp_path)
+    assert found["model"]["start"] == str(tmp_path / "a.safetensors")
+    assert found["clustering"]["time_limit"] == str(tmp_path / "limits.csv")
+    assert located({"clustering": {"time_limit": 3.0}}, tmp_path) == {"clustering": {"time_limit": 3.0}}
+
+
+def test_a_score_that_rises_is_waited_for(tmp_path: Path) -> None:
+    made = experiment(
+        rounds=4, local={"lr": 0.05}, run={"probes": ["client_score"], "stop_at": "client_score patience 2"}
+    )
+    found = rows(made, tmp_path / "run")
+    assert [each["client_score"] for each in found] == sorted(each["client_score"] for each in found)
+    assert len(found) == 5
