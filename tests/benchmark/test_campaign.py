@@ -18,8 +18,9 @@ from atoll.benchmark.standings import stand
 from atoll.benchmark.suites import LONGEST, Suite, suite_names
 from atoll.data.datasets import load
 from atoll.experiment.experiment import Experiment
+from atoll.reproduce import recipe_runs
 from atoll.settings.validation import Settings
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, NotFinite, RunError
 
 SMALL = Suite("regression", "tiny")
 
@@ -171,3 +172,35 @@ def test_r2_of_a_client_is_against_all_tests(tmp_path: Path) -> None:
     assert found.history["client_score"][-1] == pytest.approx(np.mean([scores[g] for g in own]), abs=1e-5)
     assert found.history["worst_client_score"][-1] == pytest.approx(min(scores[g] for g in own), abs=1e-5)
     assert found.history["new_client_score"][-1] <= max(scores) + 1e-5
+
+
+def test_what_may_pass_the_next_time_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = recipe_runs._train
+
+    def fail(error: Exception) -> None:
+        def once(task: recipe_runs.RecipeTask) -> recipe_runs.Outcome:
+            raise error
+
+        monkeypatch.setattr(recipe_runs, "_train", once)
+
+    fail(RunError("the disk is full"))
+    first = campaign(tmp_path, ["fedavg"])
+    first.carry_out()
+    assert "the disk is full" in first.failed[0]
+    assert not read_results([tmp_path], SMALL.key)["fedavg"].trials
+    monkeypatch.setattr(recipe_runs, "_train", train)
+    campaign(tmp_path, ["fedavg"]).carry_out()
+    held = read_results([tmp_path], SMALL.key)["fedavg"]
+    assert [len(held.trials), len(held.runs), held.left_out] == [2, 2, ""]
+
+
+def test_what_became_not_finite_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverge(task: recipe_runs.RecipeTask) -> recipe_runs.Outcome:
+        raise NotFinite("training became not finite")
+
+    monkeypatch.setattr(recipe_runs, "_train", diverge)
+    for failures in (2, 0):
+        tried = campaign(tmp_path, ["fedavg"])
+        tried.carry_out()
+        assert len(tried.failed) == failures
+    assert [each.score for each in read_results([tmp_path], SMALL.key)["fedavg"].trials] == [None, None]

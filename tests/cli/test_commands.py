@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import typer
 
 from atoll.cli import app
+from atoll.cli.common import option_words
 from tests.cli.conftest import TINY, Command
 from tests.cli.pages import ROOT
 
@@ -356,3 +358,48 @@ def test_json_has_one_form_however_many_runs_there_are(atoll: Command) -> None:
         for only in ("FedAvg", "Fed"):
             printed = atoll(command, "quickstart", "--set", "rounds=1", "--only", only, "--json").succeeded()
             assert [list(each)[:2] for each in json.loads(printed)] == [["label", "panel"]] * (1 + (only == "Fed"))
+
+
+LABELLED = """
+[[runs]]
+label = "FedAvg [iid] :smile:"
+[[runs]]
+label = "A [/b] mu"
+local.lr = 0.2
+"""
+
+
+def test_brackets_in_a_label_are_text(atoll: Command) -> None:
+    Path("labels.toml").write_text(Path("tiny.toml").read_text() + LABELLED)
+    for command in ("cluster", "schedule"):
+        shown = atoll(command, "labels.toml").succeeded()
+        assert {"[iid]", ":smile:", "[/b]"} <= set(shown.split())
+    atoll("run", "labels.toml", "--out", "runs").succeeded()
+    assert "A [/b] mu" in atoll("report", "runs", "--csv", "all.csv").succeeded()
+
+
+def test_commands_that_are_printed_can_be_given_back(atoll: Command) -> None:
+    assert option_words(("--bytes", 123456789.0), ("--target", 0.8512345)) == [
+        *("--bytes", "123456789", "--target", "0.8512345")
+    ]
+    shown = atoll("new", "my exp's").succeeded()
+    _, command = shown.split("Run it: ")
+    run, test = command.strip().split("; test it: ")
+    assert shlex.split(run) == ["atoll", "run", "my exp's/experiment.toml"]
+    assert shlex.split(test) == ["pytest", "my exp's"]
+
+
+def test_a_report_refuses_what_only_a_folder_has_and_counts_a_run_once(atoll: Command) -> None:
+    atoll("run", "tiny.toml", "--out", "runs/a").succeeded()
+    for option, value in (("--against", "local.lr"), ("--width", "column")):
+        told = atoll("report", "runs", "--html", "page.html", option, value).refused()
+        assert told == f"{option}: is for the figures of a folder; give --out as well"
+    Path("runs/latest").symlink_to("a")
+    done = atoll("report", "runs", "--csv", "all.csv")
+    done.succeeded()
+    assert "left out" not in done.err
+
+
+def test_a_sweep_says_that_its_runs_lack_the_metric(atoll: Command) -> None:
+    done = atoll("sweep", "tiny.toml", "--over", "local.lr=0.1,0.2", "--metric", "ari", "--jobs", "1")
+    assert done.err.count("its rows have no ari") == 2

@@ -307,6 +307,8 @@ def test_a_key_is_taken_back_and_another_given(atoll: Command, fleet: FleetConfi
     """On files alone; a running server's part is in test_fleet_security.py."""
     key = fleet.folder / "nodes" / "node-1" / "node.key"
     before = key.read_bytes()
+    table = fleet.folder / "fleet.toml"
+    table.write_bytes(b"\xef\xbb\xbf" + table.read_bytes())  # as some editors begin a file
     told = atoll("fleet", "rotate", "node-1", "--config", "fleet").succeeded()
     assert "no server is running; the next one will use the change" in told
     assert (stat.S_IMODE(key.stat().st_mode), key.read_bytes() == before) == (0o600, False)

@@ -6,7 +6,10 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -103,6 +106,39 @@ def test_without_any_data_it_ends_with_an_error(
     done = atoll("reproduce", "cfl-mgd-table-2", "--jobs", "1", "--json")
     assert done.refused(1) == "cifar10 cannot be downloaded; mnist cannot be downloaded"
     assert not Path("runs/reproduce-cfl-mgd-table-2-tiny/index.html").exists()
+
+
+def test_a_clustering_of_any_place_can_be_chosen(atoll: Command) -> None:
+    told = atoll("reproduce", "feduc-figure-5", "--seeds", "1", "--only", "DatAww").refused()
+    assert "DatAw" in told.partition("they are")[2]
+
+
+def test_files_that_are_all_refused_are_told_one_by_one(atoll: Command, tmp_path: Path) -> None:
+    place = tmp_path / "kept/quickstart/tiny"
+    place.mkdir(parents=True)
+    for name in ("fedcluster-m-10-seed-0", "fedavg-seed-0"):
+        (place / f"{name}.json.gz").write_bytes(b"no gzip")
+    done = atoll("reproduce", "quickstart", "--seeds", "1", "--jobs", "1", "--evidence", tmp_path / "kept")
+    assert done.code == 1
+    assert "error: " not in done.err
+    assert done.err.count("fedavg-seed-0.json.gz") == 1
+
+
+@pytest.mark.more
+def test_a_process_that_is_killed_ends_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, *_: object, **__: object) -> None:
+            super().__init__(1)
+
+        def submit(self, *_: Any, **__: Any) -> Any:
+            return super().submit(self._break)
+
+        def _break(self) -> None:
+            raise BrokenProcessPool("terminated abruptly")
+
+    monkeypatch.setattr(running, "ProcessPoolExecutor", Pool)
+    with pytest.raises(RunError, match=r"the process of a run was killed, .*; lower --jobs and give the same command"):
+        list(running.carry_out_all([cast(running.RecipeTask, None)], 2))
 
 
 @pytest.mark.more
