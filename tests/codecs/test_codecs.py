@@ -183,6 +183,7 @@ def test_feedback_sends_all_in_the_end() -> None:
 
     class Same:
         keeps_state, precision = False, "float32"
+        losses = sample_losses = identity_rows = samples_a_step = None
 
         def train(self, task: ClientTask) -> atoll.ClientUpdate:
             return atoll.ClientUpdate({"w": task.start["w"] + wanted}, 0.0)

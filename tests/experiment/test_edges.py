@@ -13,6 +13,7 @@ from atoll.evaluation.gradients import client_gradient
 from atoll.local.batches import Batches
 from atoll.runs.run_folder import Row, RunFolder
 from atoll.settings.file_paths import located
+from atoll.support.errors import SettingWarning
 from atoll.support.seeds import generator
 
 BASE: dict[str, Any] = {
@@ -155,14 +156,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "data.dataset: classes = 0: must be a whole number of at least 1",
     ),
     (
-        {**NETWORKED, "clustering": {"method": "feduc", "seconds": 3.0}},
-        "clustering.seconds = 3.0: cannot be used with clustering.objective = 'bound'",
-    ),
-    (
-        {**NETWORKED, "clustering": {"method": "feduc", "objective": "progress", "refine": True}},
-        "clustering.refine = true: cannot be used with clustering.objective = 'progress'",
-    ),
-    (
         {"method": {"weights": "equal"}, "privacy": {**PRIVATE, "samples_cap": 50}},
         "method.weights = 'equal': does not go with privacy.samples_cap = 50",
     ),
@@ -175,6 +168,24 @@ def test_what_has_no_meaning_is_refused(sections: dict[str, Any], told: str) -> 
     with pytest.raises(InputError) as caught:
         experiment(**sections).check()
     assert str(caught.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ({"seconds": 3.0}, "clustering.seconds = 3.0: has no effect with clustering.objective = 'bound'"),
+        ({"mixing": 3.0}, "clustering.mixing = 3.0: has no effect with clustering.objective = 'bound'"),
+        (
+            {"objective": "progress", "refine": True},
+            "clustering.refine = true: has no effect with clustering.objective = 'progress'",
+        ),
+    ],
+)
+def test_another_objectives_settings_are_warned_of(own: dict[str, Any], told: str) -> None:
+    """They are not refused, so that objectives can be compared in one sweep."""
+    with pytest.warns(SettingWarning) as caught:
+        assert experiment(**NETWORKED, clustering={"method": "feduc", **own}).clustering.clusters == 2
+    assert [str(each.message) for each in caught] == [told]
 
 
 @pytest.mark.parametrize(

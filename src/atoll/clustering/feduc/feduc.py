@@ -1,6 +1,7 @@
 """FedUC's clustering: the greedy pass of Algorithm 2, and Atoll's extensions."""
 
 from typing import Literal
+from warnings import warn
 
 import numpy as np
 
@@ -13,8 +14,9 @@ from atoll.clustering.feduc.progress import MIXING, feduc_for_progress
 from atoll.clustering.feduc.refine import refine as refine_labels
 from atoll.clustering.feduc.time_budget import feduc_for_time
 from atoll.support.arrays import Ids
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, SettingWarning
 from atoll.support.limits import Count, NotNegative, PositiveFloat
+from atoll.support.wording import show
 
 
 def feduc(
@@ -54,15 +56,17 @@ def feduc(
         InputError: if a client fits no aggregator, or settings cannot be combined.
     """
     aggregators, chosen = problem.network.aggregators, f"clustering.objective = {objective!r}"
+    by_time, by_merges = objective == "time", objective == "progress"
+    unused = _given(seconds=None if by_time else seconds, mixing=MIXING if by_merges else mixing)
+    for told in [*unused, *_given(refine=refine and by_merges)]:
+        warn(f"{told}: has no effect with {chosen}", SettingWarning, 2)
     if objective != "bound":
-        if objective == "time" and seconds is None:
+        if by_time and seconds is None:
             raise InputError("clustering.seconds is not set, but clustering.objective = 'time' needs it")
-        own = {"mixing": mixing} if objective == "time" else {"refine": refine, "seconds": seconds}
-        _refuse(chosen, overshoot=overshoot, opening=opening, start=start, passes=passes, **own)
-        if objective == "time" and seconds is not None:
+        _refuse(chosen, overshoot=overshoot, opening=opening, start=start, passes=passes)
+        if by_time and seconds is not None:
             return Clustering(feduc_for_time(problem, seconds, refine), aggregators)
         return Clustering(feduc_for_progress(problem, mixing), aggregators)
-    _refuse(chosen, seconds=seconds, mixing=mixing)
     if opening != "none":
         _refuse(f"clustering.opening = {opening!r}", overshoot=overshoot)
     check_opening(problem, opening)
@@ -87,8 +91,11 @@ def _placed(problem: Problem, overshoot: bool, opening: Opening, pick: Pick) -> 
 
 def _refuse(other: str, **given: float | str | None) -> None:
     """Refuse settings that cannot be combined with another one, unless they have their defaults."""
+    for told in _given(**given):
+        raise InputError(f"{told}: cannot be used with {other}")
+
+
+def _given(**given: float | str | None) -> list[str]:
+    """Return the settings that do not have their defaults."""
     defaults = {"opening": "none", "start": "greedy", "passes": 0, "seconds": None, "mixing": MIXING}
-    for key, value in given.items():
-        if value != defaults.get(key, False):
-            told = "true" if value is True else repr(value)
-            raise InputError(f"clustering.{key} = {told}: cannot be used with {other}")
+    return [f"clustering.{key} = {show(value)}" for key, value in given.items() if value != defaults.get(key, False)]
