@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
-from atoll import Dataset, Experiment, InputError, make_runs, run_events
+from atoll import Dataset, Experiment, InputError, LocalRule, make_runs, run_events
 from atoll.evaluation.gradients import client_gradient
+from atoll.executors.weighted import why_not_weighted
 from atoll.local.batches import Batches
+from atoll.local.rule import sgd
 from atoll.runs.run_folder import Row, RunFolder
 from atoll.settings.file_paths import located
 from atoll.support.errors import SettingWarning
@@ -350,3 +353,35 @@ def test_a_score_that_rises_is_waited_for(tmp_path: Path) -> None:
     found = rows(made, tmp_path / "run")
     assert [each["client_score"] for each in found] == sorted(each["client_score"] for each in found)
     assert len(found) == 5
+
+
+class Dropping(nn.Module):
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, classes)
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(nn.functional.dropout(x.flatten(1), 0.5, self.training))
+
+
+def dropping(shape: tuple[int, ...], classes: int) -> nn.Module:
+    assert math.prod(shape) == 64
+    return Dropping(classes)
+
+
+@pytest.mark.parametrize("executor", ["weighted", "auto", "serial"])
+def test_functional_dropout_draws_from_the_seed(tmp_path: Path, executor: str) -> None:
+    found = []
+    for state in (0, 1):
+        torch.manual_seed(state)
+        run = {"executor": executor}
+        made = experiment(local={"steps": 1}, model={"name": f"{__name__}:dropping"}, run=run)
+        found.append([each["train_loss"] for each in rows(made, tmp_path / str(state))])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM(4, 4, 2, dropout=0.1), nn.MultiheadAttention(4, 2, dropout=0.1)])
+def test_layers_that_drop_are_not_weighted(layer: nn.Module) -> None:
+    assert "whose output depends on the rest of the batch" in why_not_weighted(LocalRule(sgd, 0.1, 1), layer)
+    layer.dropout = 0.0
+    assert not why_not_weighted(LocalRule(sgd, 0.1, 1), layer)

@@ -184,3 +184,20 @@ def test_another_module_is_left_to_autograd(module: nn.Module) -> None:
 
 def test_another_loss_is_left_to_autograd() -> None:
     assert Dense.of(linear((4,), 2), nn.functional.cross_entropy) is None
+
+
+def test_tied_layers_are_left_to_autograd() -> None:
+    """By hand the matrix would have changed before the earlier of the two is backpropagated."""
+    layers = [
+        nn.Flatten(),
+        nn.Linear(4, 5),
+        nn.ReLU(),
+        nn.Linear(5, 5),
+        nn.ReLU(),
+        nn.Linear(5, 5),
+        nn.ReLU(),
+        nn.Linear(5, 3),
+    ]
+    assert Dense.of(nn.Sequential(*layers), cross_entropy) is not None
+    layers[5].weight = layers[3].weight
+    assert Dense.of(nn.Sequential(*layers), cross_entropy) is None

@@ -53,7 +53,7 @@ def init(
     from atoll.fleet.folder.init import FleetPlan, init_fleet
 
     if not _is_host(host):
-        raise InputError(f"--host {host!r}: must be a host name or an address, without a port")
+        raise InputError(f"--host {host!r}: must be a host name (in ASCII) or an address, without a port")
     made = init_fleet(folder, FleetPlan(nodes, host, listen=listen, port=port, days=days, max_mib=max_mib))
     out.print(new_fleet_table(made))
     out.print(f"{folder}: stays on the server; better keep its ca.key offline")
@@ -69,7 +69,7 @@ def _is_host(text: str) -> bool:
     with suppress(ValueError):
         ip_address(text)
         return True
-    return bool(text) and not any(each in text for each in "/ \t[]:")
+    return bool(text) and text.isascii() and not any(each in text for each in "/ \t[]:")
 
 
 @fleet_app.command("renew")
@@ -178,6 +178,6 @@ def _effect_on(fleet: "FleetConfiguration") -> str:
         register_nodes(fleet)
     except Exception as error:
         if not is_transient(error):
-            raise
+            return f"what answers on port {fleet.port} could not be told ({type(error).__name__}: {error})"
         return "no server is running; the next one will use the change"
     return "the running server has been told"

@@ -68,7 +68,8 @@ def moments(inputs: npt.NDArray[Any]) -> tuple[Floats, Floats]:
     count = inputs.size // inputs.shape[1]
     mean = np.sum([chunk.sum(axis=(0, 2)) for chunk in _chunks(inputs)], axis=0) / count
     squares = [np.square(chunk - mean[:, None]).sum(axis=(0, 2)) for chunk in _chunks(inputs)]
-    return mean, np.sqrt(np.sum(squares, axis=0) / count)
+    deviation = np.sqrt(np.sum(squares, axis=0) / count)
+    return mean, np.where(deviation > 1e-12 * np.abs(mean), deviation, 0)  # a constant's mean is rounded
 
 
 def _chunks(inputs: npt.NDArray[Any]) -> Iterator[Floats]:

@@ -14,13 +14,12 @@ from atoll.aggregation.mean import Combine, average_models, is_weighted_mean
 from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.executors.serial import Serial
-from atoll.local.models import Model
 from atoll.local.precision import products_in
 from atoll.local.rule import LocalRule, sgd
 from atoll.local.trainer import Trainer, descend
 from atoll.local.weights import is_finite, load_model, read_model
-from atoll.support.arrays import Floats, Ids
 from atoll.support.process import one_thread
+from atoll.support.seeds import layers_drawing_from
 
 MOST_SAMPLES = 20_000  # in one pass; a cohort with more is trained client by client
 
@@ -40,6 +39,7 @@ class Weighted:
             raise ValueError(reason)
         self.trainer = trainer
         self.serial = Serial(trainer)
+        self.losses, self.close = self.serial.losses, self.serial.close
 
     def train(
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
@@ -86,17 +86,10 @@ class Weighted:
         if trainer.dense:
             outputs = trainer.dense.step(inputs, targets, trainer.rule.lr_at(cohort.round), weights)
             return float(trainer.batches.losses(outputs, targets) @ weights)
-        losses = trainer.batches.losses(trainer.outputs(inputs), targets)
-        parameters = dict(trainer.module.named_parameters())
-        loss, _ = descend(trainer.rule, parameters, tasks[0], [losses @ weights], trainer.by_hand)
-        return loss
-
-    def close(self) -> None:
-        """Do nothing: nothing needs closing."""
-
-    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
-        """Return the mean loss of each model on each client's data, [clients, models]."""
-        return self.serial.losses(models, clients, round_)
+        with layers_drawing_from(trainer.seed, "layers", *tasks[0].key):
+            losses = trainer.batches.losses(trainer.outputs(inputs), targets)
+            parameters = dict(trainer.module.named_parameters())
+            return descend(trainer.rule, parameters, tasks[0], [losses @ weights], trainer.by_hand)[0]
 
 
 def why_not_weighted(rule: LocalRule, module: nn.Module) -> str:
@@ -109,6 +102,7 @@ def why_not_weighted(rule: LocalRule, module: nn.Module) -> str:
     if not is_sgd or rule.carry_moments:
         return "the optimizer must be SGD, whose step is linear in the gradient, and keep no state between rounds"
     for layer in module.modules():
-        if isinstance(layer, _DropoutNd | _NormBase):
+        rate = getattr(layer, "dropout", 0)  # of recurrent and attention layers
+        if isinstance(layer, _DropoutNd | _NormBase) or (isinstance(rate, float) and rate > 0):
             return f"the model has a layer {type(layer).__name__}, whose output depends on the rest of the batch"
     return ""

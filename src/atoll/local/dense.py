@@ -45,7 +45,7 @@ class Dense:
         flatten = module[0]
         whole = isinstance(flatten, nn.Flatten) and (flatten.start_dim, flatten.end_dim) == (1, -1)
         trained = all(parameter.requires_grad for parameter in module.parameters())
-        apart = len(set(map(id, layers))) == len(layers)
+        apart = len({id(layer.weight) for layer in layers}) == len(layers)
         return cls(layers, losses, bool(between)) if whole and trained and apart and not is_watched(module) else None
 
     @torch.no_grad()

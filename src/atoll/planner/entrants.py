@@ -11,6 +11,7 @@ from atoll.planner.budget import PlanBudget
 from atoll.planner.scoring import Scored
 from atoll.report.reading.runs import NotBegun, Run, read_run
 from atoll.report.tables.run_tables import first_met
+from atoll.runs.columns import is_share
 from atoll.runs.run_folder import RunFolder
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
@@ -71,8 +72,8 @@ def estimate_of(entrant: Entrant, budget: PlanBudget) -> Estimate | None:
     """Return a finalist's mean over seeds, and its interval; None if it has none, or a seed misses the target."""
     if not entrant.costs or not np.isfinite(entrant.costs).all():
         return None
-    is_share = budget.target is None and not budget.falls
-    return estimate_share(entrant.costs) if is_share else estimate(entrant.costs)
+    of_shares = budget.target is None and is_share(budget.column_of(True))
+    return (estimate_share if of_shares else estimate)(entrant.costs)
 
 
 def met_by(run: Run | None, until: float, budget: PlanBudget) -> float | None:

@@ -21,6 +21,7 @@ from atoll.planner.plan_table import in_words, judged, table_of, why
 from atoll.planner.planning import Field
 from atoll.report.page.markup import Body, Cell, paragraph, table
 from atoll.report.page.render import assemble
+from atoll.runs.columns import column_title, is_share
 from atoll.settings.choices import uses_network
 from atoll.support.environment import package_versions
 from atoll.sweep.axes import short_names
@@ -33,7 +34,7 @@ _DIGITS = 5  # of numbers in figures
 def render(ranked: Sequence[Entrant], budget: PlanBudget, field: Field, command: str) -> str:
     """Return the page of a finished race, self-contained and without network requests."""
     experiment = field.pool.make(ranked[0].plan.candidate.settings)
-    values = {each.name: each.plan.candidate.values for each in ranked}
+    column, values = budget.column_of(True), {each.name: each.plan.candidate.values for each in ranked}
     axes = _axes([*values.values(), *(dict(each.values) for each in field.dropped)])
     data = {
         "axes": axes,
@@ -41,9 +42,9 @@ def render(ranked: Sequence[Entrant], budget: PlanBudget, field: Field, command:
         "dropped": {_key(each.values, axes): f"{in_words(each.name)}: {each.why}" for each in field.dropped},
         "network": _network(experiment),
         "names": _names(experiment),
-        "isShare": not budget.falls,
+        "isShare": is_share(column),
         "target": budget.target,
-        "measured": "Test loss" if budget.falls else "Test accuracy (%)",
+        "measured": column_title(column) + " (%)" * is_share(column),
         "columns": [],
         "live": False,
     }

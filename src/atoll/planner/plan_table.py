@@ -11,6 +11,7 @@ from atoll.planner.plan_scores import PlanScore
 from atoll.planner.scoring import ALIKE, Scored
 from atoll.report.reading.units import format_seconds
 from atoll.report.tables.formats import DASH, TextTable
+from atoll.runs.columns import is_share
 from atoll.support.estimates import Estimate
 
 _FACTS = ("events", "waiting", "slowest client", "MB per hop", "staleness")
@@ -26,7 +27,7 @@ def level_in_words(level: float, budget: PlanBudget) -> str:
     """
     if math.isnan(level):
         return DASH
-    return f"{level:.4g}" if budget.falls else f"{100 * level:.1f} %"
+    return f"{100 * level:.1f} %" if is_share(budget.column_of(True)) else f"{level:.4g}"
 
 
 def table_of(ranked: Sequence[Entrant], budget: PlanBudget) -> TextTable:

@@ -163,5 +163,7 @@ def decode_picture(content: bytes, side: int | None = None) -> Array:
     with opened as image:
         if image.width * image.height > MOST_PIXELS:
             raise ValueError(f"{image.width} x {image.height} pixels are more than {MOST_PIXELS}")
+        if image.mode == "F" or image.mode.startswith("I"):
+            raise ValueError(f"its pixels have more than 8 bits (mode {image.mode}); convert it to 8")
         plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
         return np.asarray(plain if side is None else plain.resize((side, side)))

@@ -29,7 +29,7 @@ def is_discrete(kind: "pa.DataType") -> bool:
     """Return whether values of a type, other than texts, can be categories."""
     import pyarrow as pa
 
-    return any(check(kind) for check in (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date))
+    return any(check(kind) for check in (pa.types.is_integer, pa.types.is_boolean, pa.types.is_temporal))
 
 
 def kind_of_values(column: "pa.Field | pa.Array") -> "pa.DataType":

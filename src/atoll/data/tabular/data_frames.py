@@ -73,7 +73,7 @@ def _as_table(name: str, frame: Any) -> "pa.Table":
     except Exception as error:  # a foreign container may raise anything
         told = " ".join(str(error).split())
         raise InputError(f"{name}: cannot be read as columns of one type each ({told})") from error
-    index = [each for each in table.schema.names if each.startswith("__index_level_")]
+    index = [each for each in (table.schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(each, str)]
     return _without_views(table.drop_columns(index) if index else table)
 
 

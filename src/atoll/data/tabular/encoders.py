@@ -92,7 +92,7 @@ class Number:
         values = numbers(column)
         lacking = None if is_finite(values) else np.isnan(values)
         deviation = (self._squares / self._count) ** 0.5 if self._count else 0.0
-        if deviation > 0:
+        if deviation > 1e-12 * abs(self._mean):  # else constant: the mean of many equal numbers is rounded
             standard = values - self._mean
             standard /= deviation
             if lacking is not None:
@@ -192,7 +192,7 @@ class Text:
 
     def write(self, column: "pa.Array", block: Block) -> None:
         """Write the hashed words; missing texts are all 0."""
-        self._hashing.transform([text or "" for text in column.to_pylist()]).toarray(out=block)
+        block[:] = self._hashing.transform([text or "" for text in column.to_pylist()]).toarray()
 
 
 @contextmanager

@@ -108,12 +108,16 @@ def is_dense(schema: "pa.Schema", inputs: Sequence[str]) -> bool:
 
 def read_dense(source: TableSource, name: str, keep: Sequence[npt.NDArray[np.bool_]]) -> list[npt.NDArray[Any]]:
     """Return the arrays or images of each selection in `keep`, [rows, ...]; images have their channels first."""
+    import pyarrow as pa
+
     parts: list[list[npt.NDArray[Any]]] = [[] for _ in keep]
     at = 0
     for batch in source.batches([name]):
-        values = read_column(batch.column(0), f"{source.name}: column {name!r}")
-        for part, rows in zip(parts, keep, strict=True):
-            if len(own := values[rows[at : at + batch.num_rows]]):
+        chosen = [rows[at : at + batch.num_rows] for rows in keep]
+        used = np.any(chosen, axis=0)
+        values = read_column(batch.column(0).filter(pa.array(used)), f"{source.name}: column {name!r}")
+        for part, rows in zip(parts, chosen, strict=True):
+            if len(own := values[rows[used]]):
                 part.append(own)
         at += batch.num_rows
     shapes = {part.shape[1:] for each in parts for part in each}

@@ -13,7 +13,7 @@ from atoll.fleet.flower.guard import FORGET, HEADER, OPEN
 from atoll.fleet.flower.wire import is_transient, prepare, status_of
 from atoll.fleet.folder.certificates import read_public_key
 from atoll.fleet.folder.configuration import FleetConfiguration, RegisteredNode
-from atoll.support.errors import InputError, RunError
+from atoll.support.errors import AtollError, InputError, RunError
 
 if TYPE_CHECKING:
     from flwr.proto.node_pb2 import NodeInfo
@@ -175,10 +175,11 @@ def status_of_nodes(configuration: FleetConfiguration) -> list[dict[str, Any]]:
     try:
         rows = list_nodes(configuration)
     except Exception as error:
-        if not is_transient(error):
+        if isinstance(error, AtollError):
             raise
+        told = "nothing answers" if is_transient(error) else f"not this fleet's server answers ({type(error).__name__})"
         raise InputError(
-            f"{configuration.folder}: nothing answers on port {configuration.port}; is atoll fleet server running?"
+            f"{configuration.folder}: {told} on port {configuration.port}; is atoll fleet server running?"
         ) from error
     return [_row_of(node, rows.get(node.name)) for node in configuration.nodes]
 

@@ -212,11 +212,12 @@ class FlowerFleet:
         from flwr.proto.runtime_pb2 import PushAppMessagesRequest
 
         most = min(self._most, _MOST_NUMBERS) if name_of_task in _NUMBERS else self._most
+        superlink, numbers = self.superlink.pid, {name: number for number, name in self._names.items()}
+        heads = {name: head for name, head in heads.items() if name in numbers}  # a node may just have been revoked
         if not heads:
-            return PendingCall(task, {}, most, self.superlink.pid)
+            return PendingCall(task, {}, most, superlink)
         if stale := [identifier for identifier, name in sent.items() if name in heads]:
             forget(self.configuration, stale)
-        superlink, numbers = self.superlink.pid, {name: number for number, name in self._names.items()}
         seconds = max(until - time.monotonic(), 0.1)
         packed = [
             pack(make_task(task.run_id, numbers[name], name_of_task, payload, seconds, most, head))

@@ -60,6 +60,8 @@ def make_server_certificate(
 
     signer = load_pem_private_key(authority.key, None)
     issuer = x509.load_pem_x509_certificate(authority.certificate)
+    if signer.public_key() != issuer.public_key():
+        raise InputError("ca.key: is not the key of ca.pem; give the one that was made with it")
     key = _new_key()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
     builder = (

@@ -82,7 +82,7 @@ class FleetConfiguration(FleetTable):
     @property
     def local_host(self) -> str:
         """The server's address on this machine."""
-        return "127.0.0.1" if self.listen in ("0.0.0.0", "::") else self.listen
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.listen, self.listen)
 
     @property
     def state(self) -> Path:
@@ -158,6 +158,7 @@ def read_fleet(folder: Path) -> FleetConfiguration:
     for key in ("name", "clients", "public_key"):
         values = [getattr(node, key) for node in configuration.nodes]
         values = [client for clients in values for client in clients] if key == "clients" else values
+        values = [" ".join(value.split()[:2]) for value in values] if key == "public_key" else values
         if twice := [value for value in values if values.count(value) > 1]:
             value = f"{str(twice[0])[:60]}" + ("..." if key == "public_key" else "")
             raise InputError(f"{path}: nodes: {key} has {value} twice; each node needs its own")

@@ -52,6 +52,6 @@ def public_keys(nodes: Mapping[str, Properties]) -> "dict[str, EllipticCurvePubl
 def _read_peers(path: Path) -> "dict[str, EllipticCurvePublicKey]":
     found = read_table(_Peers, path)
     known = {peer.name: load_public_key(peer.public_key) for peer in found.nodes}
-    if len(known) < len(found.nodes):
-        raise InputError(f"{path}: nodes: a name twice; each node has its own")
+    if min(len(known), len({key.public_numbers() for key in known.values()})) < len(found.nodes):
+        raise InputError(f"{path}: nodes: a name or a key twice; each node has its own")
     return known

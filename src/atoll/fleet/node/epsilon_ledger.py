@@ -79,8 +79,10 @@ def charge(
         most = budget.epsilon
         if most is not None and (spent := after.epsilon(budget.delta)) > most:
             raise Refused("over_budget", f"client {client}'s epsilon would be {spent:.4g}, above {most:g}")
-        store.put(_key(client), after.model_dump_json().encode())
-        store.put(_seal(client), _Seal(charged=after.charged).model_dump_json().encode())
+        before, sealed = (_Seal(charged=after.charged - lag).model_dump_json().encode() for lag in (1, 0))
+        ledger = after.model_dump_json().encode()
+        for key, content in ((_seal(client), before), (_key(client), ledger), (_seal(client), sealed)):
+            store.put(key, content)  # the seal before too, or two kills in a row would leave it two behind
     return after
 
 

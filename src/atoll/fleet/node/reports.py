@@ -9,6 +9,7 @@ from atoll.fleet.node.epsilon_ledger import charge
 from atoll.fleet.node.node import Node
 from atoll.fleet.node.noise_added import Hidden
 from atoll.fleet.node.store import Store
+from atoll.fleet.node.work_count import read_tally
 from atoll.support.arrays import Ids
 
 
@@ -78,7 +79,7 @@ def _hidden(site: Node, store: Store, client: int, hidden: Hidden, samples: int,
     key = f"hidden-{client}-{_word(hidden.noise)}-{hidden.most_samples}-{what}-{samples}"
     if (kept := store.get(key)) is not None:
         return ReportedHolding.model_validate_json(kept)
-    charge(store, client, site.budget, hidden.cost)
+    charge(store, client, site.budget, hidden.cost, least=read_tally(store, client, site.counted_as).charged)
     told = None if counts is None else hidden.counts(counts)
     drawn = (
         ReportedHolding(samples=hidden.samples(samples))
@@ -94,7 +95,8 @@ def _responded(site: Node, store: Store, client: int, epsilon: float, counts: Id
     key = f"classes-{client}-{_word(epsilon)}-{samples}"
     kept = store.get(key)
     if kept is None:
-        charge(store, client, site.budget, pure=samples * epsilon)  # the answer is epsilon-private per sample
+        least = read_tally(store, client, site.counted_as).charged
+        charge(store, client, site.budget, pure=samples * epsilon, least=least)  # epsilon-private per sample
         # From the system's entropy, since the server knows the experiment's seed.
         kept = TypeAdapter(list[int]).dump_json(respond(counts, epsilon, np.random.default_rng()).tolist())
         store.put(key, kept)

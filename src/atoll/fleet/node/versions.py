@@ -80,7 +80,11 @@ class Versions:
 
     def _names(self) -> list[str]:
         """Return the tasks with stored versions, oldest first."""
-        names: list[str] = json.loads(self._store.get(self._prefix) or b"[]")
+        try:
+            names: list[str] = json.loads(self._store.get(self._prefix) or b"[]")
+        except ValueError as error:
+            _LOG.error("%s is damaged (%s)", self._prefix, error)
+            return []
         return names
 
     def _key(self, task: str) -> str:

@@ -117,7 +117,7 @@ def size(mean: float) -> Unit:
 def seconds(mean: float) -> Unit:
     """Return the unit of a time in seconds."""
     unit = time_unit(mean)
-    return Unit(1 / unit.seconds, ".3g", ".2g", unit.symbol)
+    return Unit(1 / unit.seconds, ".3g" if mean < 999.5 * unit.seconds else ",.0f", ".2g", unit.symbol)
 
 
 def count(mean: float) -> Unit:

@@ -34,7 +34,7 @@ def format_seconds(seconds: float) -> str:
     '2.5 min'
     """
     unit = time_unit(seconds)
-    return f"{seconds / unit.seconds:.3g} {unit.symbol}"
+    return f"{seconds / unit.seconds:{'.3g' if seconds < 999.5 * unit.seconds else ',.0f'}} {unit.symbol}"
 
 
 def format_bytes(size: float) -> str:
@@ -50,7 +50,7 @@ def format_bytes(size: float) -> str:
 def byte_unit(size: float) -> tuple[float, str]:
     """Return the largest unit that fits at least once: its bytes and its symbol."""
     units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-    return next((each for each in units if size >= each[0]), units[-1])
+    return next((each for each in units if float(f"{size:.3g}") >= each[0]), units[-1])
 
 
 def format_count(value: float, _position: object = None) -> str:

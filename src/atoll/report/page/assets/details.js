@@ -146,11 +146,12 @@ function drawModels(element, told) {
 function drawClients(element, told) {
   const factor = told.share ? 100 : 1, y = Array.from(column(told.values), (value) => factor * value);
   const unit = told.share ? " %" : "", last = Math.max(y.length - 1, 1), x = y.map((_, i) => (100 * i) / last);
-  const tip = (i) => [`${x[i].toFixed(0)} % of clients have at most`, short(y[i], 3) + unit];
+  const share = (i) => (i + 1) / y.length;
+  const tip = (i) => [`${(100 * share(i)).toFixed(0)} % of clients have at most`, short(y[i], 3) + unit];
   const curve = { type: "line", x, y, color: tone(0), width: 1.8, symbol: y.length > 1 ? "" : "circle", tip };
   const mean = { type: "line", quiet: true, x: [0, 100], y: [factor * told.mean, factor * told.mean], color: color("--quiet"), width: 1.4, dash: "dash" };
   const axes = { x: { title: "Clients (%), in ascending order", domain: [0, 100] }, y: { title: told.column + (told.share ? " (%)" : "") } };
-  const rows = () => [["share_of_clients", told.column], ...y.map((value, i) => [x[i] / 100, value / factor])];
+  const rows = () => [["share_of_clients", told.column], ...y.map((value, i) => [share(i), value / factor])];
   plot(element, { rows, key: told.title, ...axes, marks: [curve, mean] });
 }
 
