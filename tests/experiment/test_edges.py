@@ -381,7 +381,7 @@ def test_functional_dropout_draws_from_the_seed(tmp_path: Path, executor: str) -
 
 
 @pytest.mark.parametrize("layer", [nn.LSTM(4, 4, 2, dropout=0.1), nn.MultiheadAttention(4, 2, dropout=0.1)])
-def test_layers_that_drop_are_not_weighted(layer: nn.Module) -> None:
+def test_layers_that_drop_are_not_weighted(layer: Any) -> None:
     assert "whose output depends on the rest of the batch" in why_not_weighted(LocalRule(sgd, 0.1, 1), layer)
     layer.dropout = 0.0
     assert not why_not_weighted(LocalRule(sgd, 0.1, 1), layer)
