@@ -27,6 +27,7 @@ class Notes:
         self.forgotten: list[Any] = []
         self.given_again: list[int] = []
         self.dropped: list[str] = []
+        self.arrived: set[str] = set()
         self.whole = {7, 8}
         self.looks = 0
 
@@ -46,8 +47,9 @@ class Notes:
     def give_again(self, node: int) -> None:
         self.given_again.append(node)
 
-    def drop_unless_whole(self, reply: str) -> None:
+    def drop_unless_whole(self, reply: str) -> bool:
         self.dropped.append(reply)
+        return reply not in self.arrived
 
     def read_reply(self, body: bytes) -> GuardedReply | None:
         told = json.loads(body)
@@ -190,6 +192,22 @@ def test_only_who_pulls_is_given_again_what_it_has_not_answered(fleet: Fleet) ->
     assert fleet.push() == 200
     assert fleet.call(ASK, b"", "seven") == 200
     assert fleet.notes.dropped == ["r"]  # unless all of it is there
+
+
+def test_a_node_stores_one_reply_to_what_it_was_asked(fleet: Fleet) -> None:
+    """Another is taken only once the first is dropped, as after a kill, never beside it."""
+    assert fleet.push() == 200
+    assert fleet.call(PART, b"b:" + bytes(MOST), "seven") == 200
+    assert fleet.push(identifier="s", parts=["s", "c", "b"]) == 403
+    assert fleet.push() == 200  # the same, if the answer was lost
+    assert fleet.call(ASK, b"", "seven") == 200
+    assert fleet.call(PART, b"b:" + bytes(MOST), "seven") == guards.UNANNOUNCED
+    assert fleet.push(identifier="s", parts=["s", "c", "b"]) == 200
+    fleet.notes.arrived.add("s")
+    assert fleet.call(ASK, b"", "seven") == 200
+    assert fleet.push() == 403  # the second is whole
+    assert fleet.call(guards.FORGET, b'["m7"]', x_atoll_secret=SECRET) == 200
+    assert fleet.notes.forgotten == [(["m7"], ["s"])]
 
 
 def test_who_pulls_waits_until_a_message_is_there_for_it_alone(fleet: Fleet) -> None:

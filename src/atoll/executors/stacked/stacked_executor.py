@@ -19,7 +19,7 @@ from atoll.local.models import Model
 from atoll.local.precision import products_in
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer
-from atoll.support.arrays import Floats, Ids
+from atoll.support.arrays import Ids
 from atoll.support.errors import AtollError, InputError, RunError
 from atoll.support.process import one_thread
 from atoll.support.requiring import require_has
@@ -63,7 +63,7 @@ class Stacked:
         least = client_bytes(trainer, self.fit, samples)
         if stack_bytes is not None and stack_bytes < least:
             raise InputError(f"run.stack_bytes = {stack_bytes}: must be at least {least}, about what one client takes")
-        self.trainer = trainer
+        self.trainer, self.losses = trainer, trainer.losses
         self.stack_bytes = stack_bytes or _default_bytes(device)
         self.graphs = Graphs() if cuda_graphs else None
         self.most_clients: int | None = None  # trained at once, when memory has run out
@@ -88,10 +88,6 @@ class Stacked:
         """Do nothing: there is nothing to close."""
 
     @one_thread()
-    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
-        """Return the mean loss of each model on each client's data, [clients, models]."""
-        return self.trainer.losses(models, clients, round_)
-
     def _average(self, cohorts: Sequence[Cohort], tasks: Sequence[ClientTask], combine: Combine) -> list[ClusterUpdate]:
         """Take each cohort's weighted mean on the stacks, which may hold clients of several cohorts."""
         cohort_of = np.repeat(np.arange(len(cohorts)), [len(cohort.clients) for cohort in cohorts])

@@ -93,15 +93,16 @@ class FlowerLedger:
         with self._state.session() as session:
             session.execute(text(_GIVE_AGAIN), {"node": uint64_to_int64(node), "now": time.time()})
 
-    def drop_unless_whole(self, reply: str) -> None:
-        """Delete an announced reply whose parts will not come, so that its message is given again, or sent again."""
+    def drop_unless_whole(self, reply: str) -> bool:
+        """Delete an announced reply whose parts will not come, so that its message is given again; return if it was."""
         from sqlalchemy import text
 
         with self._state.session() as session:
             if session.execute(text(_IS_WHOLE), {"reply": reply}).scalar() != 0:  # None: it was read
-                return
+                return False
             session.execute(text("DELETE FROM message_res WHERE message_id = :reply"), {"reply": reply})
         self._state.object_store.delete(reply)
+        return True
 
     def forget_all(self) -> None:
         """Delete all messages; registered nodes are kept."""

@@ -83,8 +83,8 @@ class CallLedger(Protocol):
     def give_again(self, node: int) -> None:
         """Deliver messages that a node has not answered to it again."""
 
-    def drop_unless_whole(self, reply: str) -> None:
-        """Delete an announced reply whose parts will not come."""
+    def drop_unless_whole(self, reply: str) -> bool:
+        """Delete an announced reply whose parts will not come; return whether it was one."""
 
     def read_reply(self, body: bytes) -> GuardedReply | None:
         """Return the reply that a push-messages call announces; None if it is not exactly one."""
@@ -198,8 +198,9 @@ class Guard:
         if length > limit:
             return 413
         if scope["path"] == _PULL:
-            if (push := self._pushes.get(node)) is not None:  # whoever sent it is through, or was killed
-                await asyncio.to_thread(self._ledger.drop_unless_whole, push.reply)
+            push = self._pushes.get(node)  # whoever sent it is through, or was killed and may answer anew
+            if push is not None and await asyncio.to_thread(self._ledger.drop_unless_whole, push.reply):
+                self._pushes.pop(node, None)
             await self._holding.until_ready(node)
         if self._in_flight and self._in_flight + length > MOST_IN_FLIGHT:
             return 503
@@ -220,7 +221,7 @@ class Guard:
         if path == _PUSH:
             return self._check_reply(node, self._ledger.read_reply(body))
         if path == _PUSH_OBJECT:
-            return self._check_part(self._pushes[node], self._ledger.read_part(body))
+            return self._check_part(self._pushes.get(node), self._ledger.read_part(body))
         if path == _PULL:  # it requests the next message only after answering the last one, or if it lost that
             self._ledger.give_again(node)
         return None
@@ -233,12 +234,13 @@ class Guard:
         if reply.source != node or not reply.to_server or asked is None or asked.node != node:
             return 403
         known = self._pushes.get(node)
-        if known is None or known.reply != reply.identifier:
-            self._pushes[node] = _Push(reply.identifier, reply.to, asked.most + OVERHEAD, dict.fromkeys(reply.parts, 0))
+        if known is not None and known.to == reply.to:  # another would be stored beside the first
+            return None if known.reply == reply.identifier else 403
+        self._pushes[node] = _Push(reply.identifier, reply.to, asked.most + OVERHEAD, dict.fromkeys(reply.parts, 0))
         return None
 
-    def _check_part(self, push: _Push, part: tuple[str, int] | None) -> int | None:
-        if part is None or part[0] not in push.parts:
+    def _check_part(self, push: _Push | None, part: tuple[str, int] | None) -> int | None:
+        if push is None or part is None or part[0] not in push.parts:
             return UNANNOUNCED
         name, size = part
         if size > push.left_for(name):
