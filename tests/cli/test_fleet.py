@@ -117,7 +117,10 @@ def test_init_overwrites_nothing(atoll: Command, fleet: FleetConfiguration) -> N
 
 @pytest.mark.parametrize("host", ["", "a b", "https://a", "a:443"])
 def test_a_host_is_a_name_or_an_address(atoll: Command, host: str) -> None:
-    assert "must be a host name or an address" in atoll("fleet", "init", "--nodes", "1", "--host", host).refused()
+    assert (
+        "must be a host name (in ASCII) or an address"
+        in atoll("fleet", "init", "--nodes", "1", "--host", host).refused()
+    )
 
 
 def test_a_certificate_that_expired_is_refused_with_its_date(atoll: Command, fleet: FleetConfiguration) -> None:

@@ -275,7 +275,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "dates that are texts": (
         "d,x,y\n31.12.2024,1,0\n1.1.2025,2,1\n",
         {"target": "y", "time": "d"},
-        r"data.time = 'd': '31.12.2024' is not an ISO date, such as 2024-03-31",
+        r"data.time = 'd': '1.1.2025' is not an ISO date, such as 2024-03-31",
     ),
     "mixed types": (
         "x,y\n" + "".join(f"{i},0\n" for i in range(200)) + "unknown,1\n",

@@ -11,6 +11,7 @@ from atoll.fleet.agreed.messages import Refused
 from atoll.fleet.folder.certificates import Certified, make_authority, make_server_certificate
 from atoll.fleet.folder.configuration import read_fleet
 from atoll.fleet.folder.init import FleetPlan, init_fleet
+from atoll.fleet.folder.peers import read_identity
 from atoll.fleet.node.epsilon_ledger import charge
 from atoll.fleet.node.noise_added import Hidden
 from atoll.fleet.node.reports import _hidden
@@ -87,3 +88,7 @@ def test_one_key_is_one_node_whatever_its_comment(tmp_path: Path) -> None:
     file.write_text(text + again)
     with pytest.raises(InputError, match=r"public_key has ecdsa.* twice; each node needs its own"):
         read_fleet(tmp_path / "fleet")
+    peers = tmp_path / "fleet/nodes/node-0/peers.toml"
+    peers.write_text(peers.read_text() + peers.read_text().replace("node-0", "node-1"))
+    with pytest.raises(InputError, match=r"peers\.toml: nodes: a key twice"):
+        read_identity("node-0", peers.with_name("node.key"), peers)

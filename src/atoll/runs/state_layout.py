@@ -1,6 +1,5 @@
 """How a checkpoint stores a state: a list of distinct models, and where each of them belongs."""
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ def lay_out(state: State) -> tuple[list[Model], dict[str, Any]]:
             models.append(model)
         return seen[id(model)]
 
+    kept = {} if isinstance(state.clients, SpilledStates) else state.clients
     return models, {
         "events_done": state.events_done,
         "server": None if state.server is None else number(state.server),
@@ -29,7 +29,7 @@ def lay_out(state: State) -> tuple[list[Model], dict[str, Any]]:
         "published": [number(model) for model in state.published],
         "refused": dict(state.refused),
         "server_state": None if state.server_state is None else number(state.server_state),
-        "clients": {} if isinstance(state.clients, SpilledStates) else _numbered(state.clients, number),
+        "clients": {str(client): number(model) for client, model in kept.items()},
         "labels": None if state.labels is None else state.labels.tolist(),
         "norms": _lay_out_norms(state),
     }
@@ -41,10 +41,6 @@ def _lay_out_norms(state: State) -> dict[str, Any]:
     for each in (state.norms, *state.usual):
         numbers.setdefault(each, len(numbers))
     return {"lists": [list(each) for each in numbers], "usual": [numbers[each] for each in state.usual]}
-
-
-def _numbered(states: Mapping[int, Model], number: Callable[[Model], int]) -> dict[str, int]:
-    return {str(client): number(model) for client, model in states.items()}
 
 
 def restore(layout: dict[str, Any], tensors: Model) -> State:

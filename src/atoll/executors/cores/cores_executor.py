@@ -147,7 +147,8 @@ class Cores(Distributed):
         They are few, so holding their results until the earlier ones have arrived takes little memory.
         """
         last = range(max(0, len(units) - ahead), len(units))
-        return [*range(last.start), *sorted(last, key=lambda i: -_cost(units[i], self.trainer))]
+        samples = self.trainer.samples_a_step
+        return [*range(last.start), *sorted(last, key=lambda i: -units[i].repeats * samples(units[i].clients))]
 
     def _place(self, units: Iterable[TrainingUnit], ahead: int) -> Iterator[_Training]:
         """Put the units' start models into slots; consecutive units with the same start share one.
@@ -192,8 +193,3 @@ def _ahead_of(workers: int, model_bytes: int) -> tuple[int, int]:
     ahead = 2 * workers + 4  # so that one slow worker does not block the others
     # While a worker trains a leaf the others may train as many single clients each.
     return ahead, ahead + min(LEAF * workers, _EARLY_BYTES // max(1, model_bytes))
-
-
-def _cost(unit: Cohort, trainer: ClientTrainer) -> int:
-    """Return the samples that a unit's steps use, to which its duration is proportional."""
-    return trainer.samples_a_step(unit.clients) * unit.repeats

@@ -39,6 +39,8 @@ def read_identity(name: str, key: Path, peers: Path) -> Identity | None:
     if name not in known or known[name].public_numbers() != own.public_numbers():
         what = "another public key" if name in known else "no public key"
         raise InputError(f"{peers}: has {what} of {name!r}; it must be that of {key.name}")
+    if len({each.public_numbers() for each in known.values()}) < len(known):
+        raise InputError(f"{peers}: nodes: a key twice; each node has its own")
     return Identity(name, private, known)
 
 
@@ -52,6 +54,6 @@ def public_keys(nodes: Mapping[str, Properties]) -> "dict[str, EllipticCurvePubl
 def _read_peers(path: Path) -> "dict[str, EllipticCurvePublicKey]":
     found = read_table(_Peers, path)
     known = {peer.name: load_public_key(peer.public_key) for peer in found.nodes}
-    if min(len(known), len({key.public_numbers() for key in known.values()})) < len(found.nodes):
-        raise InputError(f"{path}: nodes: a name or a key twice; each node has its own")
+    if len(known) < len(found.nodes):
+        raise InputError(f"{path}: nodes: a name twice; each node has its own")
     return known

@@ -53,11 +53,6 @@ class ProtocolStep:
     take: Callable[[Collector, Mapping[str, Any]], Any]
 
 
-def _accused(refusal: bytes) -> str:
-    """Return the node that a refusal names; empty if none."""
-    return decode(refusal, Refusal)[0].about or ""
-
-
 def _bytes(told: Mapping[str, str]) -> dict[str, bytes]:
     return {name: bytes.fromhex(each) for name, each in told.items()}
 
@@ -198,7 +193,7 @@ class SecureSums:
         form: Form = self._agreement.sent_form if step.reply is MaskedReply else {}
         opened = open_reply(content, step.reply, most_bytes(form))
         if isinstance(opened, str):
-            if opened == "wrong_keys" and (about := _accused(content)) in summation.nodes:
+            if opened == "wrong_keys" and (about := decode(content, Refusal)[0].about or "") in summation.nodes:
                 summation.accused.setdefault(about, set()).add(asked.node)
             return opened
         head, models = opened
