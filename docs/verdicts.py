@@ -1,9 +1,9 @@
 """MkDocs hook: puts the verdicts on the papers' claims, from `atoll reproduce`, into papers/verdicts.md.
 
 Claims are judged from the runs that are kept in `evidence/`. The files of `papers/verdicts/` are those that the command
-wrote beside its page for runs that were not kept; runs that are replace them. A claim measured at several scales has a
-row for each, first the largest with three seeds or more, and is counted once, at that one; exploratory claims are
-counted apart.
+wrote beside its page for runs that were not kept; those that are, and have as many seeds, replace them. A claim
+measured at several scales has a row for each, first the largest with three seeds or more, and is counted once, at that
+one; exploratory claims are counted apart.
 """
 
 import json
@@ -51,11 +51,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace the mark by a table for each paper; MkDocs calls this for every page."""
     if MARK not in markdown:
         return markdown
-    kept = judge_kept(EVIDENCE)
-    judged = {(file["scale"], recipe["recipe"]) for file in kept for recipe in file["recipes"]}
     before = [json.loads(file.read_bytes()) for file in sorted(FOLDER.glob("*.json"))]
-    unkept = [file for file in before if (file["scale"], file["recipes"][0]["recipe"]) not in judged]
-    return markdown.replace(MARK, tables([*kept, *unkept]))
+    return markdown.replace(MARK, tables([*judge_kept(EVIDENCE), *before]))
 
 
 def judge_kept(evidence: Path) -> list[dict[str, Any]]:
@@ -93,15 +90,20 @@ def tables(files: Sequence[dict[str, Any]]) -> str:
 
 
 def _by_claim(files: Sequence[dict[str, Any]]) -> dict[Key, list[Row]]:
-    """Return the verdicts on each claim that was run, the largest scale first; with too few seeds, last."""
-    found: dict[Key, list[Row]] = {}
+    """Return the verdicts on each claim that was run, the largest scale first; with too few seeds, last.
+
+    Of two at one scale the one with more seeds counts, or else the first.
+    """
+    found: dict[Key, dict[str, Row]] = {}
     for file in sorted(files, key=lambda file: SCALES.index(file["scale"])):
         for recipe in file["recipes"]:
             for claim in recipe["claims"]:
                 if claim["status"] != "not run":
                     key = Key(recipe["recipe"], claim["source"], claim["panel"], claim["says"], claim["reading"])
-                    found.setdefault(key, []).append({**claim, "scale": file["scale"], "of": file["seeds"]})
-    return {key: sorted(rows, key=lambda row: row["seeds"] < LEAST_SEEDS) for key, rows in found.items()}
+                    row = {**claim, "scale": file["scale"], "of": file["seeds"]}
+                    known = found.setdefault(key, {}).setdefault(file["scale"], row)
+                    found[key][file["scale"]] = max(known, row, key=lambda each: each["seeds"])
+    return {key: sorted(rows.values(), key=lambda row: row["seeds"] < LEAST_SEEDS) for key, rows in found.items()}
 
 
 def _keys(paper: Paper) -> list[Key]:
