@@ -112,7 +112,7 @@ class Collector:
 
     def _joined(self, name: str, shares: Mapping[str, int], what: str, is_secret: Callable[[bytes], bool]) -> bytes:
         """Return a node's secret, and note whose shares of it are false."""
-        trusted = shares.keys() - self.false.keys()
+        trusted = [other for other in shares if other not in self.false]
         at = {self.roster.places[other]: other for other in (trusted if len(trusted) >= self.threshold else shares)}
         placed = {place: shares[other] for place, other in at.items()}
         with suppress(ValueError):
