@@ -82,8 +82,8 @@ def report_command(
     rows = rounds_to_target(runs, target, stable=stable)
     spreads = spread_over_seeds(runs, target, stable, baseline)
     place = _place_of(folder, None if page or as_csv or as_parquet else folders[0] / "report")
-    for option in ("--against",) * (against is not None) + ("--width",) * (width is not None):
-        if not place:
+    for option, given in (("--against", against), ("--width", width)):
+        if given is not None and not place:
             raise InputError(f"{option}: is for the figures of a folder; give --out as well")
     with figure_width(inches):
         files = write_report(runs, place, target, stable, against, baseline, bands) if place else []

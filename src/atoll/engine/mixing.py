@@ -32,7 +32,7 @@ def mix_all(
     recipes: Sequence[Mix], server: Model | None, published: Sequence[Model], sent: Sequence[Model]
 ) -> list[Model]:
     """Return each recipe's model (`mix`); many small ones of clusters' models alone are computed at once."""
-    alone = [place for place, recipe in enumerate(recipes) if _is_mean(recipe)]
+    alone = [i for i, each in enumerate(recipes) if not (each.server or each.updates) and len(each.published) > 1]
     if len(alone) < _FEWEST or not _are_small(published):
         return [mix(recipe, server, published, sent) for recipe in recipes]
     together = dict(zip(alone, _mix_together([recipes[place] for place in alone], published), strict=True))
@@ -40,10 +40,6 @@ def mix_all(
         together[place] if place in together else mix(recipe, server, published, sent)
         for place, recipe in enumerate(recipes)
     ]
-
-
-def _is_mean(recipe: Mix) -> bool:
-    return not recipe.server and not recipe.updates and len(recipe.published) > 1
 
 
 def _are_small(models: Sequence[Model]) -> bool:

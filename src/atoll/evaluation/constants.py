@@ -13,7 +13,7 @@ from atoll.evaluation.gradients import client_gradient
 from atoll.evaluation.scores import Evaluator
 from atoll.local.batches import Batches
 from atoll.local.models import Model
-from atoll.local.weights import load_model
+from atoll.local.weights import load_model, trained_of
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.process import one_thread
@@ -152,8 +152,7 @@ def initial_gap(
 
 def _parameters(module: nn.Module, model: Model) -> Floats:
     """Return a model's trained parameters in one float64 vector."""
-    names = [name for name, own in module.named_parameters() if own.requires_grad]
-    return torch.cat([model[name].detach().reshape(-1).double().cpu() for name in names]).numpy()
+    return torch.cat([model[name].detach().reshape(-1).double().cpu() for name in trained_of(module)]).numpy()
 
 
 def _gram_at(population: Population, module: nn.Module, model: Model, rows: Sequence[npt.NDArray[np.int32]]) -> Floats:
@@ -161,7 +160,7 @@ def _gram_at(population: Population, module: nn.Module, model: Model, rows: Sequ
     load_model(module, model)
     module.eval()
     batches = Batches(population.data, module)
-    parameters = sum(each.numel() for each in module.parameters() if each.requires_grad)
+    parameters = sum(each.numel() for each in trained_of(module).values())
 
     def gradient(number: int) -> Floats:
         own = rows[number]

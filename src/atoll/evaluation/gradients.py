@@ -12,7 +12,7 @@ from atoll.data.population import Population
 from atoll.evaluation.scores import blocks
 from atoll.local.batches import Batches
 from atoll.local.models import Model
-from atoll.local.weights import load_model
+from atoll.local.weights import load_model, trained_of
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.process import one_thread
@@ -64,7 +64,7 @@ def heterogeneity(population: Population, clustering: Clustering, module: nn.Mod
 
 def client_gradient(module: nn.Module, batches: Batches, rows: npt.NDArray[np.int32]) -> Floats:
     """Return the gradient of the mean loss over these pool samples, all trained parameters in one float64 vector."""
-    parameters = [each for each in module.parameters() if each.requires_grad]
+    parameters = [*trained_of(module).values()]
     total = [torch.zeros_like(p) for p in parameters]
     for part in blocks(rows):
         inputs, targets = batches.gather(part)

@@ -111,6 +111,11 @@ def is_bounded(model: Model, loss: float, largest: float = LARGEST_NUMBER) -> bo
 
 
 @torch.no_grad()
+def trained_of(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that training changes, by name; see `travel.frozen` for the others."""
+    return {name: each for name, each in module.named_parameters() if each.requires_grad}
+
+
 def load_model(module: nn.Module, model: Model) -> None:
     """Copy a model into the module; tensors that are not communicated (`model.travels`) stay as they are.
 

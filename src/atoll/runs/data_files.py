@@ -10,6 +10,7 @@ from atoll.data.files.download import locate
 from atoll.data.files.sources import SOURCES
 from atoll.data.named_datasets import files_at
 from atoll.experiment.start_model import file_of
+from atoll.settings.file_paths import files_in
 from atoll.settings.validation import Settings
 from atoll.support.untrusted import open_regular
 
@@ -45,10 +46,7 @@ def files_of(settings: Settings) -> dict[str, Path]:
     if own := files_at(data.dataset, data.root):
         root = Path(data.root or "").expanduser()
         files |= {f"data.root/{path.relative_to(root if root.is_dir() else root.parent)}": path for path in own}
-    for section in ("data", "network", "faults", "clustering"):
-        for key, value in getattr(settings, section).model_dump().items():
-            if isinstance(value, str) and (key.endswith("_file") or key in ("file", "edges", "time_limit")):
-                files[f"{section}.{key}"] = Path(value)
+    files |= {name: Path(value) for name, value in files_in(settings)}
     if settings.model.start is not None:
         files["model.start"] = file_of(Path(settings.model.start).expanduser())
     return files

@@ -22,6 +22,7 @@ from atoll.runs.run_folder import Row
 from atoll.runs.run_scores import make_scorer
 from atoll.runs.stopping import OnRow, stop_rules
 from atoll.schedules.events import Event
+from atoll.schedules.packed import pack
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError, RunError
 
@@ -175,8 +176,8 @@ class Recorder:
 
     def summarize(self, rows: list[Row], done: int, stopped: str) -> dict[str, Any]:
         """Return the content of ``summary.json`` after so many events; `stopped` is why the run ended early, if so."""
-        events, update = self.events[:done], self.experiment.traffic.update_bytes
-        happened = replace(self.schedule, events=tuple(events))
+        update = self.experiment.traffic.update_bytes
+        happened = replace(self.schedule, events=pack(itertools.islice(self.events, done)))
         accuracies = [row["test_accuracy"] for row in rows if row["test_accuracy"] is not None]
         summary: dict[str, Any] = {
             "final": rows[-1],
@@ -192,7 +193,7 @@ class Recorder:
             "message_bytes": self.experiment.traffic.message_bytes,
             **({"update_bytes": update} if update != self.experiment.traffic.message_bytes else {}),
             "cluster_frequencies": happened.frequencies.tolist(),
-            "max_staleness": max((max(event.staleness, default=0) for event in events), default=0),
+            "max_staleness": max((max(event.staleness, default=0) for event in happened.events), default=0),
             "train_loss_samples": self.samples,
             "executor": str(self.experiment.execution.choice),
             "max_updates_per_client_round": happened.max_updates_per_client_round(),

@@ -1,11 +1,22 @@
 """Paths in an experiment file: looked for beside the file first, then in the working folder."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from atoll.settings.validation import Settings
+
 _SECTIONS = ("data", "model", "clustering", "network", "faults")
-_KEYS = ("root", "start", "time_limit", "file", "edges")
+_FILES = ("file", "edges", "time_limit")  # if they are texts, besides those that end in _file
+_KEYS = (*_FILES, "root", "start")
+
+
+def files_in(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield each setting that names a file, such as network.edges, and the file; not data.root and model.start."""
+    for section in _SECTIONS:
+        for key, value in getattr(settings, section).model_dump().items():
+            if isinstance(value, str) and value and (key in _FILES or key.endswith("_file")):
+                yield f"{section}.{key}", value
 
 
 def located(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -61,7 +61,8 @@ def read_targets(table: "pa.Table", roles: Roles, task: Task | None, uses: Uses,
     with np.errstate(over="ignore"):
         values = (values if len(roles.target) > 1 else values[:, 0]).astype(np.float32)
     if not np.isfinite(values[kept]).all():
-        raise InputError(f"data.target = {_told(roles.target)}: holds numbers that are not finite in 32 bits")
+        told = repr(roles.target[0]) if len(roles.target) == 1 else str(list(roles.target))
+        raise InputError(f"data.target = {told}: holds numbers that are not finite in 32 bits")
     return Targets(values, "squared", roles.target)
 
 
@@ -127,7 +128,3 @@ def _require_binary(values: npt.NDArray[np.float64], names: tuple[str, ...]) -> 
     for name, column in zip(names, values.T, strict=True):
         if not np.isin(column, (0, 1)).all():
             raise InputError(f"data.task = 'labels': column {name!r} must hold only 0 and 1, or true and false")
-
-
-def _told(names: tuple[str, ...]) -> str:
-    return repr(names[0]) if len(names) == 1 else str(list(names))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer
+from atoll.local.weights import trained_of
 
 
 class CorrectedTrainer(Trainer):
@@ -24,8 +25,7 @@ class CorrectedTrainer(Trainer):
 
     def state_of(self, task: ClientTask) -> Model:
         """Return the client's state: one tensor per trained parameter."""
-        trained = ((name, own) for name, own in self.module.named_parameters() if own.requires_grad)
-        return task.state or {name: torch.zeros_like(own) for name, own in trained}
+        return task.state or {name: torch.zeros_like(own) for name, own in trained_of(self.module).items()}
 
     def train_corrected(self, task: ClientTask, terms: Model) -> ClientUpdate:
         """Return the result of `Trainer.train` with these terms added to the parameters' gradients."""
@@ -46,7 +46,8 @@ class ControlVariates(CorrectedTrainer):
         c = {name: start.get(f"{name}@c", torch.zeros_like(tensor)) for name, tensor in own.items()}
         update = self.train_corrected(task, {name: c[name] - own[name] for name in own})
         length = self.steps_of(task.client) * self.rule.lr_at(task.round)
-        new = {name: own[name] - c[name] + (start[name] - update.model[name]) / length for name in own if length} or own
+        moved = {name: start[name] - update.model[name] for name in own}  # nowhere in a round at rate 0
+        new = {name: own[name] - c[name] + moved[name] / length for name in own} if length else own
         sent = {f"{name}@c": c[name] + (new[name] - own[name]) for name in own}
         return ClientUpdate(update.model | sent, update.loss, new)
 

@@ -10,7 +10,7 @@ from atoll.aggregation.mean import mean
 from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend
-from atoll.local.weights import load_model, read_model
+from atoll.local.weights import load_model, read_model, trained_of
 from atoll.support.seeds import layers_drawing_from
 
 
@@ -22,12 +22,12 @@ class GradientTrainer(Trainer):
 
     def parameters_of(self, model: Model) -> Model:
         """Return the trained parameters of a model."""
-        return {name: model[name] for name, each in self.module.named_parameters() if each.requires_grad}
+        return {name: model[name] for name in trained_of(self.module)}
 
     def gradient(self, parameters: Model, x: Tensor, y: Tensor) -> tuple[Model, float]:
         """Return the gradient of a batch's mean loss, by parameter, and the loss."""
         load_model(self.module, parameters)
-        loaded = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
+        loaded = trained_of(self.module)
         for each in loaded.values():
             each.grad = None
         loss = self.batches.losses(self.outputs(x), y).mean()
@@ -55,7 +55,7 @@ class MoreauTrainer(GradientTrainer):
         """Return w, with the last theta as the client's state."""
         load_model(self.module, task.start)
         self.module.train()
-        theta = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
+        theta = trained_of(self.module)
         w, losses, pace = self.parameters_of(task.start), [], self.rule.lr_at(task.round) * self.penalty
         with layers_drawing_from(self.seed, "layers", *task.key):
             for x, y in self.draw_batches(task):

@@ -8,7 +8,7 @@ from torch import nn
 
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend
-from atoll.local.weights import load_model, read_model
+from atoll.local.weights import load_model, read_model, trained_of
 from atoll.support.seeds import layers_drawing_from
 
 
@@ -25,7 +25,7 @@ class HeadFirstTrainer(Trainer):
         """Return the whole model after the client's local steps."""
         load_model(self.module, task.start)
         self.module.train()
-        trained = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
+        trained = trained_of(self.module)
         head = {name: each for name, each in trained.items() if name in self.head}
         body = {name: each for name, each in trained.items() if name not in self.head}
         total = self.steps_of(task.client)

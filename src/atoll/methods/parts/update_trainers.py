@@ -8,6 +8,7 @@ from torch import Tensor
 
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer
+from atoll.local.weights import trained_of
 from atoll.methods.parts.corrected_trainers import hooked
 from atoll.methods.parts.learned import common_of
 
@@ -34,8 +35,7 @@ class PulledTrainer(ModelTrainer):
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the client's model after its local steps, also as its state."""
-        parameters = self.module.named_parameters()
-        own = {name: each for name, each in parameters if name in self.embedding and each.requires_grad}
+        own = {name: each for name, each in trained_of(self.module).items() if name in self.embedding}
         common = common_of(task.start)
 
         def pull(name: str) -> Callable[[Tensor], Tensor]:

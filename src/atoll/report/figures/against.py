@@ -37,7 +37,8 @@ def plot_against(runs: Sequence[Run], setting: str) -> Figure:
     if len(values) < 2:
         raise InputError(f"--against {setting}: must be a number in which finished runs differ")
     drawn = [run for points in lines.values() for group in points.values() for run in group]
-    columns = [name for name in _MEASURED if all(_ends(run, name) for run in drawn)][:_MOST]
+    ends = [{name for name, values in run.rows.items() if np.isfinite(values[-1:]).all()} for run in drawn]
+    columns = [name for name in _MEASURED if all(name in end for end in ends)][:_MOST]
     if not columns:
         raise InputError(f"--against {setting}: the runs end with no {', '.join(_MEASURED)} in common to draw")
     with mpl.rc_context(STYLE):
@@ -83,8 +84,3 @@ def _lines(runs: Sequence[Run], setting: str) -> dict[str, Points]:
         settings[key] = others
         groups[key].setdefault(float(value), []).append(run)
     return dict(zip(differences_of(list(settings.values())), groups.values(), strict=True))
-
-
-def _ends(run: Run, column: str) -> bool:
-    """Return whether the last row of a run has this column."""
-    return column in run.rows and bool(np.isfinite(run.rows[column][-1:]).all())

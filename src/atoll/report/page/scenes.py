@@ -13,6 +13,7 @@ from atoll.experiment.cluster_waits import work_seconds
 from atoll.experiment.experiment import Experiment
 from atoll.network.network import Network
 from atoll.settings.choices import method_kind, uses_network
+from atoll.settings.file_paths import files_in
 from atoll.settings.validation import Settings, validate
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
@@ -100,10 +101,9 @@ def _require_cheap(settings: Settings) -> None:
 
 def _require_no_files(settings: Settings) -> None:
     """Refuse a scene that depends on a file, whose content could show in the page."""
-    files = [f"{section}.{key}" for section, key, value in _values(settings) if value and f"_{key}".endswith("_file")]
+    files = [name for name, _ in files_in(settings)]
     files += ["data.root"] if settings.data.dataset in (*FILES, "hf") else []
-    for section, key in (("network", "edges"), ("clustering", "time_limit"), ("data", "tokenizer")):
-        files += [f"{section}.{key}"] if isinstance(getattr(settings, section).get(key), str) else []
+    files += ["data.tokenizer"] if settings.data.get("tokenizer") else []
     if files:
         raise InputError(f"{files[0]} names files, which a report does not read; the command atoll cluster does.")
 
