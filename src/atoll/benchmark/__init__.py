@@ -1,1 +1,1 @@
-"""The benchmark: many methods on suites of natural and made groups, tuned alike, ranked with intervals."""
+"""The benchmark: many methods on suites of natural and synthetic groups, tuned alike, ranked with intervals."""

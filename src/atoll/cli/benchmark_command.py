@@ -1,4 +1,4 @@
-"""`atoll benchmark`: many methods on suites of natural and made groups."""
+"""`atoll benchmark`: many methods on suites of natural and synthetic groups."""
 
 from pathlib import Path
 from typing import Annotated

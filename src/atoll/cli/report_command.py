@@ -24,10 +24,10 @@ PageOption = Annotated[
     typer.Option("--html", metavar="FILE", help="Write one page for a browser, and no folder unless --out is given."),
 ]
 StableOption = Annotated[
-    bool, typer.Option("--stable", help="Count a target as met once all later probes meet it too.")
+    bool, typer.Option("--stable", help="Count a target as met once all later evaluations meet it too.")
 ]
 CsvOption = Annotated[
-    Path | None, typer.Option("--csv", metavar="FILE", help="Write all probes of all runs as CSV, one row each.")
+    Path | None, typer.Option("--csv", metavar="FILE", help="Write all evaluations of all runs as CSV, one row each.")
 ]
 ParquetOption = Annotated[Path | None, typer.Option("--parquet", metavar="FILE", help="Write the same as Parquet.")]
 

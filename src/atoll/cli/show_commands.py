@@ -35,7 +35,7 @@ def recipes(context: typer.Context, as_json: JsonOption = False) -> None:
     rows = []
     for name in recipe_names():
         table = read_experiment(name)
-        scales = ["paper", *table.get("scales", {})] if "scales" in table else []
+        scales = list({"paper": None, **table["scales"]}) if "scales" in table else []
         rows.append({"name": name, "description": table.get("description", ""), "scales": scales})
     if as_json:
         print_json(rows)

@@ -153,13 +153,13 @@ def taken(functions: Mapping[NamedChoice, Function]) -> dict[str, dict[str, list
     return found
 
 
-def every_parameter(section: str) -> dict[str, list[Parameter]]:
-    """Return a section's settings that built-in functions take, by key."""
-    found: dict[str, list[Parameter]] = {}
+def every_parameter(section: str) -> dict[str, list[tuple[str, Parameter]]]:
+    """Return a section's settings that built-in functions take, by key, each with the function's name."""
+    found: dict[str, list[tuple[str, Parameter]]] = {}
     for choice in CHOICES:
-        for function in choice.known_functions.values():
+        for name, function in choice.known_functions.items():
             for key, parameters in taken({choice: function})[section].items():
-                found.setdefault(key, []).extend(parameters)
+                found.setdefault(key, []).extend((name, each) for each in parameters)
     return found
 
 

@@ -412,7 +412,7 @@ class Sections(Section):
     """The settings at the top of an experiment file, and its sections; `Settings` checks them."""
 
     name: Annotated[str, MAY_DIFFER] = Field(
-        "experiment", pattern=NAME, description="the experiment's name; of a file, the file's unless it says another"
+        "experiment", pattern=NAME, description="the experiment's name; by default a file's own"
     )
     label: Annotated[str, MAY_DIFFER] = Field("", description="label of the run's curve in figures")
     panel: Annotated[str, MAY_DIFFER] = Field("", description="panel of the figure in which the run's curve appears")

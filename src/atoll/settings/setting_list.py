@@ -100,4 +100,5 @@ def _kind(annotation: Any) -> str:
     if all(isinstance(part, str | int) for part in parts):
         return " or ".join(map(repr, parts))
     # A union's parts, or the one type that constraints are attached to.
-    return " or ".join(dict.fromkeys(_kind(part) for part in parts if not hasattr(part, "is_required")))
+    kinds = " or ".join(_kind(part) for part in parts if not hasattr(part, "is_required"))
+    return " or ".join(dict.fromkeys(kinds.split(" or ")))

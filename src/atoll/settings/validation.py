@@ -1,6 +1,5 @@
 """From a table of settings to checked `Settings`, whose sections gain the parameters of the functions they name."""
 
-import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache, reduce
@@ -105,17 +104,19 @@ def full_model() -> type[Settings]:
     sections: dict[str, Any] = {}
     for section in CHOOSING:
         base: type[Section] = Settings.model_fields[section].annotation  # type: ignore[assignment]
-        fields = {key: _described(section, key, each) for key, each in every_parameter(section).items()}
+        fields = {key: _described(each) for key, each in every_parameter(section).items()}
         made = _create(base, {key: field for key, field in fields.items() if key not in base.model_fields})
         sections[section] = (made, FieldInfo(default_factory=made))
     return _create(Settings, sections)
 
 
-def _described(section: str, key: str, parameters: Sequence[Parameter]) -> tuple[Any, Any]:
+def _described(parameters: Sequence[tuple[str, Parameter]]) -> tuple[Any, Any]:
     """Return a setting's type and field, described as ``regular: neighbours of each aggregator``; never required."""
-    annotation, field = field_of(parameters)
-    names = dict.fromkeys(re.findall(r"'(.*?)'", who_takes(section, key)))
-    told = f"{', '.join(names)}: {field.description}"
+    annotation, field = field_of([each for _, each in parameters])
+    meanings: dict[str | None, dict[str, None]] = {}
+    for name, each in parameters:
+        meanings.setdefault(each.description or field.description, {})[name] = None
+    told = " / ".join(f"{', '.join(names)}: {meaning}" for meaning, names in meanings.items())
     if field.is_required():
         return annotation | None, Field(None, description=told)
     return annotation, Field(field.default, description=told)

@@ -64,7 +64,7 @@ def note_of(goal: Goal) -> str:
     by = "Wilson's score with Student's t, which stays within 0 to 100 %" if _is_share(goal) else "Student's t"
     over = f"ean ± sample standard deviation over seeds; 95 % CI: of the mean{{}}, by {by}. Only finished runs count."
     if goal.target is None:
-        return f"Last: at the last probe. Best: at each run's best probe. M{over.format(' of the last value')}"
+        return f"Last: at the last evaluation. Best: at each run's best one. M{over.format(' of the last value')}"
     return f"At the first probe that meets the target: m{over.format('')} No mean if a seed missed it."
 
 

@@ -9,7 +9,7 @@ from atoll.sweep.axes import short_names
 from atoll.sweep.goal import Goal
 from atoll.sweep.sweep_table import show
 
-NOTE = "Pruned trials were stopped early because they lagged behind; their value is from their last probe."
+NOTE = "Pruned trials were stopped early because they lagged behind; their value is from their last evaluation."
 _NOTE_OF_COSTS = "A trial that missed the target has no value."
 
 
