@@ -1,12 +1,9 @@
 """MkDocs hook: puts the verdicts on the papers' claims, from `atoll reproduce`, into papers/verdicts.md.
 
-Claims are judged from the runs that are kept in `evidence/`. The files of `papers/verdicts/` are those that the command
-wrote beside its page for runs that were not kept; those that are, and have as many seeds, replace them. A claim
-measured at several scales has a row for each, first the largest with three seeds or more, and is counted once, at that
-one; exploratory claims are counted apart.
+Claims are judged from the runs that are kept in `evidence/`. A claim measured at several scales has a row for each,
+first the largest with three seeds or more, and is counted once, at that one; exploratory claims are counted apart.
 """
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +20,6 @@ from atoll.reproduce.record import record_recipe
 from atoll.reproduce.verdict_wording import NONE, STATUSES
 from atoll.support import environment
 
-FOLDER = Path(__file__).parent / "papers/verdicts"
 EVIDENCE = Path(__file__).parents[1] / environment.EVIDENCE
 SCALES = ("paper", "small", "tiny")
 MARK = "<!-- the verdicts -->"
@@ -31,7 +27,7 @@ HEADS = ("Claim", "The paper", "Measured", "Verdict", "Scale")
 STATED = HEADS.index("The paper")
 
 Row = dict[str, Any]
-"""A verdict as its file has it, with the file's scale and number of seeds; empty for a claim without one."""
+"""A verdict as `atoll reproduce` records it, with its scale and number of seeds; empty for a claim without one."""
 
 
 class Key(NamedTuple):
@@ -51,8 +47,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace the mark by a table for each paper; MkDocs calls this for every page."""
     if MARK not in markdown:
         return markdown
-    before = [json.loads(file.read_bytes()) for file in sorted(FOLDER.glob("*.json"))]
-    return markdown.replace(MARK, tables([*judge_kept(EVIDENCE), *before]))
+    return markdown.replace(MARK, tables(judge_kept(EVIDENCE)))
 
 
 def judge_kept(evidence: Path) -> list[dict[str, Any]]:
@@ -79,31 +74,26 @@ def tables(files: Sequence[dict[str, Any]]) -> str:
     """Return the tables as Markdown.
 
     Raises:
-        ValueError: a verdict is on a claim that no longer exists; make its file again with --no-run.
+        ValueError: a verdict is on a claim that does not exist.
     """
     papers = [read_paper(name) for name in PAPERS]
     measured = _by_claim(files)
     known = {key for paper in papers for key in _keys(paper)}
     if stale := [key for key in measured if key not in known]:
-        raise ValueError(f"docs/papers/verdicts: no claim is called {', '.join(stale[0])}; make its file again")
+        raise ValueError(f"no claim is called {', '.join(stale[0])}")
     return "\n\n".join(part for paper in papers for part in _sections(paper, measured))
 
 
 def _by_claim(files: Sequence[dict[str, Any]]) -> dict[Key, list[Row]]:
-    """Return the verdicts on each claim that was run, the largest scale first; with too few seeds, last.
-
-    Of two at one scale the one with more seeds counts, or else the first.
-    """
-    found: dict[Key, dict[str, Row]] = {}
+    """Return the verdicts on each claim that was run, the largest scale first; with too few seeds, last."""
+    found: dict[Key, list[Row]] = {}
     for file in sorted(files, key=lambda file: SCALES.index(file["scale"])):
         for recipe in file["recipes"]:
             for claim in recipe["claims"]:
                 if claim["status"] != "not run":
                     key = Key(recipe["recipe"], claim["source"], claim["panel"], claim["says"], claim["reading"])
-                    row = {**claim, "scale": file["scale"], "of": file["seeds"]}
-                    known = found.setdefault(key, {}).setdefault(file["scale"], row)
-                    found[key][file["scale"]] = max(known, row, key=lambda each: each["seeds"])
-    return {key: sorted(rows.values(), key=lambda row: row["seeds"] < LEAST_SEEDS) for key, rows in found.items()}
+                    found.setdefault(key, []).append({**claim, "scale": file["scale"], "of": file["seeds"]})
+    return {key: sorted(rows, key=lambda row: row["seeds"] < LEAST_SEEDS) for key, rows in found.items()}
 
 
 def _keys(paper: Paper) -> list[Key]:

@@ -57,7 +57,10 @@ class Colluding(Screening):
         if all(attack) or not any(attack):
             return updates
         # An executor may reuse a model's memory once the next one is requested.
-        trained = [replace(each, model=_copied(each.model)) for each in islice(updates, len(clients))]
+        trained = [
+            replace(each, model={name: tensor.clone() for name, tensor in each.model.items()})
+            for each in islice(updates, len(clients))
+        ]
         model = self._conspire(start, [each.model for each, evil in zip(trained, attack, strict=True) if not evil])
         return iter([replace(each, model=model) if evil else each for each, evil in zip(trained, attack, strict=True)])
 
@@ -65,7 +68,3 @@ class Colluding(Screening):
     def _conspire(self, start: Model, honest: Sequence[Model]) -> Model:
         strength = STRENGTHS[self.attack] if self.strength is None else self.strength
         return COLLUSIONS[self.attack](start, honest, strength)
-
-
-def _copied(model: Model) -> Model:
-    return {name: tensor.clone() for name, tensor in model.items()}
