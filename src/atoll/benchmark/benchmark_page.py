@@ -66,9 +66,9 @@ def in_words(ranks: Mapping[str, float], suites: int) -> str:
     if len(ranks) < 2 or suites < 2:
         return "Average ranks need two methods and two suites."
     return (
-        f"{len(ranks)} methods have results on all {suites} suites. That all are alike has "
-        f"{show_p(friedman_p(list(ranks.values()), suites), 'p')} by Friedman's test; average ranks that differ by "
-        f"{critical_difference(len(ranks), suites):.2f} are apart by Nemenyi's."
+        f"{len(ranks)} methods have results on all {suites} suites. By Friedman's test, that all are alike has "
+        f"{show_p(friedman_p(list(ranks.values()), suites), 'p')}; by Nemenyi's, average ranks must differ by "
+        f"{critical_difference(len(ranks), suites):.2f} to be apart."
     )
 
 
