@@ -186,8 +186,7 @@ def _folder(out: Path | str | None) -> Iterator[Path]:
 
 def _tqdm() -> Any:
     """Return tqdm's bar for this environment, without its warning in notebooks that lack widgets."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         from tqdm.auto import tqdm
     return tqdm
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from warnings import catch_warnings, simplefilter
+from warnings import catch_warnings
 
 import numpy as np
 
@@ -92,8 +92,7 @@ class Suite:
         if self.updates is not None:
             share = base["run"]["client_updates"] / table["run"]["client_updates"]
             base = overlay(base, {"run": {"client_updates": max(1, round(share * self.updates))}})
-        with catch_warnings():
-            simplefilter("ignore", SettingWarning)  # a suite has settings for all methods
+        with catch_warnings(action="ignore", category=SettingWarning):  # a suite has settings for all methods
             run = {"label": label, **overlay(contestant.settings, parse_changes(changes))}
             return make_runs({**base, "runs": [run]}, None, ["run.workers=1"])[0]
 

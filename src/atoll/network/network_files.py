@@ -155,8 +155,7 @@ def _read_matrix_csv(path: Path) -> Floats:
     with refusing(f"{path}: cannot be read", UnicodeDecodeError):
         text = read_bytes(path, most=MOST_BYTES_OF_LINES).decode("utf-8-sig")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about an empty file, which the caller refuses
+        with warnings.catch_warnings(action="ignore"):  # about an empty file, which the caller refuses
             return np.loadtxt(io.StringIO(text), delimiter=",", comments=None, ndmin=2)
     except ValueError as error:
         raise _fault(path, text, str(error)) from error

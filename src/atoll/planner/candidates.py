@@ -106,8 +106,7 @@ def make_candidates(settings: Settings, axes: Sequence[Axis], seconds: float) ->
 
 def with_changes(settings: Settings, changes: Iterable[str]) -> Settings:
     """Return settings with ``section.key=value`` changes, without those that no longer apply."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SettingWarning)
+    with warnings.catch_warnings(action="ignore", category=SettingWarning):
         (changed,) = make_runs(resolved(settings), changes=changes)
     return changed
 

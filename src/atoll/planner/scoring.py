@@ -58,8 +58,7 @@ def score_all(
     seen: dict[tuple[object, ...], str] = {}
     for candidate in candidates:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SettingWarning)  # about the size of a schedule: there are many here
+            with warnings.catch_warnings(action="ignore", category=SettingWarning):  # about the size of a schedule
                 experiment = fill(candidate.settings, seconds, size, pool)
             _require_whole(experiment)
             mark = _mark(experiment)

@@ -220,8 +220,7 @@ def _some(names: list[str]) -> str:
 
 def _create(base: type[Any], fields: dict[str, Any]) -> type[Any]:
     """Return a subclass with more fields; those whose types pydantic cannot check are left unchecked."""
-    with warnings.catch_warnings():  # a user's parameter may be named like one of pydantic's methods
-        warnings.simplefilter("ignore", UserWarning)
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # a parameter named like pydantic's methods
         try:
             return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
         except Exception:

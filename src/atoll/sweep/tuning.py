@@ -151,8 +151,8 @@ class Search:
 
     def _sampler(self, number: int) -> Any:
         """Return the sampler that proposes this trial."""
-        with warnings.catch_warnings():  # some versions call constant_liar experimental
-            warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
+        experimental = self._optuna.exceptions.ExperimentalWarning  # as some versions call constant_liar
+        with warnings.catch_warnings(action="ignore", category=experimental):
             drawn = int(generator(self.seed, "search", number).integers(2**31))
             return self._optuna.samplers.TPESampler(seed=drawn, constant_liar=True)
 

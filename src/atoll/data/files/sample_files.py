@@ -157,8 +157,7 @@ def decode_picture(content: bytes, side: int | None = None) -> Array:
     """
     from PIL import Image
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit here is lower
+    with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):  # the limit here is lower
         opened = Image.open(io.BytesIO(content), formats=PICTURES)
     with opened as image:
         if image.width * image.height > MOST_PIXELS:

@@ -77,19 +77,11 @@ def _path(name: str) -> str:
 def _require_same_clients(given: Mapping[str, Any]) -> None:
     """Reject a clustering, clock or network whose number of clients differs from the population's."""
     clients = len(given["population"])
-    counts = {"clustering": ("labels", _labels), "clock": ("seconds", _seconds), "network": ("seconds", _computes)}
+    counts: dict[str, tuple[str, Callable[[Any], int]]] = {
+        "clustering": ("labels", lambda clustering: len(clustering.labels)),
+        "clock": ("seconds", lambda clock: len(clock.compute_seconds)),
+        "network": ("seconds", lambda network: int(network.clients)),
+    }
     for name, (what, count) in counts.items():
         if given.get(name) is not None and (found := count(given[name])) != clients:
             raise InputError(f"{name}: has {what} for {found} clients, but the population has {clients}")
-
-
-def _labels(clustering: Any) -> int:
-    return len(clustering.labels)
-
-
-def _seconds(clock: Any) -> int:
-    return len(clock.compute_seconds)
-
-
-def _computes(network: Any) -> int:
-    return int(network.clients)
