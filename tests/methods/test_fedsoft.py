@@ -1,15 +1,19 @@
 """FedSoft (Ruan and Joe-Wong 2022) against a loop by hand, its limits, and what it refuses."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
+import atoll
 from atoll import (
     Experiment,
     InputError,
     LocalRule,
     Method,
+    Result,
     Serial,
     State,
     Trainer,
@@ -119,6 +123,25 @@ def test_all_centres_go_down_and_one_model_up() -> None:
     (event,) = made().method.schedule.events[:1]
     up, down = made("method.name=fedavg", "method.clusters=").traffic.bytes_of([event])
     assert made().traffic.bytes_of([event]) == (up + 3 * 3 * 4, 3 * down + 3 * 3 * 4)
+
+
+def half_frozen() -> nn.Sequential:
+    """Return a network whose first layer is frozen, and the same in every copy."""
+    first = nn.Linear(64, 16)
+    nn.init.eye_(first.weight)
+    nn.init.zeros_(first.bias)
+    return nn.Sequential(nn.Flatten(), first.requires_grad_(False), nn.ReLU(), nn.Linear(16, 10))
+
+
+def test_frozen_layers_that_do_not_travel_change_nothing_but_the_bytes(tmp_path: Path) -> None:
+    def run(travels: str) -> Result:
+        model = {"name": half_frozen, "travels": travels}
+        return atoll.run(WANTED, tmp_path / travels, model=model, run={"probes": ["personal_model_accuracy"]})
+
+    part, whole = run("trainable"), run("all")
+    for name in ("local_loss", "personal_model_accuracy"):
+        np.testing.assert_array_equal(part.history[name], whole.history[name])
+    assert 0 < part.history["bytes_up"][-1] < whole.history["bytes_up"][-1]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Clients with models of their own between several centres (FedSoft): the module, its trainer, and what travels."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,21 +78,26 @@ class OwnModelUp:
 
     def begin(self, task: ClientTask) -> ClientTask:
         """Return the task with the client's own model in its start."""
-        return replace(task, start=task.start | (task.state or self.initial))
+        initial = {name: self.initial[name] for name in self._travelling(task.start)}
+        return replace(task, start=task.start | (task.state or initial))
 
     def send(self, task: ClientTask, update: ClientUpdate) -> ClientUpdate:
         """Return the own model and the importances; the own model is also the state."""
-        own = {name: update.model[name] for name in self.initial}
+        own = {name: update.model[name] for name in self._travelling(task.start)}
         return ClientUpdate(own | {IMPORTANCE: update.model[IMPORTANCE]}, update.loss, own)
 
     def form(self, form: Form) -> Form:
         """Return the form of one model and the importances."""
-        return {name: form[_centre(name, 0)] for name in self.initial} | {IMPORTANCE: form[IMPORTANCE]}
+        return {name: form[_centre(name, 0)] for name in self._travelling(form)} | {IMPORTANCE: form[IMPORTANCE]}
 
     def receive(self, sent: Model, start: Model, form: Form) -> Model:
         """Return the own model in the place of every centre, for `average_by_importance`."""
-        every = range(len(sent[IMPORTANCE]))
-        return {_centre(name, s): sent[name] for s in every for name in self.initial} | {IMPORTANCE: sent[IMPORTANCE]}
+        every, names = range(len(sent[IMPORTANCE])), self._travelling(start)
+        return {_centre(name, s): sent[name] for s in every for name in names} | {IMPORTANCE: sent[IMPORTANCE]}
+
+    def _travelling(self, sent: Container[str]) -> list[str]:
+        """Return the own model's tensors, without those that no centre has among what is sent (frozen ones)."""
+        return [name for name in self.initial if _centre(name, 0) in sent]
 
     def stage(self, told: str) -> Stage:
         """Return the stage; `told` is the setting that asks for it."""
