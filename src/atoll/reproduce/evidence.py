@@ -9,10 +9,10 @@ A claim
   most 2.5 %;
 - is undecided otherwise, and always with fewer than three seeds.
 
-A model changes only at events, so a target was met after the last evaluation that missed it: an interval of
-"rounds to" begins at the first of these. A target that a run never met counts as met no earlier than the run's end: the
-interval has no bound on that side. So a run that meets a target in all seeds is ahead of one that never does; such a
-run is never surely behind; and between two such runs nothing is known.
+A model changes only at events, so a target was met at some event after the last evaluation that missed it: an interval
+of "rounds to" begins at the first of these. A target that a run never met counts as met no earlier than the run's end:
+the interval has no bound on that side. So a run that meets a target in all seeds is ahead of one that never does; such
+a run is never surely behind; and between two such runs nothing is known.
 """
 
 import math
