@@ -51,7 +51,7 @@ def test_every_claim_has_a_row_and_a_measured_one_its_numbers() -> None:
 
 
 def test_a_verdict_on_a_claim_that_is_gone_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"no claim is called fedcluster-figure-2"):
+    with pytest.raises(ValueError, match=r"no claim is called fedcluster-figure-2, .*something else"):
         hook_of("verdicts").tables([make_file(says="something else")])
 
 

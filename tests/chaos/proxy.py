@@ -41,6 +41,7 @@ class Proxy:
         """Cut all connections; return how many sockets that were."""
         ends = list(self._open)
         for end in ends:
+            self._open.discard(end)  # now, not when its thread wakes
             _shut(end)
         return len(ends)
 

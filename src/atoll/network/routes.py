@@ -59,9 +59,7 @@ def linked_network(
         upload_seconds=up.seconds,
         transfer_seconds=_table(there, "seconds"),
         exchange_seconds=_table(between, "seconds"),
-        neighbours=tuple(
-            tuple(k for k, b in enumerate(order) if b != a and ((a, b) in ways or (b, a) in ways)) for a in order
-        ),
+        neighbours=_neighbours(order, ways),
         download_seconds=down.seconds if is_counted else None,
         down_transfer_seconds=_table(back, "seconds") if is_counted else None,
         sharing=make_sharing(nodes, ways, hops, server, upload_share),
@@ -89,6 +87,10 @@ def _graph(path: str, nodes: LinkedNodes, ways: Mapping[Hop, Way], server: str |
             f"{path}: aggregator {lost[0]!r} has no path to {first!r}; all aggregators and the server must be connected"
         )
     return graph
+
+
+def _neighbours(order: Sequence[str], ways: Mapping[Hop, Way]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(k for k, b in enumerate(order) if b != a and ((a, b) in ways or (b, a) in ways)) for a in order)
 
 
 class _Quickest:

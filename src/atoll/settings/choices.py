@@ -153,25 +153,22 @@ def taken(functions: Mapping[NamedChoice, Function]) -> dict[str, dict[str, list
     return found
 
 
-def every_parameter(section: str) -> dict[str, list[tuple[str, Parameter]]]:
-    """Return a section's settings that built-in functions take, by key, each with the function's name."""
-    found: dict[str, list[tuple[str, Parameter]]] = {}
+@cache
+def every_parameter(section: str) -> dict[str, list[tuple[NamedChoice, str, Parameter]]]:
+    """Return a section's settings that built-in functions take, by key, with the choice and name of the function."""
+    found: dict[str, list[tuple[NamedChoice, str, Parameter]]] = {}
     for choice in CHOICES:
         for name, function in choice.known_functions.items():
             for key, parameters in taken({choice: function})[section].items():
-                found.setdefault(key, []).extend((name, each) for each in parameters)
+                found.setdefault(key, []).extend((choice, name, each) for each in parameters)
     return found
 
 
 @cache
 def takers(section: str) -> dict[str, tuple[str, ...]]:
     """Return which built-in functions take each setting of a section, as ``section.key = 'name'``."""
-    found: dict[str, list[str]] = {}
-    for choice in CHOICES:
-        for name, function in choice.known_functions.items():
-            for key in taken({choice: function})[section]:
-                found.setdefault(key, []).append(f"{choice.setting} = {name!r}")
-    return {key: tuple(names) for key, names in found.items()}
+    rows = every_parameter(section).items()
+    return {key: tuple(dict.fromkeys(f"{choice.setting} = {name!r}" for choice, name, _ in each)) for key, each in rows}
 
 
 def choices_that_take(section: str, key: str) -> list[NamedChoice]:

@@ -76,7 +76,8 @@ def section_of(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def _listed(name: str, field: FieldInfo, annotation: Any = None) -> ListedSetting:
-    return ListedSetting(name, _default(field), _kind(annotation or field.annotation), str(field.description or ""))
+    kind = " or ".join(dict.fromkeys(_kinds(annotation or field.annotation)))
+    return ListedSetting(name, _default(field), kind, str(field.description or ""))
 
 
 def _default(field: FieldInfo) -> str:
@@ -88,17 +89,17 @@ def _default(field: FieldInfo) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def _kind(annotation: Any) -> str:
-    """Return a type's name in TOML."""
-    parts = [part for part in get_args(annotation) if part is not type(None)]
+def _kinds(annotation: Any) -> Iterator[str]:
+    """Yield the alternatives of a type, as TOML names them."""
+    parts = [part for part in get_args(annotation) if part is not type(None) and not hasattr(part, "is_required")]
     if annotation in _NAMES:
-        return _NAMES[annotation]
-    if not parts or str(annotation).startswith("dict"):
-        return "table"
-    if str(annotation).startswith("list"):
-        return "list"
-    if all(isinstance(part, str | int) for part in parts):
-        return " or ".join(map(repr, parts))
-    # A union's parts, or the one type that constraints are attached to.
-    kinds = " or ".join(_kind(part) for part in parts if not hasattr(part, "is_required"))
-    return " or ".join(dict.fromkeys(kinds.split(" or ")))
+        yield _NAMES[annotation]
+    elif not parts or str(annotation).startswith("dict"):
+        yield "table"
+    elif str(annotation).startswith("list"):
+        yield "list"
+    elif all(isinstance(part, str | int) for part in parts):
+        yield from map(repr, parts)
+    else:  # a union's parts, or the one type that constraints are attached to
+        for part in parts:
+            yield from _kinds(part)

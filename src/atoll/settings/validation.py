@@ -110,11 +110,11 @@ def full_model() -> type[Settings]:
     return _create(Settings, sections)
 
 
-def _described(parameters: Sequence[tuple[str, Parameter]]) -> tuple[Any, Any]:
+def _described(parameters: Sequence[tuple[NamedChoice, str, Parameter]]) -> tuple[Any, Any]:
     """Return a setting's type and field, described as ``regular: neighbours of each aggregator``; never required."""
-    annotation, field = field_of([each for _, each in parameters])
+    annotation, field = field_of([each for *_, each in parameters])
     meanings: dict[str | None, dict[str, None]] = {}
-    for name, each in parameters:
+    for _, name, each in parameters:
         meanings.setdefault(each.description or field.description, {})[name] = None
     told = " / ".join(f"{', '.join(names)}: {meaning}" for meaning, names in meanings.items())
     if field.is_required():

@@ -65,7 +65,7 @@ def note_of(goal: Goal) -> str:
     over = f"ean ± sample standard deviation over seeds; 95 % CI: of the mean{{}}, by {by}. Only finished runs count."
     if goal.target is None:
         return f"Last: at the last evaluation. Best: at each run's best one. M{over.format(' of the last value')}"
-    return f"At the first probe that meets the target: m{over.format('')} No mean if a seed missed it."
+    return f"At the first evaluation that meets the target: m{over.format('')} No mean if a seed missed it."
 
 
 def table_of(lines: Sequence[Line], goal: Goal) -> TextTable:

@@ -78,8 +78,8 @@ class OwnModelUp:
 
     def begin(self, task: ClientTask) -> ClientTask:
         """Return the task with the client's own model in its start."""
-        initial = {name: self.initial[name] for name in self._travelling(task.start)}
-        return replace(task, start=task.start | (task.state or initial))
+        own = task.state or {name: self.initial[name] for name in self._travelling(task.start)}
+        return replace(task, start=task.start | own)
 
     def send(self, task: ClientTask, update: ClientUpdate) -> ClientUpdate:
         """Return the own model and the importances; the own model is also the state."""
