@@ -53,6 +53,10 @@ def test_bad_exports(atoll: Command) -> None:
     told = "--format pt: unknown, did you mean 'state-dict'? Allowed: onnx, safetensors, state-dict"
     assert atoll("export", "run", "--format", "pt").refused() == told
     assert "is a folder; give the path of a file" in atoll("export", "run", "--out", "run").refused()
+    told = "--out run/summary.json: is a file of the run in run; give another path"
+    assert atoll("export", "run", "--out", "run/summary.json").refused() == told
+    assert "run/metrics.jsonl: is a file of the run" in atoll("report", "run", "--csv", "run/metrics.jsonl").refused()
+    assert json.loads(atoll("export", "run", "--out", "m.pt", "--json").succeeded())["format"] == "state-dict"
     assert atoll("export", "run", "--out", "tiny.toml/m.pt").refused(1).startswith("cannot make the folder tiny.toml")
 
 

@@ -6,6 +6,8 @@ import threading
 
 import pytest
 
+from atoll.benchmark import contestants
+from atoll.cli import main
 from atoll.cli.interrupts import Interrupts
 from tests.killing import fork, wait_for
 
@@ -42,6 +44,15 @@ def test_a_forked_worker_goes_on() -> None:
     with Interrupts():
         child = fork(work)
         assert wait_for(child) == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_command_with_nothing_to_resume_says_that_it_was_interrupted(
+    number: int, code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(contestants, "find_contestants", lambda _: send(number))
+    assert main(["benchmark", "chem97"]) == code
+    assert capfd.readouterr().err == "error: interrupted\n"
 
 
 def test_in_another_thread_signals_are_left_alone() -> None:

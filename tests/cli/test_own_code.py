@@ -63,6 +63,7 @@ number = 5; digits = atoll.load("digits")
 def two_clients(labels): return [np.arange(5), np.arange(5)]
 def one_empty(labels, clients): return [np.arange(k) for k in range(clients)]
 def nothing(): pass
+def huge(): return 10**400
 def flat(labels): return np.arange(6)
 def deep(clients): return [np.zeros((2, 2), int)] * clients
 def outside(labels, clients): return np.full((clients, 3), len(labels))
@@ -82,6 +83,9 @@ def shifted(population, clusters): return np.full(len(population), clusters)
 def short(population): return [0, 1]
 def lonely(population): return np.zeros(len(population), int)
 def words(population): return ["a"] * len(population)
+def masks(labels, clients): return [labels < 5] * clients
+def says_masks(labels, clients): return [[True, False]] * clients
+def exits(): raise SystemExit(0)
 def torn(): return replace(digits, targets=digits.targets[:5])
 def eleven(): return replace(digits, targets=digits.targets + 1)
 def reals(): return replace(digits, targets=digits.targets * 0.5)
@@ -94,6 +98,9 @@ REFUSED = [
     ("data.partition=own:deep", ["client 0 has an array of int64 with shape [2, 2]"]),
     ("data.partition=own:outside", ["data.partition", "from 0 to 1436"]),
     ("data.partition=own:fractions", ["an array of float64"]),
+    ("data.partition=own:masks", ["client 0 has a mask of booleans; give np.flatnonzero(mask), its indices"]),
+    ("data.partition=own:says_masks", ["client 0 has a mask of booleans"]),
+    ("data.partition=own:exits", ["data.partition = 'own:exits': calling it failed (SystemExit: 0"]),
     ("data.partition=own:raises", ["data.partition = 'own:raises'", "IndexError", "own.py line 12"]),
     ("data.partition=own:asks", ["data.unknown_thing", "needs it"]),
     ("data.partition=own:two_clents", ["'two_clents'", "did you mean 'two_clients'?"]),
@@ -123,6 +130,7 @@ REFUSED = [
     ("data.dataset=own:reals", ["data.dataset = 'own:reals'", "must be whole numbers, one is 0.5"]),
     ("method.name=own:nothing", ["method.name = 'own:nothing'", "atoll.Method"]),
     ('run.probes=["own:nothing"]', ["run.probes = 'own:nothing'", "must return a number", "it returned None"]),
+    ('run.probes=["own:huge"]', ["run.probes = 'own:huge'", "must return a number"]),
     ('run.probes=["own:raises"]', ["run.probes = 'own:raises'", "IndexError", "own.py line 12"]),
     ('run.probes=["own:asks"]', ["run.probes = 'own:asks'", "'unknown_thing' is unknown", "Allowed: clustering"]),
     ('run.probes=["own:absent"]', ["run.probes = 'own:absent'", "is unknown"]),

@@ -1,7 +1,7 @@
 """`run.debug`: errors name event, cluster, client and step, and keep their traceback; the results stay."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -194,6 +194,24 @@ def test_a_users_own_warnings_come_through() -> None:
         Serial(Trainer(module, POPULATION, RULE, 0, by_hand=False), debug=True).train(
             [cohort_of(module)], average_models
         )
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (lambda model: None, "must return the cluster's model, a dict of tensors, not nothing"),
+        (lambda model: {}, "returned a model with other names, shapes or types than the clients' ones, at '"),
+        (lambda model: {name: each.numpy() for name, each in model.items()}, "a dict of tensors, not"),
+        (lambda model: {**model, "more": torch.zeros(1)}, "than the clients' ones, at 'more'"),
+        (lambda model: {name: each[None] for name, each in model.items()}, "than the clients' ones, at '"),
+    ],
+)
+def test_a_combine_rule_must_return_a_model(made: Callable[[Model], Any], told: str) -> None:
+    def combine(models: Any, start: Model, cohort_weight: float) -> Any:
+        return made(start)
+
+    with pytest.raises(RunError, match="event 3, cluster 1: combining the clients' models failed .*" + told):
+        Serial(Trainer(network(), POPULATION, RULE, 0)).train([cohort_of(network())], combine)
 
 
 @pytest.mark.parametrize("debug", [False, True])

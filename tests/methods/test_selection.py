@@ -128,6 +128,7 @@ def test_wrong_draws_are_refused(drawn: Any) -> None:
         ({"select": "power-of-choice", "candidates": 3}, "must be at least the size of a cohort, 4"),
         ({"select": "round-robin", "name": "ifca"}, "needs a method with one model"),
         ({"select": "builtins:list"}, "must return an atoll.Selection"),
+        ({"select": "gc:enable"}, "must return an atoll.Selection, not nothing"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -81,6 +81,19 @@ def other_rounds(content: dict[str, Any]) -> None:
     content["files"]["config.toml"] = content["files"]["config.toml"].replace("rounds = 2", "rounds = 3")
 
 
+def less_rows(content: dict[str, Any]) -> None:
+    files = content["files"]
+    files["metrics.jsonl"] = "".join(files["metrics.jsonl"].splitlines(keepends=True)[:-1])
+
+
+def other(name: str, text: str, instead: str) -> Callable[[bytes], bytes]:
+    def change(content: dict[str, Any]) -> None:
+        assert text in content["files"][name]
+        content["files"][name] = content["files"][name].replace(text, instead)
+
+    return altered(change)
+
+
 DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "cut short": (lambda packed: packed[:-30], "it is cut short or too long"),
     "no gzip": (lambda packed: b"{}", "incorrect header check"),
@@ -90,6 +103,17 @@ DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "of no commit": (altered(lambda content: content.update(commit="0123abc-dirty")), "'0123abc-dirty', which is none"),
     "of an unknown one": (altered(lambda content: content.update(commit=None)), "None, which is none"),
     "other settings": (altered(other_rounds), "had other settings than the recipe has now"),
+    "rows cut": (altered(less_rows), "its rows do not end as its summary says"),
+    "no row": (other("metrics.jsonl", "\n", " "), "cannot be read as a kept run"),
+    "other rows": (other("metrics.jsonl", '"round": 1', '"round": 2'), "line 2: its checksum does not match"),
+    "no settings": (other("config.toml", "rounds", "[rounds"), "cannot be read as a kept run"),
+    "settings of none": (other("config.toml", "rounds = 2", "rounds = -2"), "rounds"),
+    "no summary": (other("summary.json", "{", "["), "cannot be read as a kept run"),
+    "no environment": (other("environment.json", '"git"', '"got"'), "cannot be read as a kept run"),
+    "another commit": (
+        altered(lambda content: content.update(commit="fedcba9")),
+        "its commit is fedcba9, but it ran at",
+    ),
     "another digest": (altered(lambda content: content.update(digest="0")), "had other settings"),
 }
 

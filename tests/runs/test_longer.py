@@ -176,6 +176,48 @@ def test_a_run_that_would_have_begun_differently_says_what_to_do(tmp_path: Path)
     assert RunFolder(tmp_path / "a").is_finished
 
 
+def spoil(out: Path, what: str) -> None:
+    """Make something of a run's folder be of another run, so that it cannot go on."""
+    note: dict[str, Any] = json.loads((out / "environment.json").read_text())
+    if what == "schedule":
+        note["replayed"] = "0" * 64
+    if what == "data":
+        note["data"] = {"train.csv": "0" * 64}
+    (out / "environment.json").write_text("[" if what == "environment" else json.dumps(note))
+    if what == "rows":
+        (out / "metrics.jsonl").write_text((out / "metrics.jsonl").read_text().split("\n", 1)[1])
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("schedule", "was run with a.* --schedule; continue in the same way"),
+        ("data", r"train\.csv .* is missing since"),
+        ("environment", "environment.json is missing or damaged"),
+        ("rows", "the row of event 0 is missing"),
+        ("executor", "run.executor now gives the bits of 'stacked'"),
+    ],
+)
+def test_a_finished_run_that_is_refused_more_rounds_stays_as_it_is(what: str, told: str, tmp_path: Path) -> None:
+    run(tmp_path / "a", 2)
+    spoil(tmp_path / "a", what)
+    kept = {path: path.read_bytes() for path in sorted((tmp_path / "a").rglob("*")) if path.is_file()}
+    executor = {"run": {"executor": "stacked"}} if what == "executor" else {}
+    with pytest.raises(InputError, match=told):
+        run(tmp_path / "a", 4, resume=True, **executor)
+    assert {path: path.read_bytes() for path in kept} == kept
+
+
+def test_a_run_without_its_folder_of_checkpoints_begins_again(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", 4)
+    run(tmp_path / "a", 2)
+    for file in (tmp_path / "a" / "checkpoint").iterdir():
+        file.unlink()
+    (tmp_path / "a" / "checkpoint").rmdir()
+    assert same_models(run(tmp_path / "a", 4, resume=True), whole)
+    assert same_rows(tmp_path / "a", tmp_path / "whole")
+
+
 def test_the_command_line_says_why_a_run_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["run", "quickstart", "--only", "FedAvg", "--set", "rounds=4", "--set", "data.clients=10"]
     words += ["--set", "run.stop_at=test_loss <= 100", "--out", str(tmp_path / "a")]

@@ -30,6 +30,7 @@ from atoll.cli import (  # noqa: F401  (they register themselves)
     watch_command,
 )
 from atoll.cli.common import app, err
+from atoll.cli.interrupts import Interrupts
 from atoll.support.errors import AtollError, SettingWarning
 
 __all__ = ["app", "main"]
@@ -47,10 +48,13 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, 1 for a failed run, 2 for bad input, 130 if interrupted."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), Interrupts() as interrupts:
         warnings.simplefilter("default", SettingWarning)
         warnings.showwarning = _show
-        return _main(words)
+        code = _main(words)
+    if interrupts.number is None:  # or a command has dealt with it, and said how to resume
+        return code
+    return _fail("interrupted", interrupts.exit_code)
 
 
 def _main(words: list[str]) -> int:
@@ -66,8 +70,8 @@ def _main(words: list[str]) -> int:
         from atoll.cli.usage import tell_usage  # late: it loads the settings' schema
 
         return _fail(tell_usage(error, words), 2)
-    except (KeyboardInterrupt, typer.Abort):  # click turns one into the other; `atoll run` says how to resume
-        return _fail("interrupted", 130)
+    except KeyboardInterrupt:  # Typer turns one during a command into the code
+        return 130
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         _drop_output()
         return 1
@@ -100,7 +104,7 @@ def _show(
 
 
 def _fail(sentence: str, code: int) -> int:
-    err.print(f"error: {' '.join(sentence.split())}")
+    err.print(f"error: {' '.join(''.join(c if c.isprintable() else ' ' for c in sentence).split())}")
     return code
 
 

@@ -61,7 +61,7 @@ def benchmark(
     if missing := [each for each in others if not each.is_dir()]:
         raise InputError(f"--results {missing[0]}: is not a folder")
     chosen = [Suite(name, scale, updates) for name in require_suites(suites or [])]
-    contestants = find_contestants(methods.split(",") if methods else ())
+    contestants = find_contestants(() if methods is None else methods.split(","))
     is_quiet, places = quiet or as_json, (folder, *others)
     say = (lambda _: None) if is_quiet else (lambda text: err.print(text))
     campaign = Campaign(chosen, contestants, trials, seeds, places, jobs, say)

@@ -115,8 +115,9 @@ def check_file(option: str, path: Path | None) -> None:
         return
     if path.name in ("", ".."):
         raise InputError(f"{option} {str(path)!r}: names no file; give one, such as {option} figures/{option[2:]}")
-    if path.is_dir():
-        raise InputError(f"{option} {path}: is a folder; give the path of a file")
+    from atoll.runs.run_folder import require_own_file
+
+    require_own_file(option, path)
 
 
 def refuse_below_file(folder: Path) -> None:

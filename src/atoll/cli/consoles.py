@@ -46,6 +46,7 @@ def _standard_error() -> IO[str]:
     return cast(IO[str], getattr(sys.stderr, "rich_proxied_file", sys.stderr))
 
 
+sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (it may be closed)
 # In a file or a pipe, tables may be wider than rich's 80 columns.
 _width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
 out = Console(markup=False, emoji=False, highlight=False, soft_wrap=True, width=_width)

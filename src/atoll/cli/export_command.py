@@ -15,8 +15,8 @@ from atoll.support.wording import unknown
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     file_format: Annotated[
-        str, typer.Option("--format", help="The format: safetensors, state-dict or onnx.")
-    ] = "safetensors",
+        str | None, typer.Option("--format", help="safetensors (the default), state-dict or onnx, or as --out ends.")
+    ] = None,
     file: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="The file; by default RUN/model.*.")
     ] = None,
@@ -28,9 +28,10 @@ def export(
     Example: atoll export runs/quickstart/fedavg --format onnx
     """
     check_file("--out", file)
-    from atoll.runs.export import ENDINGS, export_model
+    from atoll.runs.export import ENDINGS, export_model, format_of
     from atoll.settings.plugins import import_from
 
+    file_format = file_format or format_of(file)
     if file_format not in ENDINGS:
         raise InputError(f"--format {file_format}: {unknown(file_format, ENDINGS)}")
     import_from(run)

@@ -71,7 +71,10 @@ def plan(
     settings = _the_one(runs)
     from atoll.cli.plan_action import PlanOptions, plan_it
     from atoll.planner.budget import PlanBudget
+    from atoll.sweep.goal import require_column
 
+    if metric is not None:
+        require_column(metric, [settings])
     budget = PlanBudget(seconds, size, target, metric, is_regression=not runs[0].clients.dealt.data.classes)
     place = folder or Path("plans") / settings.name
     asked = PlanOptions(

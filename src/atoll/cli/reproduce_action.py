@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
 from atoll.cli.common import err, option_words, out, print_json
+from atoll.cli.interrupts import Interrupts
 from atoll.experiment.executor_choice import count_cores
 from atoll.local.weights import require_device
 from atoll.reproduce import recipe_runs as running
@@ -140,18 +142,22 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
     for task in tasks:
         if task.folder in refused:
             problems.setdefault(task.recipe, []).append(refused[task.folder])
-            err.print(refused[task.folder])
+            err.print(f"error: {refused[task.folder]}")
     failures = len(refused)
     if asked.run:
         chosen = [task for task in chosen if task.folder not in refused]
         try:
-            failures += _run(chosen, progress, problems, asked.quiet or asked.as_json, asked.verbose)
-        except KeyboardInterrupt:
+            with Interrupts() as interrupts:
+                failures += _run(chosen, progress, problems, asked.quiet or asked.as_json, asked.verbose)
+        except KeyboardInterrupt as error:
             err.print(f"interrupted, {progress}; to resume: {asked.command(seeds)}")
-            raise
+            raise typer.Exit(interrupts.exit_code) from error
     gathered: dict[str, list[ClaimResult]] = {}
     for share, number in zip(shares, expected, strict=True):
-        found = gather(share.recipe, papers, share.scale, share.folder, problems.get(share.recipe, ()), number)
+        known = problems.get(share.recipe, ())
+        found = gather(share.recipe, papers, share.scale, share.folder, known, number)
+        for told in found.problems[len(known) :]:
+            err.print(f"warning: {told}")
         gathered.setdefault(share.recipe, []).append(found)
     results = [at_largest_scale(own) for own in gathered.values()]
     _show(asked, papers, results, record(results, asked.scale, seeds, progress), progress)

@@ -65,6 +65,8 @@ def sweep(
     Example: atoll sweep quickstart --over local.lr=0.01,0.05 --over seed=0..4 --jobs 2
     """
     _check_numbers(jobs, trials, part, tune)
+    if both := {each.partition("=")[0] for each in changes or ()} & {each.partition("=")[0] for each in over}:
+        raise InputError(f"--set {min(both)}: --over gives its values; leave out one of them")
     from atoll.sweep.axes import parse_part
 
     chosen = slice(None) if part is None else parse_part(part)

@@ -200,6 +200,9 @@ def rows_of_clients(parts: Any, told: str = "data.partition") -> list[Ids]:
         if isinstance(row, np.ndarray) and row.dtype.kind in "iu" and row.ndim == 1 and len(row):
             found.append(row)  # the usual case, maybe a million times
             continue
+        first = row[0] if isinstance(row, list | tuple) and row else row
+        if isinstance(first, bool) or "bool" in str(getattr(first, "dtype", "")):
+            raise InputError(f"{told}: client {client} has a mask of booleans; give np.flatnonzero(mask), its indices")
         array = as_array(f"{told}: client {client}", row)
         if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
             raise InputError(f"{told}: {_FORM}; client {client} has {kind_of(array)}")

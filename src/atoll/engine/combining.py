@@ -13,7 +13,9 @@ from atoll.aggregation.mean import Combine, Sum, needs_only_mean, takes_median_o
 from atoll.aggregation.screening import Screening
 from atoll.aggregation.sum_tree import SumTree
 from atoll.aggregation.usual_norms import Norms, are_few, limits_of, require_usual
+from atoll.data.array_inputs import kind_of
 from atoll.engine.cohorts import ClusterUpdate, Cohort
+from atoll.engine.server_rule import is_model, why_wrong
 from atoll.local.models import Model
 from atoll.local.task import ClientUpdate
 from atoll.support.errors import AtollError, RunError, failure_of
@@ -118,6 +120,11 @@ def _combined(results: "_Results", combine: Combine, updates: Iterator[ClientUpd
     if (first := next(pairs, None)) is None:
         return None
     model = combine(chain([first], pairs), cohort.start, cohort.event_weight)
+    if not is_model(model):
+        raise TypeError(f"the rule must return the cluster's model, a dict of tensors, not {kind_of(model)}")
+    plain, own = ({name: each for name, each in one.items() if "@" not in name} for one in (cohort.start, model))
+    if fault := why_wrong(plain, own, "model", "the clients' ones"):
+        raise ValueError(f"the rule {fault}")
     deque(pairs, maxlen=0)  # a rule need not take all, but the following updates are the next cohort's
     return model
 
@@ -129,7 +136,7 @@ def _naming(cohort: Cohort) -> Iterator[None]:
         yield
     except AtollError:
         raise
-    except Exception as error:  # raised by a user's combine rule
+    except (Exception, SystemExit) as error:  # raised by a user's combine rule
         failed = f"combining the clients' models failed ({failure_of(error)})"
         raise RunError(f"event {cohort.event}, cluster {cohort.cluster}: {failed}") from error
 

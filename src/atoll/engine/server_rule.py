@@ -26,27 +26,28 @@ def apply_rule(
         made = rule(before, merged, state)
     except AtollError:
         raise
-    except Exception as error:  # raised by a user's rule
+    except (Exception, SystemExit) as error:  # raised by a user's rule
         raise RunError(f"event {event}: the server rule failed ({failure_of(error)})") from error
-    if not (isinstance(made, tuple) and len(made) == 2 and _is_model(*made)):
+    model, kept = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
+    if not (is_model(model) and (kept is None or is_model(kept))):
         told = "must return a pair of dicts of tensors, the new model and what it keeps, or None for nothing kept"
         raise RunError(f"event {event}: the server rule {told}; it returned {kind_of(made)}")
-    model, kept = made
     wanted = {name: tensor for name, tensor in merged.items() if "@" not in name or name in model}
-    fault = _why_wrong(wanted, model, "model", "the merged one")
-    if fault := fault or (_why_wrong(state, kept, "state", "the one before") if state is not None else ""):
+    fault = why_wrong(wanted, model, "model", "the merged one")
+    if fault := fault or (why_wrong(state, kept, "state", "the one before") if state is not None else ""):
         raise RunError(f"event {event}: the server rule {fault}")
     return model, kept
 
 
-def _is_model(made: Any, kept: Any) -> bool:
+def is_model(made: Any) -> bool:
+    """Return whether something is a dict of tensors."""
     from torch import Tensor  # here, so that reading settings stays fast
 
-    held = [made, {} if kept is None else kept]
-    return all(isinstance(each, dict) and all(isinstance(one, Tensor) for one in each.values()) for each in held)
+    return isinstance(made, dict) and all(isinstance(each, Tensor) for each in made.values())
 
 
-def _why_wrong(expected: Model, returned: Model | None, what: str, like: str) -> str:
+def why_wrong(expected: Model, returned: Model | None, what: str, like: str) -> str:
+    """Return how a model that a rule returned differs in form from the one expected; empty if it does not."""
     form, known = form_of(returned or {}), form_of(expected)
     if form == known:
         return ""

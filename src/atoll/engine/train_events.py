@@ -11,6 +11,7 @@ import numpy as np
 from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
 from atoll.aggregation.usual_norms import Norms
+from atoll.data.array_inputs import kind_of
 from atoll.engine.assignment import NOT_CHOSEN, Assignment
 from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
 from atoll.engine.combining import weighted_mean
@@ -18,6 +19,7 @@ from atoll.engine.release import Release
 from atoll.local.models import Model
 from atoll.schedules.events import Event
 from atoll.support.arrays import Ids, Mask
+from atoll.support.errors import RunError
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +100,9 @@ class _Work:
     ) -> None:
         self._planned = event  # before any client is left out of it
         clusters = assign(event, starts, executor) if len(event.cohort) else event.cohort
+        if getattr(clusters, "shape", None) != event.cohort.shape or clusters.dtype.kind not in "iu":
+            told = f"must return whole numbers [{len(event.cohort)}], not {kind_of(clusters)}"
+            raise RunError(f"event {event.index}: what finds clients' clusters {told}")
         kept = clusters >= 0
         if not kept.all():
             lost = int(np.count_nonzero(clusters[~kept] != NOT_CHOSEN))

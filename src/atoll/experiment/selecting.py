@@ -1,5 +1,6 @@
 """From settings to the selection of cohorts."""
 
+from atoll.data.array_inputs import kind_of
 from atoll.data.population import Population
 from atoll.engine.engine import Method
 from atoll.experiment.faults import is_counted
@@ -13,9 +14,9 @@ from atoll.support.errors import InputError
 def choose_clients(settings: Settings, method: Method, population: Population, clock: Clock | None) -> Method:
     """Return the method with the cohorts that `method.select` chooses."""
     wanted = settings.method
-    selection = None if wanted.select == "uniform" else _make_selection(settings, population, clock)
-    if selection is None:
+    if wanted.select == "uniform":
         return method
+    selection = _make_selection(settings, population, clock)
     if selection.by_loss and is_counted(settings):
         raise InputError(
             f"method.select = {wanted.select!r}: cannot be used with [faults] that lose results, since it is "
@@ -24,11 +25,11 @@ def choose_clients(settings: Settings, method: Method, population: Population, c
     return reselect(method, selection, population, clock)
 
 
-def _make_selection(settings: Settings, population: Population, clock: Clock | None) -> Selection | None:
+def _make_selection(settings: Settings, population: Population, clock: Clock | None) -> Selection:
     wanted = settings.method
     make = resolve("method.select", wanted.select, SELECTIONS)
     given = {**dict(wanted), "population": population, "clock": clock, "seed": settings.seed}
     selection = call("method.select", make, given, wanted.model_extra)
-    if not isinstance(selection, Selection | None):
-        raise InputError(f"method.select = {wanted.select!r}: must return an atoll.Selection")
+    if not isinstance(selection, Selection):
+        raise InputError(f"method.select = {wanted.select!r}: must return an atoll.Selection, not {kind_of(selection)}")
     return selection

@@ -17,8 +17,8 @@ from atoll.runs.fingerprint import digest
 from atoll.runs.run_folder import slug
 from atoll.settings.validation import Settings, validate
 from atoll.support.environment import describe_environment
-from atoll.support.errors import InputError
-from atoll.support.files import make_folder, write_atomically
+from atoll.support.errors import InputError, refusing
+from atoll.support.files import make_folder, unsealed, write_atomically
 from atoll.support.untrusted import parse_json, parse_toml, read_bytes
 
 PLANS = "clusters.json"
@@ -65,7 +65,14 @@ def _pack(file: Path, folder: Path, commit: str | None, digested: str, texts: Ma
 def unpack(file: Path, folder: Path, settings: Settings) -> None:
     """Put a kept run into a folder, which is then that of a finished run."""
     content = _read(file, FILES)
-    ran = validate(parse_toml(content["files"]["config.toml"].encode()))
+    files = {name: content["files"][name].encode() for name in FILES}
+    bad = InputError, ValueError, LookupError, TypeError
+    with refusing(f"{file} cannot be read as a kept run", *bad, hint=f"; {_REMOVE}"):
+        ran, ran_at = validate(parse_toml(files["config.toml"])), parse_json(files["environment.json"])["git"]
+        if parse_json(unsealed(files["metrics.jsonl"])[-1]) != parse_json(files["summary.json"])["final"]:
+            raise ValueError("its rows do not end as its summary says")
+        if ran_at != content["commit"]:
+            raise ValueError(f"its commit is {content['commit']}, but it ran at {ran_at}")
     if not content["digest"] == digest_anywhere(ran) == digest_anywhere(settings):
         raise InputError(f"{file}: its run had other settings than the recipe has now; {_REMOVE}")
     _put(folder, content["files"], FILES)

@@ -23,6 +23,7 @@ from atoll.experiment.modules import draw_module
 from atoll.local.batches import FromStored
 from atoll.local.models import Model
 from atoll.local.weights import load_model
+from atoll.runs.run_folder import require_own_file
 from atoll.runs.saved import SavedRun, read_saved
 from atoll.settings.validation import Settings
 from atoll.support.errors import AtollError, InputError, RunError
@@ -54,7 +55,7 @@ class Exported:
 
 
 def export_model(
-    run: Path | str, file_format: str = "safetensors", out: Path | str | None = None, cluster: int | None = None
+    run: Path | str, file_format: str | None = None, out: Path | str | None = None, cluster: int | None = None
 ) -> Exported:
     """Write the model of a run's latest checkpoint, chosen as in `SavedRun.model`.
 
@@ -65,7 +66,8 @@ def export_model(
 
     Args:
         run: the run's folder.
-        file_format: safetensors, state-dict (`torch.load` with ``weights_only=True`` reads it) or onnx.
+        file_format: safetensors, state-dict (`torch.load` with ``weights_only=True`` reads it) or onnx; None: as the
+            file's ending says, or else safetensors.
         out: the file; None: ``model`` with the format's ending in the run's folder, or ``model-cluster-J``.
         cluster: the cluster whose model to write; None: the run's.
 
@@ -73,6 +75,8 @@ def export_model(
         InputError: no run, no checkpoint, no such cluster or format, a missing extra, or a model that ONNX rejects.
         RunError: the file cannot be written.
     """
+    if file_format is None:
+        file_format = format_of(out)
     if file_format not in ENDINGS:
         raise InputError(f"format {file_format!r}: {unknown(file_format, ENDINGS)}")
     if file_format == "onnx" and not all(map(importlib.util.find_spec, ("onnx", "onnxscript"))):
@@ -81,14 +85,18 @@ def export_model(
     model = saved.model(cluster)
     stem = "model" if cluster is None else f"model-cluster-{cluster}"
     place = saved.folder / f"{stem}{ENDINGS[file_format]}" if out is None else Path(out)
-    if place.is_dir():
-        raise InputError(f"--out {place}: is a folder; give the path of a file")
+    require_own_file("--out", place)
     inputs = _inputs_in_words(saved.settings)
     content = _WRITERS[file_format](saved, model, inputs)
     make_folder(place.parent)
     write_atomically(place, content)
     count = sum(tensor.numel() for tensor in model.values())
     return Exported(place, count, inputs, saved.state.events_done, saved.is_finished)
+
+
+def format_of(out: Path | str | None) -> str:
+    """Return the format that a file's ending names, or else safetensors."""
+    return next((name for name, ending in ENDINGS.items() if out and Path(out).suffix == ending), "safetensors")
 
 
 def load_module(settings: Settings, model: Model) -> nn.Module:

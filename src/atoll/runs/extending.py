@@ -21,13 +21,13 @@ from atoll.support.errors import InputError
 from atoll.support.wording import show
 
 
-def extend(folder: RunFolder, recorder: Recorder) -> None:
-    """Make a folder's run one of the recorder's length: a finished run goes on, and so does one that was stopped."""
+def is_longer(folder: RunFolder, recorder: Recorder) -> bool:
+    """Return whether a folder's run, finished or stopped, goes on to the recorder's length; refuse if it cannot."""
     settings, before = recorder.experiment.settings, folder.settings_table()
     old, new = flatten(before), flatten(as_written(settings))
     changed = [key for key in LENGTH if old.get(key) != new.get(key)]
     if recorder.experiment.schedule is not None:
-        return
+        return False
     if changed and not differences({**old, **{key: new.get(key) for key in changed}}, settings):
         told = ", ".join(f"{key} was {show(old.get(key))}, is now {show(new.get(key))}" for key in changed)
         run = {key.removeprefix("run."): old.get(key) for key in LENGTH if key.startswith("run.")}
@@ -37,12 +37,12 @@ def extend(folder: RunFolder, recorder: Recorder) -> None:
                 f"--resume: {folder.path} cannot go on ({told}): {why}; or begin a new run with model.start = "
                 f"'{folder.path}'"
             )
-        folder.lengthen(settings, recorder.schedule)
-    elif folder.is_finished and folder.summary().get("stopped") and old.get("run.stop_at") != new.get("run.stop_at"):
+        return True
+    if folder.is_finished and folder.summary().get("stopped") and old.get("run.stop_at") != new.get("run.stop_at"):
         stopping = Stopping(recorder.rules)
         stopping.resume(folder.rows())
-        if not stopping.why:
-            folder.lengthen(settings, recorder.schedule)
+        return not stopping.why
+    return False
 
 
 def _why_not(folder: RunFolder, first: Experiment, longer: Experiment) -> str:

@@ -196,7 +196,7 @@ def check_probes(experiment: Experiment) -> Numbers:
 def _read_number(name: str, made: Any, value: Any) -> float | None:
     """Return a number of any type as a Python number, NaN as None."""
     number = value.item() if getattr(value, "ndim", None) == 0 else value
-    if isinstance(number, bool) or not isinstance(number, int | float):
+    if not (isinstance(number, float) or (type(number) is int and number.bit_length() < 64)):  # as JSON holds it
         raise InputError(
             f"run.probes = {name!r}: must return a number, or a dict of numbers by name; it returned {made!r:.100}"
         )

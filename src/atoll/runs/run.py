@@ -12,7 +12,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.privacy.ledger import RunLedger, open_ledger
 from atoll.runs.checkpoint import drop_others, load_checkpoint
 from atoll.runs.checkpointer import Checkpointer, Stopwatch
-from atoll.runs.extending import extend, with_starts
+from atoll.runs.extending import is_longer, with_starts
 from atoll.runs.fingerprint import Fingerprint, fingerprint_of
 from atoll.runs.going_on import mend_schedule, require_data, require_kind
 from atoll.runs.rows import Recorder
@@ -101,8 +101,6 @@ def run_events(
     recorder.on_row = on_row
     if fleet is None:
         with telling_of_cards(), closing(experiment.execution.make_executor()) as executor, folder.claimed():
-            if resume and folder.is_run:
-                extend(folder, recorder)
             yield from _carry_out(recorder, executor, folder, resume, overwrite)
         return
     from atoll.fleet.server.reclustering import Planner
@@ -133,11 +131,12 @@ def _carry_out(
     warnings = [warning for warning in (experiment.execution.choice.warning,) if warning] + warnings_of(experiment)
     warnings += live.warnings if live else ()
     state, rows, account = None, list[Row](), account_of(experiment)
-    if resume and folder.is_finished:
+    longer = resume and folder.is_run and live is None and is_longer(folder, recorder)
+    if resume and folder.is_finished and not longer:
         yield _last(folder, recorder, warnings, is_live=live is not None)
         return
     if resume and folder.is_run:
-        state, rows = _restore(folder, recorder, origin, warnings, is_live=live is not None)
+        state, rows = _restore(folder, recorder, origin, warnings, live is not None, longer)
     else:
         folder.create(settings, method.schedule, overwrite, live is not None, replayed, account)
     done = 0 if state is None else state.events_done
@@ -236,26 +235,33 @@ def _last(folder: RunFolder, recorder: Recorder, warnings: Sequence[str], is_liv
 
 
 def _restore(
-    folder: RunFolder, recorder: Recorder, origin: Fingerprint, warnings: list[str], is_live: bool
+    folder: RunFolder, recorder: Recorder, origin: Fingerprint, warnings: list[str], is_live: bool, longer: bool
 ) -> tuple[State | None, list[Row]]:
     """Return the state and rows to resume from; None, and no rows, without a checkpoint."""
     experiment = recorder.experiment
     require_kind(folder, is_live, _checksum(experiment))
-    folder.take_over(experiment.settings)
+    if not longer:
+        folder.take_over(experiment.settings)
     require_data(folder, experiment.settings)
-    warnings += mend_schedule(folder, experiment.method.schedule)
     first = init(experiment.method, *experiment.training.initial_models())
     loaded = load_checkpoint(folder.path / "checkpoint", first, origin)
     done = 0 if loaded is None else loaded[0].events_done
     if is_live:
         for event in keep_events(folder.happened, done):
             recorder.take(event)
+    every, rows = experiment.settings.run.evaluate_every, list[Row]()
+    if loaded is not None:
+        before = [row for row in folder.rows() if row["event"] <= done]
+        rows = [row for row in before if not row["event"] or recorder.is_due(row["event"], every)]
+        recorder.require_all(rows, done)
+    if longer:  # nothing is refused from here on
+        folder.lengthen(experiment.settings, recorder.schedule)
+    else:
+        warnings += mend_schedule(folder, experiment.method.schedule)
+    folder.keep_rows(rows)
+    (folder.path / "checkpoint").mkdir(exist_ok=True)
     if loaded is None:
-        return None, folder.keep_rows(-1)
-    state, notes = loaded
-    warnings += notes
+        return None, []
+    warnings += loaded[1]
     drop_others(folder.path / "checkpoint", done)
-    every = experiment.settings.run.evaluate_every
-    rows = folder.keep_rows(done, lambda event: not event or recorder.is_due(event, every))
-    recorder.require_all(rows, done)
-    return with_starts(state, recorder.events), rows
+    return with_starts(loaded[0], recorder.events), rows

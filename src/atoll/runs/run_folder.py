@@ -1,6 +1,6 @@
 """The run folder: settings, metrics, schedule, environment and summary, each written completely or not at all."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,14 @@ def entries_of(path: Path) -> set[str]:
         raise InputError(f"--out {path}: is a file, or lies below one; give the path of a new folder") from error
     except OSError as error:
         raise InputError(f"--out {path}: cannot be used ({reason_of(error)})") from error
+
+
+def require_own_file(option: str, path: Path) -> None:
+    """Reject a path that is a folder, or one of a run's own files."""
+    if path.is_dir():
+        raise InputError(f"{option} {path}: is a folder; give the path of a file")
+    if path.name in FILES and RunFolder(path.parent).is_run:
+        raise InputError(f"{option} {path}: is a file of the run in {path.parent}; give another path")
 
 
 def is_taken(path: Path, allowed: tuple[str, ...]) -> bool:
@@ -220,13 +228,11 @@ class RunFolder:
                 f"--resume: {self.metrics} is damaged ({error}); add --overwrite to start again"
             ) from error
 
-    def keep_rows(self, events_done: int, is_due: Callable[[int], bool] = lambda _: True) -> list[Row]:
-        """Drop rows after an event, those not due, and an incomplete last one; return those kept."""
-        kept = [row for row in self.rows() if row["event"] <= events_done and is_due(row["event"])]
-        content = b"".join(map(line_as_bytes, kept))
+    def keep_rows(self, rows: Sequence[Row]) -> None:
+        """Drop all other rows, and an incomplete last one."""
+        content = b"".join(map(line_as_bytes, rows))
         if content != self.metrics.read_bytes():
             write_atomically(self.metrics, content)
-        return kept
 
     def summary(self) -> dict[str, Any]:
         """Return the content of a finished run's ``summary.json``."""

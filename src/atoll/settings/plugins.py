@@ -145,7 +145,7 @@ def bind(
             return rule(*values, **arguments)
         except AtollError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(f"{setting} = {_name(rule)!r}: calling it failed ({failure_of(error)})") from error
 
     return bound

@@ -104,7 +104,12 @@ def whole_lines(path: Path, within: Path | None = None) -> list[bytes]:
         OSError: if it cannot be read, as in `untrusted.read_bytes`.
         ValueError: if a checksum does not match; names the line, counted from 1.
     """
-    lines = read_bytes(path, within, MOST_BYTES_OF_LINES).split(b"\n")[:-1]
+    return unsealed(read_bytes(path, within, MOST_BYTES_OF_LINES))
+
+
+def unsealed(content: bytes) -> list[bytes]:
+    """Return the lines that `whole_lines` reads from a file of this content."""
+    lines = content.split(b"\n")[:-1]
     return list(map(_unseal, lines, count(1))) if any(map(_SEAL.search, lines)) else lines
 
 

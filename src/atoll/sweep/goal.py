@@ -98,7 +98,7 @@ def make_goal(metric: str | None, target: float | None, of: str, runs: Iterable[
         runs: their custom probes may add columns.
     """
     metric = metric or (of if target is None else "virtual_time")
-    _require_column(metric, runs)
+    require_column(metric, runs)
     is_share = of == "test_accuracy"
     if metric in COSTS and target is None:
         raise InputError(
@@ -112,7 +112,8 @@ def make_goal(metric: str | None, target: float | None, of: str, runs: Iterable[
     return Goal(metric, target, of)
 
 
-def _require_column(metric: str, runs: Iterable[Settings]) -> None:
+def require_column(metric: str, runs: Iterable[Settings]) -> None:
+    """Reject a metric that no run records."""
     if metric in (*METRICS, *COSTS):
         return
     own = {column for settings in runs if settings.run.probes for column in check_probes(Experiment(settings))}

@@ -114,12 +114,13 @@ def _is_list(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, list) or _is_number_or_none(each) for each in value)
 
 
-def has_own_seconds(summary: Path) -> bool:
-    """Return whether a finished run says that its virtual times are its method's own."""
+def read_summary(file: Path) -> dict[str, Any]:
+    """Return what is said of a finished run; nothing if the file is missing or damaged."""
     try:
-        return read_json(summary, summary.parent).get("own_seconds") is True
-    except (OSError, ValueError, AttributeError):
-        return False
+        summary = read_json(file, file.parent)
+    except (OSError, ValueError):
+        return {}
+    return summary if isinstance(summary, dict) and isinstance(summary.get("final", {}), dict) else {}
 
 
 def read_clients(file: Path) -> Columns:

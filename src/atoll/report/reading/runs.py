@@ -9,9 +9,9 @@ from typing import Any
 from atoll.report.reading.records import (
     Columns,
     Tables,
-    has_own_seconds,
     read_clients,
     read_records,
+    read_summary,
     to_columns,
     to_tables,
 )
@@ -67,6 +67,7 @@ def read_run(folder: Path | str) -> Run:
     records = read_records(folder / "metrics.jsonl")
     if not records:
         raise NotBegun(f"{folder} has no rows yet: its metrics.jsonl is missing or empty.")
+    summary, last = read_summary(folder / "summary.json"), records[-1].get("event")
     name = printable(config.get("name")) or folder.resolve().name
     return Run(
         folder=folder,
@@ -75,10 +76,10 @@ def read_run(folder: Path | str) -> Run:
         panel=printable(config.get("panel")),
         config=config,
         rows=with_recovery(to_columns(records), config),
-        finished=(folder / "summary.json").exists(),
+        finished=(folder / "summary.json").exists() and summary.get("final", {}).get("event", last) == last,
         tables=to_tables(records),
         clients=read_clients(folder / "clients.json"),
-        own_seconds=has_own_seconds(folder / "summary.json"),
+        own_seconds=summary.get("own_seconds") is True,
     )
 
 
