@@ -241,6 +241,21 @@ class TestCurves:
         assert len(looks) == 2
         assert legend_texts(figure) == ["fast", "slow"]
 
+    def test_a_run_that_lost_its_last_row_is_not_finished(self, tmp_path: Path) -> None:
+        rows = make_rows([0.1, 0.5, 0.6])
+        folder = write_run(tmp_path / "a", rows)
+        for final, finished in ((rows[-1], True), (rows[-1] | {"event": rows[-1]["event"] + 1}, False)):
+            (folder / "summary.json").write_text(json.dumps({"final": final}))
+            assert read_run(folder).finished is finished
+
+    def test_data_sets_are_not_in_one_chart(self, tmp_path: Path) -> None:
+        for name in ("digits", "mnist"):
+            folder = write_run(tmp_path / name, make_rows([0.1, 0.5]), label="FedAvg")
+            file = folder / "config.toml"
+            file.write_text(file.read_text().replace("[data]", f'[data]\ndataset = "{name}"'))
+        figure = plot_curves(find_runs([tmp_path]))
+        assert [axes.get_title() for axes in figure.axes if axes.get_title()] == ["digits", "mnist"]
+
     def test_loss_axis_turns_logarithmic(self, tmp_path: Path) -> None:
         rows = [make_row(i, loss=loss, accuracy=0.5) for i, loss in enumerate([1.0, 0.1, 0.01, 0.0])]
         figure = plot_curves([read_run(write_run(tmp_path / "r", rows))])

@@ -33,7 +33,7 @@ from atoll.report.figures.style import (
     line_styles,
     new_figure,
 )
-from atoll.report.reading.groups import Group, group_runs
+from atoll.report.reading.groups import Group, group_runs, make_panels
 from atoll.report.reading.mean_curves import Band, mean_curve
 from atoll.report.reading.runs import Run
 from atoll.runs.columns import is_built_in
@@ -114,9 +114,7 @@ def probed(runs: Sequence[Run]) -> list[str]:
 
 
 def _plot(groups: Sequence[Group], across: CurveAxis, y_axes: Sequence[CurveAxis], title: str, band: Band) -> Figure:
-    panels: dict[str, list[Group]] = {}
-    for group in groups:
-        panels.setdefault(group.panel, []).append(group)
+    panels = {panel.title: panel.groups for panel in make_panels(groups)}
     with mpl.rc_context(STYLE):
         styles = line_styles(group.label for group in groups)
         figure, grid = _make_grid(len(panels), len(y_axes), legend_inches(styles, drawn_width(WIDTH_INCHES)))

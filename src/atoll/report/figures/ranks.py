@@ -55,10 +55,12 @@ def plot_fronts(panels: Mapping[str, Sequence[Point]], costs: Sequence[str]) -> 
                 front = pareto(shown)
                 axes.scatter([x for _, _, x in shown], [score for _, score, _ in shown], s=10, color="#aaaaaa")
                 axes.plot([x for _, _, x in front], [score for _, score, _ in front], "o-", markersize=4, color=BLUE)
-                for name, score, x in front:
-                    axes.annotate(name, (x, score), xytext=(3, -8), textcoords="offset points", fontsize=7)
+                for place, (name, score, x) in enumerate(front):  # names in turn below and above
+                    beside = (3, 4 if place % 2 else -8)
+                    axes.annotate(name, (x, score), xytext=beside, textcoords="offset points", fontsize=7)
                 axes.set(xlabel=cost, ylabel="Score", title=title if number == 0 else "")
                 axes.margins(x=0.2, y=0.15)
+                axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))  # costs are not negative
     return figure
 
 
