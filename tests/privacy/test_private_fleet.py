@@ -23,7 +23,8 @@ from atoll.fleet.node.shards import write_shards
 from atoll.fleet.node.sites import Sites
 from atoll.fleet.node.store import FolderStore, Store
 from atoll.fleet.node.work_count import WorkBudget, read_tally
-from atoll.fleet.server.replies import Expected, head_to_measure, head_to_train
+from atoll.fleet.server.asking import head_to_measure, head_to_train
+from atoll.fleet.server.replies import Expected
 from atoll.local.models import Model
 from atoll.privacy.accounting import epsilon_of
 from atoll.privacy.ledger import LEDGER, SEAL

@@ -22,20 +22,13 @@ from atoll.fleet.agreed.messages import pack
 from atoll.fleet.agreed.transport import Fleet, clients_of
 from atoll.fleet.folder.peers import public_keys
 from atoll.fleet.node.versions import named
+from atoll.fleet.server.asking import head_to_measure, head_to_train
 from atoll.fleet.server.attendance import Attendance
 from atoll.fleet.server.cohort_sum import Summation, begin
 from atoll.fleet.server.gathering import Call, Reply, gather
 from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.fleet.server.notices import Notices
-from atoll.fleet.server.replies import (
-    CheckedUpdate,
-    Expected,
-    Reason,
-    head_to_measure,
-    head_to_train,
-    read_losses,
-    read_trained,
-)
+from atoll.fleet.server.replies import CheckedUpdate, Expected, Reason, read_losses, read_trained
 from atoll.fleet.server.secure_sums import SecureSums
 from atoll.local.models import Model
 from atoll.support.arrays import Floats, Ids, Mask

@@ -1,30 +1,25 @@
-"""What nodes are asked; what is accepted of their replies, which may be anything, and why the rest is rejected."""
+"""Checks of nodes' replies, which may be anything: what is accepted, and why the rest is rejected."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
 from atoll.aggregation.reductions import update_norm
-from atoll.engine.cohorts import Cohort
 from atoll.engine.stages import Stage, receive, sent_form
 from atoll.fleet.agreed import transport as base
 from atoll.fleet.agreed.messages import (
     AnyHeader,
     LossesReply,
-    LossesRequest,
     Refusal,
     RefusalCode,
     TrainReply,
-    TrainRequest,
     Unreadable,
     decode_reply,
-    encode,
     most_bytes,
 )
-from atoll.fleet.node.versions import name_of
 from atoll.local.models import Form, Model, form_of
 from atoll.local.task import ClientUpdate
 from atoll.local.weights import LARGEST_LOSS, is_bounded, is_finite
@@ -200,27 +195,3 @@ def _open(
     if not isinstance(opened, str) and opened[0].client != asked.client:
         return "wrong_sender"
     return opened
-
-
-def head_to_train(digest: str, cohort: Cohort, asked: Expected, resumable: Iterable[Mapping[int, Model]]) -> bytes:
-    """Return the header that asks a node to train a client; `resumable` are the states in each checkpoint left."""
-    client, state = asked.client, cohort.states.get(asked.client)
-    named = [name_of(states[client]) for states in resumable if client in states]
-    request = TrainRequest(
-        settings_digest=digest,
-        nonce=asked.nonce,
-        event=cohort.event,
-        drawn_as=cohort.draws,
-        round=cohort.round,
-        repeat=cohort.repeat,
-        cluster=cohort.cluster,
-        client=client,
-        state=None if state is None else name_of(state),
-        resumable=tuple(dict.fromkeys(named)),
-    )
-    return encode(request)
-
-
-def head_to_measure(digest: str, round_: int, asked: Expected) -> bytes:
-    """Return the header that asks a node to measure models on one of its clients' data."""
-    return encode(LossesRequest(settings_digest=digest, nonce=asked.nonce, round=round_, client=asked.client))
