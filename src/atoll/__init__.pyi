@@ -79,13 +79,13 @@ from atoll.methods.papers.fedcluster import fedcluster as fedcluster
 from atoll.methods.papers.feddrift import feddrift as feddrift
 from atoll.methods.papers.feddyn import feddyn as feddyn
 from atoll.methods.papers.fedem import fedem as fedem
+from atoll.methods.papers.fedem import fedrc as fedrc
 from atoll.methods.papers.fedgroup import fedgroup as fedgroup
 from atoll.methods.papers.fednova import fednova as fednova
 from atoll.methods.papers.fedopt import fedadagrad as fedadagrad
 from atoll.methods.papers.fedopt import fedadam as fedadam
 from atoll.methods.papers.fedopt import fedavgm as fedavgm
 from atoll.methods.papers.fedopt import fedyogi as fedyogi
-from atoll.methods.papers.fedrc import fedrc as fedrc
 from atoll.methods.papers.fedsoft import fedsoft as fedsoft
 from atoll.methods.papers.fesem import fesem as fesem
 from atoll.methods.papers.flhc import flhc as flhc
