@@ -15,12 +15,11 @@ from atoll.clustering.feduc.summary import ClusteringSummary, make_plan
 from atoll.clustering.feduc.time_budget import within
 from atoll.clustering.named_clusterings import CLUSTERINGS
 from atoll.experiment.clients import Clients
-from atoll.experiment.clock import make_clock
 from atoll.experiment.conditions import Conditions
 from atoll.experiment.feduc_problem import make_problem
 from atoll.experiment.initial_model import InitialModel
 from atoll.experiment.modules import make_rule
-from atoll.experiment.networks import is_clustered_anew
+from atoll.experiment.networks import is_clustered_anew, speeds, uploads
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.hierarchical import Phase
 from atoll.schedules.events import Clock
@@ -28,6 +27,7 @@ from atoll.settings.choices import method_needs, uses_network
 from atoll.settings.plugins import call, resolve
 from atoll.settings.signatures import asks_for
 from atoll.settings.validation import Settings
+from atoll.support.arrays import Ids
 from atoll.support.errors import InputError, reading
 from atoll.support.seeds import generator
 
@@ -51,7 +51,7 @@ class ClusterPlan:
     def clock(self) -> Clock:
         """The duration of each client's work."""
         clients, sizes = len(self.clients.dealt), self.clients.population.sizes
-        made = make_clock(self.settings, clients, sizes, self.rule, self.initial.upload_share)
+        made = _make_clock(self.settings, clients, sizes, self.rule, self.initial.upload_share)
         availability = self.conditions.availability
         return made if availability is None else replace(made, pace=availability.pace)
 
@@ -135,3 +135,19 @@ def read_clustering(made: Any, clusters: int, name: str, clients: int, may_empty
             f"cluster {empty[0]} without clients; lower clustering.clusters"
         )
     return clustering
+
+
+def _make_clock(settings: Settings, clients: int, sizes: Ids, rule: LocalRule, share: float) -> Clock:
+    """Return the duration of each client's training and upload, for updates of this share of the model's bytes.
+
+    The partition makes `clients`, which differ from those that train, of `sizes`, for pooled data.
+    """
+    local, deadline = settings.local, settings.faults.deadline_seconds
+    batch = sizes if local.batch_size == "full" else np.full(len(sizes), local.batch_size)
+    zeta, sending = speeds(settings, clients), uploads(settings, clients)
+    if len(sizes) != len(zeta):  # pooled data belong to no one client
+        zeta, sending = np.full(len(sizes), zeta.mean()), np.full(len(sizes), sending.mean())
+    different = np.unique(sizes)
+    steps = np.array([rule.steps_of(size) for size in different.tolist()])[np.searchsorted(different, sizes)]
+    compute = np.asarray(batch * steps * zeta, float)
+    return Clock(compute, sending * share, np.inf if deadline is None else deadline)

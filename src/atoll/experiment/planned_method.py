@@ -1,7 +1,7 @@
 """The method of a run, with its whole schedule."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -13,7 +13,6 @@ from atoll.engine.engine import Method
 from atoll.engine.stages import Need
 from atoll.experiment.chosen_stages import add_stages
 from atoll.experiment.clients import Clients
-from atoll.experiment.clock import put_on_clock
 from atoll.experiment.cluster_plan import ClusterPlan
 from atoll.experiment.conditions import Conditions
 from atoll.experiment.faults import add_faults
@@ -22,7 +21,8 @@ from atoll.experiment.initial_model import InitialModel
 from atoll.experiment.privacy import Private, plan_privacy, read_mechanism
 from atoll.experiment.selecting import choose_clients
 from atoll.privacy.noise import from_seed, from_system
-from atoll.schedules.events import Schedule
+from atoll.schedules.events import Clock, Event, Schedule
+from atoll.schedules.packed import pack
 from atoll.schedules.schedule_files import fitting
 from atoll.secure.requirements import refuse_cohorts
 from atoll.settings.choices import method_kind, method_needs
@@ -98,7 +98,7 @@ class PlannedMethod:
         """Return the method without the stages that the settings add."""
         conditions, population = self.conditions, self.clients.population
         method = _make_method(self.settings, self._offered(), len(population), lambda: self.plan.phases)
-        method, clock = put_on_clock(self.settings, method, self.plan.clock)
+        method, clock = _put_on_clock(self.settings, method, self.plan.clock)
         method = choose_clients(self.settings, method, conditions.reported, clock)
         method = _until(self.settings, method, "virtual_seconds")
         method = add_faults(self.settings, method, population, clock, conditions.availability)
@@ -179,3 +179,31 @@ def _until(settings: Settings, method: Method, limit: Literal["virtual_seconds",
             told = f"run.{limit} = {most:g}: rounds = {settings.rounds} ends the run at {last:.4g}{' s' * by_time}"
             warn(f"{told} already; raise rounds to use all of it", SettingWarning, 2)
     return replace(method, schedule=cut)
+
+
+def _put_on_clock(settings: Settings, method: Method, clock: Clock) -> tuple[Method, Clock | None]:
+    """Return the method, and the clock of its schedule; None if it has a time of its own.
+
+    A custom function that asks for no clock makes rounds of one second, and would lead in virtual time; its rounds take
+    what their clients need. If its events take other seconds, there is a `SettingWarning`.
+    """
+    if method_needs(settings, "clock"):
+        return method, clock
+    has_own = any(method_needs(settings, name) for name in ("network", "phases", "pace", "deadline_seconds"))
+    if ":" not in settings.method.name or has_own:
+        return method, None
+    events = method.schedule.events
+    if method.arrivals is None and all(each.seconds - 1 == i == max(each.began) for i, each in enumerate(events)):
+        return replace(method, schedule=replace(method.schedule, events=pack(_timed(events, clock)))), clock
+    told = "takes no `clock`, so its virtual seconds are its own and not those of other methods"
+    warn(f"method.name = {settings.method.name!r}: {told}; compare it by rounds or client updates", SettingWarning, 2)
+    return replace(method, own_seconds=True), None
+
+
+def _timed(events: Sequence[Event], clock: Clock) -> Iterator[Event]:
+    """Yield events one after the other, each as long as its slowest client takes."""
+    now = 0.0
+    for event in events:
+        seconds = event.intra_rounds * clock.event_seconds(event.cohort, now) if len(event.cohort) else 0.0
+        began, now = now, now + seconds
+        yield replace(event, began=(began,) * len(event.active), seconds=now)
