@@ -27,7 +27,6 @@ from atoll.settings.choices import method_needs, uses_network
 from atoll.settings.plugins import call, resolve
 from atoll.settings.signatures import asks_for
 from atoll.settings.validation import Settings
-from atoll.support.arrays import Ids
 from atoll.support.errors import InputError, reading
 from atoll.support.seeds import generator
 
@@ -49,10 +48,18 @@ class ClusterPlan:
 
     @cached_property
     def clock(self) -> Clock:
-        """The duration of each client's work."""
-        clients, sizes = len(self.clients.dealt), self.clients.population.sizes
-        made = _make_clock(self.settings, clients, sizes, self.rule, self.initial.upload_share)
-        availability = self.conditions.availability
+        """The duration of each client's work: training, and an upload as long as an update is relative to the model."""
+        settings, sizes = self.settings, self.clients.population.sizes
+        local, deadline = settings.local, settings.faults.deadline_seconds
+        batch = sizes if local.batch_size == "full" else np.full(len(sizes), local.batch_size)
+        clients, availability = len(self.clients.dealt), self.conditions.availability
+        zeta, sending = speeds(settings, clients), uploads(settings, clients)
+        if len(sizes) != clients:  # pooled data belong to no one client
+            zeta, sending = np.full(len(sizes), zeta.mean()), np.full(len(sizes), sending.mean())
+        different = np.unique(sizes)
+        steps = np.array([self.rule.steps_of(size) for size in different.tolist()])[np.searchsorted(different, sizes)]
+        compute = np.asarray(batch * steps * zeta, float)
+        made = Clock(compute, sending * self.initial.upload_share, np.inf if deadline is None else deadline)
         return made if availability is None else replace(made, pace=availability.pace)
 
     @cached_property
@@ -135,19 +142,3 @@ def read_clustering(made: Any, clusters: int, name: str, clients: int, may_empty
             f"cluster {empty[0]} without clients; lower clustering.clusters"
         )
     return clustering
-
-
-def _make_clock(settings: Settings, clients: int, sizes: Ids, rule: LocalRule, share: float) -> Clock:
-    """Return the duration of each client's training and upload, for updates of this share of the model's bytes.
-
-    The partition makes `clients`, which differ from those that train, of `sizes`, for pooled data.
-    """
-    local, deadline = settings.local, settings.faults.deadline_seconds
-    batch = sizes if local.batch_size == "full" else np.full(len(sizes), local.batch_size)
-    zeta, sending = speeds(settings, clients), uploads(settings, clients)
-    if len(sizes) != len(zeta):  # pooled data belong to no one client
-        zeta, sending = np.full(len(sizes), zeta.mean()), np.full(len(sizes), sending.mean())
-    different = np.unique(sizes)
-    steps = np.array([rule.steps_of(size) for size in different.tolist()])[np.searchsorted(different, sizes)]
-    compute = np.asarray(batch * steps * zeta, float)
-    return Clock(compute, sending * share, np.inf if deadline is None else deadline)
