@@ -21,8 +21,8 @@ from atoll.data.client_columns import read_clients
 from atoll.data.dealing.partition_file import digest_of, from_file
 from atoll.data.files.folders import read_folder
 from atoll.data.files.images import read_images
-from atoll.data.files.readers import read_cifar, read_idx
-from atoll.data.tabular.read import read_table
+from atoll.data.files.official import read_cifar, read_idx
+from atoll.data.named_datasets import read_table
 from atoll.fleet.folder.configuration import read_fleet, read_node
 from atoll.fleet.folder.init import FleetPlan, init_fleet
 from atoll.fleet.node.shards import read_shard

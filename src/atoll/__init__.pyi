@@ -79,13 +79,13 @@ from atoll.methods.papers.fedcluster import fedcluster as fedcluster
 from atoll.methods.papers.feddrift import feddrift as feddrift
 from atoll.methods.papers.feddyn import feddyn as feddyn
 from atoll.methods.papers.fedem import fedem as fedem
+from atoll.methods.papers.fedem import fedrc as fedrc
 from atoll.methods.papers.fedgroup import fedgroup as fedgroup
 from atoll.methods.papers.fednova import fednova as fednova
 from atoll.methods.papers.fedopt import fedadagrad as fedadagrad
 from atoll.methods.papers.fedopt import fedadam as fedadam
 from atoll.methods.papers.fedopt import fedavgm as fedavgm
 from atoll.methods.papers.fedopt import fedyogi as fedyogi
-from atoll.methods.papers.fedrc import fedrc as fedrc
 from atoll.methods.papers.fedsoft import fedsoft as fedsoft
 from atoll.methods.papers.fesem import fesem as fesem
 from atoll.methods.papers.flhc import flhc as flhc
@@ -104,7 +104,6 @@ from atoll.methods.papers.personal_parts import fedrep as fedrep
 from atoll.methods.papers.pfedme import pfedme as pfedme
 from atoll.methods.papers.scaffold import scaffold as scaffold
 from atoll.methods.papers.stocfl import stocfl as stocfl
-from atoll.methods.parts.corrected_trainers import CorrectedTrainer as CorrectedTrainer
 from atoll.methods.parts.equal_clients import MeanAndShare as MeanAndShare
 from atoll.methods.parts.equal_clients import take_share as take_share
 from atoll.methods.parts.equal_clients import weigh_equally as weigh_equally
@@ -112,6 +111,7 @@ from atoll.methods.parts.staying import keep_at_clients as keep_at_clients
 from atoll.methods.parts.together import mixture as mixture
 from atoll.methods.parts.together import mixture_by_class as mixture_by_class
 from atoll.methods.parts.together import own_and_centres as own_and_centres
+from atoll.methods.parts.update_trainers import CorrectedTrainer as CorrectedTrainer
 from atoll.methods.parts.update_trainers import ModelTrainer as ModelTrainer
 from atoll.methods.parts.update_trainers import UpdateTrainer as UpdateTrainer
 from atoll.methods.selection import Selection as Selection

@@ -34,7 +34,7 @@ def main() -> None:
 
 def set_clock(apart: float) -> None:
     """Let this process tell another time, also where a node signs it."""
-    from atoll.fleet.flower import presence, signing
+    from atoll.fleet.flower import presence
 
     right = time.time
 
@@ -44,7 +44,7 @@ def set_clock(apart: float) -> None:
             return datetime.now(tz) + timedelta(seconds=apart)
 
     time.time = lambda: right() + apart
-    vars(presence)["datetime"] = vars(signing)["datetime"] = Clock
+    vars(presence)["datetime"] = Clock
 
 
 def die_in(step: str, when: str) -> None:

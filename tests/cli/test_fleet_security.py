@@ -497,14 +497,11 @@ def test_a_message_is_given_again_until_it_is_answered(running: FlowerFleet, nod
 def test_a_nodes_clock_may_be_off_either_way(
     running: FlowerFleet, node: NodeConfiguration, apart: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from atoll.fleet.flower import signing
-
     class Clock(datetime):
         @classmethod
         def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
             return datetime.now(tz) + timedelta(seconds=apart)
 
-    monkeypatch.setattr(signing, "datetime", Clock)
     monkeypatch.setattr(presence, "datetime", Clock)
     if abs(apart) <= 150:
         with linked(node):

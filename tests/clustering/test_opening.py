@@ -9,9 +9,8 @@ import pytest
 from atoll import InputError
 from atoll.clustering.feduc.bound import evaluate
 from atoll.clustering.feduc.feduc import feduc
-from atoll.clustering.feduc.greedy import choose, feduc_labels, placing_order
+from atoll.clustering.feduc.greedy import choose, feduc_labels, place_again, placing_order
 from atoll.clustering.feduc.opening import Opening, fill_empty, open_first, open_nearest
-from atoll.clustering.feduc.passes import place_again
 from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
 from atoll.network.completion import completion_of
 from atoll.support.arrays import Ids

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.data.datasets import available, find, load
-from atoll.data.files.readers import read_cifar, read_idx
+from atoll.data.files.official import read_cifar, read_idx
 from atoll.data.files.sources import SOURCES
 from atoll.support.errors import InputError
 from tests.tiers import thinned

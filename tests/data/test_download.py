@@ -8,6 +8,7 @@ import io
 import os
 import socket
 import struct
+import sys
 import tarfile
 import threading
 import zipfile
@@ -213,8 +214,7 @@ def test_nothing_is_printed_where_there_is_no_terminal(
 def test_a_terminal_shows_a_bar(
     tmp_path: Path, cifar10: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it as a terminal
-    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     download("cifar10", tmp_path)
     shown = capsys.readouterr()
     assert "cifar-10-binary.tar.gz" in shown.err

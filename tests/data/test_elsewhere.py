@@ -14,7 +14,7 @@ from PIL import Image
 import atoll
 from atoll import InputError
 from atoll.data.files.images import read_images
-from atoll.data.tabular.read import read_table
+from atoll.data.named_datasets import read_table
 from atoll.experiment.client_data import make_clients
 from atoll.settings.experiment_file import make_runs
 from atoll.settings.validation import validate

@@ -18,7 +18,7 @@ import pytest
 
 from atoll.data.client_columns import read_clients
 from atoll.data.files.folders import read_folder
-from atoll.data.files.readers import read_cifar, read_idx
+from atoll.data.files.official import read_cifar, read_idx
 from atoll.network.network_files import read_matrix, read_network_clients
 from atoll.support.errors import InputError
 from tests.tiers import thinned

@@ -15,7 +15,7 @@ import pytest
 
 import atoll
 from atoll import Dataset, InputError, run
-from atoll.data.tabular.read import read_table
+from atoll.data.named_datasets import read_table
 from atoll.experiment.client_data import make_clients, make_test_clients
 from atoll.experiment.experiment import Experiment
 from atoll.settings.validation import validate

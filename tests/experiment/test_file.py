@@ -11,7 +11,7 @@ import tomli_w
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from atoll.data.tabular.read import read_table
+from atoll.data.named_datasets import read_table
 from atoll.settings.experiment_file import make_runs, overlay, parse_changes, read_experiment, recipe_names, resolved
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, SettingWarning

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll.experiment.clusterings import read_clustering
+from atoll.experiment.cluster_plan import read_clustering
 from atoll.settings.plugins import bind, call, resolve
 from atoll.settings.validation import validate
 from atoll.support.errors import InputError

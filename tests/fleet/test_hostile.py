@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from atoll import Experiment, run_events
-from atoll.experiment.reported_clients import ReportedClients
+from atoll.experiment.conditions import ReportedClients
 from atoll.faults.attacks import draw_attackers
 from atoll.fleet.agreed.messages import (
     ClientReport,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from atoll.fleet.flower import calls, flower_fleet, superlink
-from atoll.fleet.flower.answered import Answered
 from atoll.fleet.flower.flower_fleet import FlowerFleet
+from atoll.fleet.flower.flower_node import Answered
 from atoll.fleet.flower.superlink import free_port
 from atoll.fleet.folder.init import FleetPlan, init_fleet
 from tests.cli.fleets import wait_until

@@ -12,7 +12,7 @@ import pytest
 
 from atoll import Experiment, InputError, make_runs, run_events
 from atoll.clustering.clustering import Clustering
-from atoll.experiment.reported_clients import ReportedClients
+from atoll.experiment.conditions import ReportedClients
 from atoll.fleet.node.node import Reporting
 from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.network.completion import completion_of

@@ -6,8 +6,7 @@ from scipy.linalg import subspace_angles
 from scipy.spatial.distance import squareform
 
 from atoll import InputError, fedavg, pacfl
-from atoll.methods.papers.pacfl import Linkage
-from atoll.methods.parts.principal_angles import Angle, distances_between, signatures
+from atoll.methods.papers.pacfl import Angle, Linkage, distances_between, signatures
 from atoll.support.arrays import Floats
 from tests.by_hand import FIRST, POPULATION, agglomerated, groups_of, rounds_by_hand, run, starts
 from tests.methods.twins import RULE

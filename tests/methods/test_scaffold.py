@@ -11,7 +11,7 @@ from atoll import ClientTask, ClientUpdate, InputError, LocalRule, Method, Seria
 from atoll.aggregation.screening import Screening
 from atoll.faults.dropouts import lose_clients
 from atoll.local.rule import momentum, sgd
-from atoll.methods.parts.corrected_trainers import ControlVariates
+from atoll.methods.parts.update_trainers import ControlVariates
 from atoll.support.arrays import Floats
 from tests.methods.twins import LR, POPULATION, RULE, START, count_alike, gradients, make, run, server
 from tests.tiers import thinned

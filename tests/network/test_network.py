@@ -165,7 +165,7 @@ GOOD = np.full(5, 0.05)
         ({"watts": changed(GOOD, 0, np.inf)}, "client 0 sends with inf W; it must be positive and finite"),
         ({"server_xy": grid_positions(2, 3)[0][4]}, "aggregator 4 and the server are both at (20.0, 30.0); they must"),
         ({"aggregators_xy": np.ones((6, 2))}, "aggregator 0 and aggregator 1 are both at (1.0, 1.0); they"),
-        ({"model_bytes": 0}, "network.model_bytes = 0: must be a positive finite number"),
+        ({"model_bytes": 0}, "network.model_bytes = 0: must be a finite number greater than 0"),
         ({"topology": grid(2, 2)}, "network.topology: the graph has 4 nodes, but there are 6 aggregators"),
         ({"clients_xy": np.full((5, 2), 1e200)}, "network: upload_seconds[0, 0] = inf, but seconds must be finite"),
     ],
@@ -177,15 +177,17 @@ def test_bad_wireless_networks(changes: dict[str, Any], sentence: str) -> None:
 
 
 def test_bad_radio_settings() -> None:
-    with pytest.raises(InputError, match=r"network\.bandwidth_hz = 0: must be a positive finite number"):
+    with pytest.raises(InputError, match=r"network\.bandwidth_hz = 0: must be a finite number greater than 0"):
         Radio(bandwidth_hz=0)
-    with pytest.raises(InputError, match=r"network\.noise_dbm = nan: must be from -300 to 300"):
+    with pytest.raises(
+        InputError, match=r"network\.noise_dbm = nan: must be a finite number of at least -300 and at most 300"
+    ):
         Radio(noise_dbm=math.nan)
     with pytest.raises(InputError, match=r"the distance 0\.0 m has no rate"):
         rate(np.array([1.0, 0.0]), 1.0, Radio())
     with pytest.raises(InputError, match=r"network\.grid = \[0, 4\]: must be two positive whole numbers"):
         grid_positions(0, 4)
-    with pytest.raises(InputError, match=r"network\.side_metres = -1: must be a positive finite number"):
+    with pytest.raises(InputError, match=r"network\.side_metres = -1: must be a finite number greater than 0"):
         place_clients(3, -1, np.random.default_rng(0))
     with pytest.raises(InputError, match=r"network\.client_milliwatts = \[0, 100\.0\]: must be two positive"):
         draw_watts(3, np.random.default_rng(0), 0)
@@ -390,7 +392,7 @@ def test_a_random_walk_equals_a_plain_one() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"side_metres": 0}, "network.side_metres = 0: must be a positive finite number"),
+        ({"side_metres": 0}, "network.side_metres = 0: must be a finite number greater than 0"),
         ({"metres_per_round": 11}, "network.metres_per_round = 11: must be from 0 to the side, 10 m"),
         ({"metres_per_round": math.nan}, "network.metres_per_round = nan: must be from 0 to the side, 10 m"),
         ({"rounds": 0}, "rounds = 0: must be at least 1"),

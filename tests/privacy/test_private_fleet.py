@@ -23,7 +23,6 @@ from atoll.fleet.node.shards import write_shards
 from atoll.fleet.node.sites import Sites
 from atoll.fleet.node.store import FolderStore, Store
 from atoll.fleet.node.work_count import WorkBudget, read_tally
-from atoll.fleet.server.asking import head_to_measure, head_to_train
 from atoll.fleet.server.replies import Expected
 from atoll.local.models import Model
 from atoll.privacy.accounting import epsilon_of
@@ -267,7 +266,7 @@ def ask(node: Node | Sites, made: Experiment, store: Store) -> TrainReply | str:
     """Ask for a training; return the reply, or the code of its refusal."""
     agreement = agreement_of(made)
     asked = Expected("node-0", 0, "aa", agreement.form)
-    head = head_to_train(agreement.digest, one_cohort(made), asked, ())
+    head = asked.head_to_train(agreement.digest, one_cohort(made), ())
     (start,) = made.training.initial_models()
     reply = answer(node, store, "train", head + pack([start]))
     found, _ = decode_reply(reply, TrainReply)
@@ -388,7 +387,7 @@ def test_all_models_must_be_asked_where_a_choice_is_told(tmp_path: Path) -> None
     wanted = CLIENT | {"identity_epsilon": 1.0}
     made = private(wanted, **CHOOSING)
     node, agreement = one(wanted, tmp_path, **CHOOSING), agreement_of(made)
-    head = head_to_measure(agreement.digest, 0, Expected("node-0", 0, "aa", agreement.form))
+    head = Expected("node-0", 0, "aa", agreement.form).head_to_measure(agreement.digest, 0)
     reply = answer(node, store := MemoryStore(), "losses", head + pack(made.training.initial_models()[:1]))
     found, _ = decode_reply(reply, LossesReply)
     assert not isinstance(found, LossesReply)

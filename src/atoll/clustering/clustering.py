@@ -1,7 +1,9 @@
-"""What a clustering is."""
+"""What a clustering is, and the check of a rule's arguments."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
@@ -9,7 +11,12 @@ from atoll.data.array_inputs import as_whole
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive
-from atoll.support.requiring import require
+from atoll.support.requiring import check_arguments, require
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_OBJECTS = ("population", "network", "problem", "clock", "rng")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,3 +89,10 @@ def without_empty(clustering: Clustering) -> Clustering:
 def one_cluster(clients: int) -> Clustering:
     """Return the clustering with all clients in one cluster."""
     return Clustering(np.zeros(clients, np.int64), 1)
+
+
+def checked_rule(rule: Callable[P, R]) -> Callable[P, R]:
+    """Return the clustering rule with its arguments checked first; it raises an `InputError` if one is wrong."""
+    return check_arguments(
+        rule, lambda name: name if name in _OBJECTS else f"clustering.{name}", {"clusters": Positive}
+    )

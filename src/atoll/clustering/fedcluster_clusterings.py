@@ -1,11 +1,10 @@
-"""FedCluster's clusterings: random, by time zone, by availability, by major class (Sec. II and IV-E)."""
+"""FedCluster's clusterings: random, by time zone, by availability, by major class (Sec. II and IV-E); and planted."""
 
 from collections import deque
 
 import numpy as np
 
-from atoll.clustering.checked_arguments import checked_rule
-from atoll.clustering.clustering import Clustering
+from atoll.clustering.clustering import Clustering, checked_rule
 from atoll.data.dealing.class_counts import exact_counts, major_shares
 from atoll.data.population import Population
 from atoll.support.arrays import Ids, Mask
@@ -159,3 +158,15 @@ def major_class(
 def _middles(clusters: int) -> tuple[float, ...]:
     """Return the middle of each of the day's equal arcs, in hours."""
     return tuple((c + 0.5) * 24 / clusters for c in range(clusters))
+
+
+@checked_rule
+def planted(population: Population, clusters: int) -> Clustering:
+    """Group clients by their planted group (`data.group` of a table); on a network each group has its aggregator."""
+    groups = population.groups()
+    if (found := int(groups.max()) + 1) != clusters:
+        raise InputError(
+            f"clustering.clusters = {clusters}: clustering.method = 'planted' uses the data's groups, of which there "
+            f"{'is 1' if found == 1 else f'are {found}'}; set clustering.clusters = {found}"
+        )
+    return Clustering(groups, clusters)

@@ -9,10 +9,9 @@ settings of ``[clustering]``.
 from collections.abc import Callable
 
 from atoll.clustering.clustering import Clustering
-from atoll.clustering.fedcluster_clusterings import availability, major_class, random, timezone
+from atoll.clustering.fedcluster_clusterings import availability, major_class, planted, random, timezone
 from atoll.clustering.feduc.baselines import comaw, dataw
 from atoll.clustering.feduc.feduc import feduc
-from atoll.clustering.planted import planted
 
 CLUSTERINGS: dict[str, Callable[..., Clustering]] = {
     "random": random,

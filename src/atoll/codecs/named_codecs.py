@@ -1,11 +1,18 @@
-"""The codecs by name. A custom codec is a function that returns a `Codec`; its parameters are settings of [travel]."""
+"""The codecs, and the stages of `travel.stages`, by name.
+
+A custom codec is a function that returns a `Codec`, a custom stage one that returns an `atoll.Stage`; their parameters
+are settings of [travel].
+"""
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from atoll.codecs.codec import Codec
-from atoll.support.limits import Share
+from atoll.support.limits import PositiveFloat, Share
+
+if TYPE_CHECKING:
+    from atoll.engine.stages import Stage
 
 
 def none() -> None:
@@ -42,3 +49,17 @@ def topk(share: Share = 0.05) -> Codec:
 
 
 CODECS: dict[str, Callable[..., Codec | None]] = {"none": none, "bfloat16": bfloat16, "int8": int8, "topk": topk}
+
+
+def clip(clip_norm: PositiveFloat = 1.0) -> "Stage":
+    """Clients scale longer updates down to this norm: ``W + min(1, C / ||w - W||) (w - W)``.
+
+    Args:
+        clip_norm: C, the largest norm of an update.
+    """
+    from atoll.codecs.clip_stage import clip_updates
+
+    return clip_updates(clip_norm)
+
+
+STAGES: "dict[str, Callable[..., Stage]]" = {"clip": clip}

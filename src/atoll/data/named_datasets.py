@@ -6,15 +6,19 @@ A user's own is a function that returns a `Dataset`; it may have the parameters 
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from atoll.data.dataset import Dataset
 from atoll.data.datasets import load, make_regression, make_sea
 from atoll.data.files.folders import folder_files, read_folder
 from atoll.data.files.images import image_files, read_images
-from atoll.data.tabular.hub import read_hub
+from atoll.data.tabular.data_frames import make_source
+from atoll.data.tabular.make import make_table
 from atoll.data.tabular.packaged import read_packaged
-from atoll.data.tabular.read import read_table
-from atoll.data.tabular.source import table_files
+from atoll.data.tabular.source import open_source, table_files
+from atoll.data.tabular.table_settings import Wanted, with_table_settings
+from atoll.support.errors import InputError
+from atoll.support.extras import load_extra
 
 
 def digits() -> Dataset:
@@ -45,6 +49,46 @@ def emnist(root: str | None = None, fetch: bool = True) -> Dataset:
 def cifar100(root: str | None = None, fetch: bool = True) -> Dataset:
     """CIFAR-100: 60,000 coloured images of 100 classes, 32 x 32 (`load`)."""
     return load("cifar100", root, fetch)
+
+
+@with_table_settings
+def read_table(root: str | None = None, **settings: Any) -> Dataset:
+    """Read CSV, Parquet or Arrow files as one table; ``data.partition = "natural"`` gives each client its rows.
+
+    Numbers are standardised and texts become categories, both fitted to the training rows. The page on interoperation
+    has all the rules.
+
+    Args:
+        root: the file, or a folder of files, `data.root`.
+    """
+    wanted = Wanted(**settings)
+    return make_table(open_source(root, keep=wanted.about_rows), wanted)
+
+
+@with_table_settings
+def read_hub(repository: str, configuration: str | None = None, **settings: Any) -> Dataset:
+    """Load a data set with `datasets.load_dataset`, which downloads what its cache lacks, and read it as a table.
+
+    No code from the repository is run. Its split `test` is the test set; without one, rows are held out.
+
+    Args:
+        repository: the name after ``hf:``.
+        configuration: its name, where the repository has several.
+    """
+    splits = _load_hub(repository, configuration)
+    if "train" not in splits:
+        raise InputError(f"data.dataset = 'hf:{repository}': has no split train, only {', '.join(splits)}")
+    test = splits["test"].data.table if "test" in splits else None
+    return make_table(make_source(repository, splits["train"].data.table, test), Wanted(**settings))
+
+
+def _load_hub(repository: str, configuration: str | None) -> Any:
+    told = f"data.dataset = 'hf:{repository}'"
+    datasets = load_extra("datasets", "hf", f"{told}:", "Hugging Face's datasets")
+    try:
+        return datasets.load_dataset(repository, configuration)
+    except Exception as error:  # from the network, the hub or the files
+        raise InputError(f"{told}: cannot be loaded ({' '.join(str(error).split())[:300]})") from error
 
 
 DATASETS: dict[str, Callable[..., Dataset]] = {

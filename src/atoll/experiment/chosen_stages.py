@@ -8,22 +8,22 @@ from dataclasses import replace
 
 from torch import nn
 
+from atoll.aggregation.fixed_point import FixedPoint
 from atoll.codecs.codec import Codec
 from atoll.codecs.codec_stage import code_updates
 from atoll.codecs.coding import Coding
-from atoll.codecs.named_codecs import CODECS
-from atoll.codecs.named_stages import STAGES
+from atoll.codecs.named_codecs import CODECS, STAGES
 from atoll.engine.engine import Method
 from atoll.engine.stages import Need, Stage, sent_form
 from atoll.experiment.faults import attack_stage
 from atoll.experiment.modules import let_stay
 from atoll.experiment.privacy import hide, read_mechanism
-from atoll.experiment.secure import masks_of
 from atoll.local.models import form_of, without
 from atoll.local.travel import staying
 from atoll.local.weights import bytes_of_form
 from atoll.privacy.noise import Noise
-from atoll.secure.fixed import masked_form
+from atoll.secure.fixed import masked_form, sum_securely
+from atoll.secure.requirements import refuse_module, weighs_by_samples
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call, resolve
 from atoll.settings.validation import Settings
@@ -47,7 +47,7 @@ def add_stages(
     for stage in sending_stages(settings):
         _require_updates(settings, stage)
         method = method.with_stage(stage)
-    method = masks_of(settings, method, sizes, module)
+    method = _add_masks(settings, method, sizes, module)
     if mechanism is not None and not mechanism.is_local:
         method = hide(settings, mechanism, method, sizes, module, noise)
     return method
@@ -105,3 +105,16 @@ def _require_updates(settings: Settings, stage: Stage) -> None:
         raise InputError(
             f"{stage.told}: cannot be used with method.name = {settings.method.name!r}, {kind.why_one_place}"
         )
+
+
+def _add_masks(settings: Settings, method: Method, sizes: Ids, module: nn.Module) -> Method:
+    """Return the method with clients' updates summed as integers, which nodes of a fleet mask."""
+    if not settings.secure.sums:
+        return method
+    if why := method_kind(settings).why_one_place:
+        raise InputError(f"secure.sums = true: cannot be used with method.name = {settings.method.name!r}, {why}")
+    by_samples = settings.method.weights != "equal" and weighs_by_samples(method, sizes)
+    fixed = FixedPoint(**{k: v for k, v in dict(settings.secure).items() if k != "sums"}, by_samples=by_samples)
+    masked = method.with_stage(sum_securely(fixed))
+    refuse_module(module)
+    return masked

@@ -1,8 +1,10 @@
 """The clustering from each round on, and the duration of everyone's work."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,19 +13,22 @@ from atoll.clustering.clustering import Clustering, one_cluster
 from atoll.clustering.feduc.problem import Problem
 from atoll.clustering.feduc.summary import ClusteringSummary, make_plan
 from atoll.clustering.feduc.time_budget import within
+from atoll.clustering.named_clusterings import CLUSTERINGS
 from atoll.experiment.clients import Clients
-from atoll.experiment.clock import make_clock
-from atoll.experiment.clusterings import make_clustering
 from atoll.experiment.conditions import Conditions
 from atoll.experiment.feduc_problem import make_problem
 from atoll.experiment.initial_model import InitialModel
 from atoll.experiment.modules import make_rule
-from atoll.experiment.networks import is_clustered_anew
+from atoll.experiment.networks import is_clustered_anew, speeds, uploads
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.hierarchical import Phase
 from atoll.schedules.events import Clock
-from atoll.settings.choices import method_needs
+from atoll.settings.choices import method_needs, uses_network
+from atoll.settings.plugins import call, resolve
+from atoll.settings.signatures import asks_for
 from atoll.settings.validation import Settings
+from atoll.support.errors import InputError, reading
+from atoll.support.seeds import generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +48,18 @@ class ClusterPlan:
 
     @cached_property
     def clock(self) -> Clock:
-        """The duration of each client's work."""
-        clients, sizes = len(self.clients.dealt), self.clients.population.sizes
-        made = make_clock(self.settings, clients, sizes, self.rule, self.initial.upload_share)
-        availability = self.conditions.availability
+        """The duration of each client's work: training, and an upload as long as an update is relative to the model."""
+        settings, sizes = self.settings, self.clients.population.sizes
+        local, deadline = settings.local, settings.faults.deadline_seconds
+        batch = sizes if local.batch_size == "full" else np.full(len(sizes), local.batch_size)
+        clients, availability = len(self.clients.dealt), self.conditions.availability
+        zeta, sending = speeds(settings, clients), uploads(settings, clients)
+        if len(sizes) != clients:  # pooled data belong to no one client
+            zeta, sending = np.full(len(sizes), zeta.mean()), np.full(len(sizes), sending.mean())
+        different = np.unique(sizes)
+        steps = np.array([self.rule.steps_of(size) for size in different.tolist()])[np.searchsorted(different, sizes)]
+        compute = np.asarray(batch * steps * zeta, float)
+        made = Clock(compute, sending * self.initial.upload_share, np.inf if deadline is None else deadline)
         return made if availability is None else replace(made, pace=availability.pace)
 
     @cached_property
@@ -89,10 +102,43 @@ class ClusterPlan:
         return np.bincount(labels[labels >= 0], sizes[labels >= 0], phase.clustering.clusters).astype(np.int64)
 
     def _make_clustering(self, round_: int) -> Clustering:
-        """Make the clustering on the network of a round."""
-        offered = {
+        """Return the clustering from this round on, on its network; each round draws its own random numbers.
+
+        On a network an aggregator may have no clients.
+        """
+        settings, population = self.settings, self.conditions.reported
+        wanted, may_empty = settings.clustering, uses_network(settings)
+        if not may_empty and wanted.clusters > len(population):
+            raise InputError(
+                f"clustering.clusters = {wanted.clusters}: must be at most data.clients = {len(population)}"
+            )
+        rule = resolve("clustering.method", wanted.method, CLUSTERINGS)
+        given: dict[str, Any] = {
+            **dict(wanted),
+            "population": population,
+            "rng": generator(settings.seed, "clustering", *((round_,) if round_ else ())),
+            "rounds": settings.rounds,
+            "seed": settings.seed,
+        }
+        made_if_asked: dict[str, Callable[[], Any]] = {
             "network": lambda: self.conditions.networks[round_],
             "problem": lambda: replace(self.problem, network=self.conditions.networks[round_]),
             "clock": lambda: self.clock,
         }
-        return make_clustering(self.settings, self.conditions.reported, round_, offered)
+        given |= {name: make() for name, make in made_if_asked.items() if asks_for(rule, name)}
+        made = call("clustering.method", rule, given, wanted.model_extra)
+        return read_clustering(made, wanted.clusters, wanted.method, len(population), may_empty=may_empty)
+
+
+def read_clustering(made: Any, clusters: int, name: str, clients: int, may_empty: bool) -> Clustering:
+    """Return a clustering of these clients, made from a `Clustering` or from labels."""
+    with reading(f"clustering.method = {name!r}"):
+        clustering = made if isinstance(made, Clustering) else Clustering(made, clusters)
+    if len(clustering.labels) != clients:
+        raise InputError(f"clustering.method = {name!r}: gave {len(clustering.labels)} labels for {clients} clients")
+    if not may_empty and (empty := np.flatnonzero(clustering.sizes == 0)).size:
+        raise InputError(
+            f"clustering.clusters = {clustering.clusters}: clustering.method = {name!r} leaves "
+            f"cluster {empty[0]} without clients; lower clustering.clusters"
+        )
+    return clustering

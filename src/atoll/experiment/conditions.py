@@ -3,15 +3,30 @@
 from dataclasses import dataclass
 from functools import cached_property
 
+from atoll.clustering.clustering import Clustering
 from atoll.data.population import Population
 from atoll.experiment.clients import Clients
 from atoll.experiment.faults import as_claimed, make_availability
 from atoll.experiment.initial_model import InitialModel
 from atoll.experiment.networks import is_same_network, make_networks
-from atoll.experiment.reported_clients import ReportedClients
 from atoll.faults.availability import Availability
 from atoll.network.network import Network
 from atoll.settings.validation import Settings
+
+
+@dataclass(frozen=True, eq=False)
+class ReportedClients:
+    """Reported data that planning uses instead of simulated data, but training and evaluation here do not.
+
+    Attributes:
+        population: as its clients report it.
+        clustering: the clustering; None: made from the rest.
+        network: the network; None: the settings'.
+    """
+
+    population: Population
+    clustering: Clustering | None = None
+    network: Network | None = None
 
 
 @dataclass(frozen=True, eq=False)

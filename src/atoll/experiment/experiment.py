@@ -13,11 +13,10 @@ from atoll.engine.engine import Method
 from atoll.experiment.client_training import ClientTraining
 from atoll.experiment.clients import Clients
 from atoll.experiment.cluster_plan import ClusterPlan
-from atoll.experiment.conditions import Conditions
+from atoll.experiment.conditions import Conditions, ReportedClients
 from atoll.experiment.execution import Execution
 from atoll.experiment.initial_model import InitialModel
 from atoll.experiment.planned_method import PlannedMethod
-from atoll.experiment.reported_clients import ReportedClients
 from atoll.experiment.traffic import Traffic
 from atoll.schedules.events import Schedule
 from atoll.settings.experiment_file import make_runs, resolved

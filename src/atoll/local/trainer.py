@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import repeat
 from typing import Any, ParamSpec
@@ -88,9 +89,8 @@ class Trainer:
         # Not in bfloat16: a step made by hand changes the model within a product, and would round it.
         dense = self.by_hand and not rule.proximal and precision != "bfloat16"
         self.dense = Dense.of(module, self.batches.losses) if dense else None
-        self.outputs: Callable[[Tensor], Tensor] = (
-            Rounded.of(self.module) if precision == "bfloat16" else None
-        ) or self.module
+        rounded = Rounded.of(self.module) if precision == "bfloat16" else None
+        self.outputs: Callable[[Tensor], Tensor] = rounded or self.module
 
     @property
     def why_one_by_one(self) -> str:
@@ -111,19 +111,28 @@ class Trainer:
         Raises:
             RunError: the loss or the model is not finite; names event, cluster and client. Not if `tolerant`.
         """
-        load_model(self.module, task.start)
-        self.module.train()
-        with layers_drawing_from(self.seed, "layers", *task.key):
+        with self.at_work(task, task.start):
             if self.dense:
                 mean_loss, moments = self._step_by_hand(self.dense, task), Model()
             else:
                 losses = (self.batches.losses(self.outputs(x), y).mean() for x, y in self.draw_batches(task))
-                mean_loss, moments = descend(
-                    self.rule, dict(self.module.named_parameters()), task, losses, self.by_hand
-                )
+                parameters = dict(self.module.named_parameters())
+                mean_loss, moments = descend(self.rule, parameters, task, losses, self.by_hand)
+        return self.update_of(task, mean_loss, moments)
+
+    @contextmanager
+    def at_work(self, task: ClientTask, model: Model) -> Iterator[None]:
+        """Load a model to train; in this context its layers draw their random numbers from the seed."""
+        load_model(self.module, model)
+        self.module.train()
+        with layers_drawing_from(self.seed, "layers", *task.key):
+            yield
+
+    def update_of(self, task: ClientTask, loss: float, moments: Model | None = None) -> ClientUpdate:
+        """Return the trained model, and the optimiser's moments, once `require_finite` has seen the model."""
         model = read_model(self.module, task.start)
-        self.require_finite(task, model, mean_loss)
-        return ClientUpdate(model | moments, mean_loss)
+        self.require_finite(task, model, loss)
+        return ClientUpdate(model | (moments or {}), loss)
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""

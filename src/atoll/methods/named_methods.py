@@ -21,11 +21,10 @@ from atoll.methods.papers.fedbuff import fedbuff
 from atoll.methods.papers.fedcluster import fedcluster
 from atoll.methods.papers.feddrift import feddrift
 from atoll.methods.papers.feddyn import feddyn
-from atoll.methods.papers.fedem import fedem
+from atoll.methods.papers.fedem import fedem, fedrc
 from atoll.methods.papers.fedgroup import fedgroup
 from atoll.methods.papers.fednova import fednova
 from atoll.methods.papers.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
-from atoll.methods.papers.fedrc import fedrc
 from atoll.methods.papers.fedsoft import fedsoft
 from atoll.methods.papers.fesem import fesem
 from atoll.methods.papers.flhc import flhc

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from atoll.network.column_files import POSITIONS, read_columns, whole_numbers
-from atoll.network.network import check_positions, check_positive
+from atoll.network.network import check_positions
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
-from atoll.support.requiring import checked
+from atoll.support.limits import PositiveFloat
+from atoll.support.requiring import checked, require
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +121,7 @@ def _walk(xy: Floats, target: Floats, metres: float, side_metres: float, rng: np
 def _check_walk(clients_xy: Floats, side_metres: float, metres_per_round: float, rounds: int, every: int) -> None:
     if not isinstance(clients_xy, np.ndarray):
         raise InputError(f"clients_xy: must be an array [clients, 2], it is {type(clients_xy).__name__!r}")
-    check_positive("network.side_metres", side_metres)
+    require("network.side_metres", side_metres, PositiveFloat)
     if not 0 <= metres_per_round <= side_metres:
         raise InputError(f"network.metres_per_round = {metres_per_round}: must be from 0 to the side, {side_metres} m")
     for name, value in (("rounds", rounds), ("network.every", every)):

@@ -12,6 +12,8 @@ from atoll.network.regions import Regions
 from atoll.network.sharing import Sharing
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
+from atoll.support.limits import PositiveFloat
+from atoll.support.requiring import require
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,12 +170,6 @@ def check_positions(kind: str, xy: Floats | None, count: int) -> None:
         raise InputError(f"network: {kind} {node} is at ({xy[node, 0]}, {xy[node, 1]}), but positions must be finite")
 
 
-def check_positive(setting: str, value: float) -> None:
-    """Refuse a setting's value that is not a positive finite number."""
-    if not 0 < value < np.inf:
-        raise InputError(f"{setting} = {value}: must be a positive finite number")
-
-
 def _check_seconds(name: str, seconds: Any, shape: tuple[int, ...]) -> None:
     if seconds is None:
         return
@@ -193,7 +189,7 @@ def _check_frequencies(frequencies: Floats, aggregators: int) -> None:
         told = f"network.frequencies = {frequencies.tolist()}"
         raise InputError(f"{told}: must be clustering.clusters = {aggregators} numbers")
     for frequency in frequencies.tolist():
-        check_positive("network.frequencies", frequency)
+        require("network.frequencies", frequency, PositiveFloat)
 
 
 def _check_neighbours(neighbours: tuple[tuple[int, ...], ...], aggregators: int) -> None:

@@ -5,17 +5,20 @@ clients, aggregators and the server, such as a region's, pass models on; with `a
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import networkx as nx
 import numpy as np
 
 from atoll.network.link_nodes import LinkedNodes, sort_out
-from atoll.network.links import Link, Way
+from atoll.network.links import FREE, Link, Way
 from atoll.network.network import Network, Power, Prices
-from atoll.network.server_routes import Hop, join, make_regions, make_sharing, ways_to_server
+from atoll.network.regions import Regions
+from atoll.network.sharing import Sharing
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
+
+_Hop = tuple[str, str]
 
 
 def linked_network(
@@ -44,11 +47,11 @@ def linked_network(
         raise InputError(f"{path}: no aggregator's link leads to {server!r}, which the central patterns need")
     graph = _graph(path, nodes, ways, server if has_server else None)
     paths = {a: nx.single_source_dijkstra_path(graph, a) for a in order}
-    routes = {(a, b): join(ways, list(pairwise(paths[a][b]))) for a in order for b in order}
+    routes = {(a, b): _join(ways, list(pairwise(paths[a][b]))) for a in order for b in order}
     is_counted = all(link.down is not None for link in links)
     up, down = _to_aggregators(nodes, routes, upload_share, has_prices)
     hops = [list(pairwise(nx.dijkstra_path(graph, a, server))) for a in order] if has_server else []
-    there, back = ways_to_server(nodes, ways, hops, server)
+    there, back = _ways_to_server(nodes, ways, hops, server)
     between = [[routes[a, b] for b in order] for a in order]
     prices = None
     if up.prices is not None and down.prices is not None:
@@ -62,8 +65,8 @@ def linked_network(
         neighbours=_neighbours(order, ways),
         download_seconds=down.seconds if is_counted else None,
         down_transfer_seconds=_table(back, "seconds") if is_counted else None,
-        sharing=make_sharing(nodes, ways, hops, server, upload_share),
-        regions=make_regions(graph, nodes, ways, server, is_counted) if averages and has_server else None,
+        sharing=_make_sharing(nodes, ways, hops, server, upload_share),
+        regions=_make_regions(graph, nodes, ways, server, is_counted) if averages and has_server else None,
         power=power,
         prices=prices,
         client_names=tuple(names),
@@ -76,7 +79,7 @@ def _table(ways: Sequence[Way] | Sequence[Sequence[Way]], name: str) -> Floats:
     return np.array([_table(way, name) if isinstance(way, list) else getattr(way, name) for way in ways])
 
 
-def _graph(path: str, nodes: LinkedNodes, ways: Mapping[Hop, Way], server: str | None) -> "nx.DiGraph[str]":
+def _graph(path: str, nodes: LinkedNodes, ways: Mapping[_Hop, Way], server: str | None) -> "nx.DiGraph[str]":
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(nodes.aggregators)
     graph.add_weighted_edges_from((a, b, way.seconds) for (a, b), way in ways.items())
@@ -89,7 +92,7 @@ def _graph(path: str, nodes: LinkedNodes, ways: Mapping[Hop, Way], server: str |
     return graph
 
 
-def _neighbours(order: Sequence[str], ways: Mapping[Hop, Way]) -> tuple[tuple[int, ...], ...]:
+def _neighbours(order: Sequence[str], ways: Mapping[_Hop, Way]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(k for k, b in enumerate(order) if b != a and ((a, b) in ways or (b, a) in ways)) for a in order)
 
 
@@ -108,7 +111,7 @@ class _Quickest:
 
 
 def _to_aggregators(
-    nodes: LinkedNodes, routes: Mapping[Hop, Way], share: float, has_prices: bool
+    nodes: LinkedNodes, routes: Mapping[_Hop, Way], share: float, has_prices: bool
 ) -> tuple[_Quickest, _Quickest]:
     """Return the routes up and down between clients and aggregators, by each client's links and on from there."""
     order = nodes.aggregators
@@ -128,3 +131,64 @@ def _to_aggregators(
     up.seconds = np.maximum(up.seconds, share * np.array([pipe.up.carries for pipe in pipes]))
     down.seconds = np.maximum(down.seconds, np.array([pipe.back.carries for pipe in pipes]))
     return up, down
+
+
+def _join(ways: Mapping[_Hop, Way], hops: Sequence[_Hop]) -> Way:
+    """Return several links in turn as one."""
+    return Way(*(sum(getattr(ways[hop], name) for hop in hops) for name in ("latency", "carries", "price")))
+
+
+def _ways_to_server(
+    nodes: LinkedNodes, ways: Mapping[_Hop, Way], hops: Sequence[Sequence[_Hop]], server: str
+) -> tuple[list[Way], list[Way]]:
+    """Return each aggregator's way to the server and back, through the server's pipe; all free without hops."""
+    pipe = nodes.pipe(server)
+    there = [_join(ways, mine) for mine in hops] or [FREE] * len(nodes.aggregators)
+    back = [_join(ways, [(b, a) for a, b in mine]) for mine in hops] or there
+    return [way.through(pipe.up) for way in there], [way.through(pipe.back) for way in back]
+
+
+def _make_sharing(
+    nodes: LinkedNodes, ways: Mapping[_Hop, Way], hops: Sequence[Sequence[_Hop]], server: str, share: float
+) -> Sharing:
+    """Return what several senders share: clients' pipes, links on several aggregators' ways, and the server's pipe."""
+    shared = [hop for hop in dict.fromkeys(chain.from_iterable(hops)) if sum(hop in mine for mine in hops) > 1]
+    crosses = [[hop in mine for mine in hops] for hop in shared]
+    trunks = [(ways[a, b].carries, ways[b, a].carries) for a, b in shared]
+    if server in nodes.pipes and hops:
+        crosses.append([True] * len(hops))
+        trunks.append((nodes.pipe(server).up.carries, nodes.pipe(server).back.carries))
+    pipes, table = [nodes.pipe(name) for name in nodes.aggregators], np.array(trunks, float).reshape(-1, 2)
+    return Sharing(
+        up_seconds=share * np.array([pipe.up.carries for pipe in pipes]),
+        down_seconds=np.array([pipe.back.carries for pipe in pipes]),
+        crosses=np.array(crosses, bool).reshape(len(trunks), len(pipes)),
+        trunk_up_seconds=table[:, 0],
+        trunk_down_seconds=table[:, 1],
+    )
+
+
+def _make_regions(
+    graph: "nx.DiGraph[str]", nodes: LinkedNodes, ways: Mapping[_Hop, Way], server: str, is_counted: bool
+) -> Regions:
+    """Return the quickest ways to the server as a tree; `is_counted`: whether downloads take time."""
+    paths = nx.single_source_dijkstra_path(graph.reverse(copy=False), server)  # from one source, so links form a tree
+    above = {lower: upper for name in nodes.aggregators for lower, upper in pairwise(reversed(paths[name]))}
+    order = [*nodes.aggregators, *sorted(above.keys() - set(nodes.aggregators))]
+    pipe = nodes.pipe(server)
+
+    def direction(lower: str, upper: str, pipe: Way) -> Way:
+        way = ways[lower, upper]
+        return way.through(pipe) if server in (lower, upper) else way
+
+    up = [direction(name, above[name], pipe.up) for name in order]
+    down = [direction(above[name], name, pipe.back) if is_counted else FREE for name in order]
+    return Regions(
+        above=np.array([order.index(above[name]) if above[name] != server else -1 for name in order]),
+        upwards=np.array(sorted(range(len(order)), key=lambda k: -len(paths[order[k]]))),
+        up_seconds=np.array([way.seconds for way in up]),
+        down_seconds=np.array([way.seconds for way in down]),
+        prices=np.array([there.price + back.price for there, back in zip(up, down, strict=True)]),
+        pipe_up=pipe.up.carries,
+        pipe_down=pipe.back.carries,
+    )

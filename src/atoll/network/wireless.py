@@ -1,25 +1,26 @@
 """Networks from positions: Shannon rates with path loss, on a grid of cells (FedUC, Sec. VI-A)."""
 
 import math
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, cast
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from atoll.network.computed_rows import ComputedRows
-from atoll.network.network import Network, check_positions, check_positive
+from atoll.network.network import Network, check_positions
 from atoll.network.topology import neighbours_of
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
-from atoll.support.limits import Positive
-from atoll.support.requiring import checked, require_fields
+from atoll.support.limits import Positive, PositiveFloat
+from atoll.support.requiring import checked, require, require_fields
 
 if TYPE_CHECKING:
     import networkx as nx
 
 _HELD = 1 << 27  # client-aggregator pairs whose seconds are held: 1 GB
-_DECIBELS = 300.0  # beyond these, powers overflow
+_Decibels = Annotated[float, Field(ge=-300, le=300, allow_inf_nan=False)]  # beyond these, powers overflow
 
 
 @dataclass(frozen=True)
@@ -34,21 +35,15 @@ class Radio:
         aggregator_dbm: the aggregators' transmission power.
     """
 
-    bandwidth_hz: float = 10e6
-    noise_dbm: float = -100.0
-    path_loss_db: float = -40.0
-    path_loss_exponent: float = 4.0
-    aggregator_dbm: float = 33.0
+    bandwidth_hz: PositiveFloat = 10e6
+    noise_dbm: _Decibels = -100.0
+    path_loss_db: _Decibels = -40.0
+    path_loss_exponent: PositiveFloat = 4.0
+    aggregator_dbm: _Decibels = 33.0
 
     def __post_init__(self) -> None:
         """Refuse a bandwidth or exponent that is not positive, and powers beyond 300 decibels."""
         require_fields(self, "network.")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if "_db" not in field.name:
-                check_positive(f"network.{field.name}", value)
-            elif not abs(value) <= _DECIBELS:
-                raise InputError(f"network.{field.name} = {value}: must be from {-_DECIBELS:g} to {_DECIBELS:g}")
 
 
 def watts_of(dbm: float) -> float:
@@ -73,7 +68,7 @@ def rate(distance_metres: npt.ArrayLike, watts: npt.ArrayLike, radio: Radio) -> 
 
 
 @checked("network.{}", rows=int, columns=int)
-def grid_positions(rows: int, columns: int, side_metres: float = 40.0) -> tuple[Floats, Floats]:
+def grid_positions(rows: int, columns: int, side_metres: PositiveFloat = 40.0) -> tuple[Floats, Floats]:
     """Return the aggregators' positions [aggregators, 2] and the server's [2], metres, in a square cut into cells.
 
     Aggregators are at the cells' centres, numbered row by row. The server is where the first two cells of the first two
@@ -84,16 +79,14 @@ def grid_positions(rows: int, columns: int, side_metres: float = 40.0) -> tuple[
     """
     if min(rows, columns) < 1:
         raise InputError(f"network.grid = {[rows, columns]}: must be two positive whole numbers")
-    check_positive("network.side_metres", side_metres)
     width, height = side_metres / columns, side_metres / rows
     x, y = np.meshgrid((np.arange(columns) + 0.5) * width, (np.arange(rows) + 0.5) * height)
     return np.column_stack([x.ravel(), y.ravel()]), np.array([width, height])
 
 
 @checked("network.{}", clients=Positive)
-def place_clients(clients: int, side_metres: float, rng: np.random.Generator) -> Floats:
+def place_clients(clients: int, side_metres: PositiveFloat, rng: np.random.Generator) -> Floats:
     """Draw positions uniformly in the square, [clients, 2] metres."""
-    check_positive("network.side_metres", side_metres)
     return rng.uniform(0, side_metres, (clients, 2))
 
 
@@ -143,7 +136,7 @@ def wireless_network(
     check_positions("server", server_xy[None], 1)
     _check_clients("computes for", "s", compute_seconds, len(clients_xy))
     _check_clients("sends with", "W", watts, len(clients_xy))
-    check_positive("network.model_bytes", model_bytes)
+    require("network.model_bytes", model_bytes, PositiveFloat)
     _check_nodes(topology, len(aggregators_xy))
     bits, sending = 8 * model_bytes, watts_of(radio.aggregator_dbm)
     to_server = _distances("aggregator", aggregators_xy, "server", server_xy[None])[:, 0]

@@ -87,7 +87,7 @@ CHOICES = (
            frozenset({*_OF_CLIENTS, "concepts", "deal"})),
     NamedChoice("data", "augment", "none", "atoll.local.augment:AUGMENTS", frozenset({"inputs"})),
     NamedChoice("model", "name", "mlp", "atoll.local.models:MODELS", frozenset({"shape", "classes", "dataset"})),
-    NamedChoice("travel", "stages", None, "atoll.codecs.named_stages:STAGES", frozenset({"seed"})),
+    NamedChoice("travel", "stages", None, "atoll.codecs.named_codecs:STAGES", frozenset({"seed"})),
     NamedChoice("travel", "codec", "none", "atoll.codecs.named_codecs:CODECS", frozenset()),
     NamedChoice("local", "optimizer", "sgd", "atoll.local.rule:OPTIMIZERS", frozenset({"parameters", "params", "lr"})),
     NamedChoice("local", "schedule", "constant", "atoll.local.rates:SCHEDULES",

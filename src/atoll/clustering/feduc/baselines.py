@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from atoll.clustering.checked_arguments import checked_rule
-from atoll.clustering.clustering import Clustering
+from atoll.clustering.clustering import Clustering, checked_rule
 from atoll.data.population import Population
 from atoll.network.network import Network
 

@@ -6,9 +6,8 @@ from warnings import warn
 import numpy as np
 
 from atoll.clustering.clustering import Clustering
-from atoll.clustering.feduc.greedy import Pick, choose, feduc_labels, pick_at_random
+from atoll.clustering.feduc.greedy import Pick, choose, feduc_labels, pick_at_random, place_again
 from atoll.clustering.feduc.opening import Opening, check_opening, fill_empty, open_first, open_nearest
-from atoll.clustering.feduc.passes import place_again
 from atoll.clustering.feduc.problem import Problem
 from atoll.clustering.feduc.progress import MIXING, feduc_for_progress
 from atoll.clustering.feduc.refine import refine as refine_labels

@@ -11,9 +11,6 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
 from atoll.data.files.sources import SOURCES, DownloadSource
 from atoll.support.errors import InputError, RunError
 
@@ -104,11 +101,13 @@ def _unzip(file: Path, folder: Path, names: Collection[str]) -> None:
 
 
 def _retrieve(url: str, checksum: str, folder: Path) -> Path:
-    import pooch  # these two are slow to import, and few runs need them
+    import pooch  # these are slow to import, and few runs need them
     import requests
+    from tqdm import tqdm
 
     file_name = url.rsplit("/", 1)[-1]
-    with _quiet_pooch(), _Bar(file_name) as bar:
+    # In terminals only; pooch sets the total, once it is known.
+    with _quiet_pooch(), tqdm(desc=file_name, total=1, unit="B", unit_scale=True, disable=None) as bar:
         downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 16)
         try:
             return Path(pooch.retrieve(url, checksum, file_name, folder, downloader=downloader))
@@ -164,30 +163,3 @@ def _quiet_pooch() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-class _Bar:
-    """A progress bar on standard error, in terminals only, with the interface that pooch expects."""
-
-    def __init__(self, title: str) -> None:
-        console = Console(stderr=True)
-        columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
-        self._task = self._progress.add_task(title, total=None)
-        self.total = 0  # bytes; pooch sets it when the transfer starts
-
-    def __enter__(self) -> "_Bar":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def update(self, advance: int) -> None:
-        self._progress.update(self._task, advance=advance, total=self.total or None)
-
-    def reset(self) -> None:
-        self._progress.update(self._task, completed=0)
-
-    def close(self) -> None:
-        self._progress.stop()

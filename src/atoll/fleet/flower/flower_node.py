@@ -5,15 +5,16 @@ network, and the process keeps its imports and data.
 """
 
 import contextlib
+import hashlib
 import random
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.fleet.agreed.waiting import EVERY_SECONDS, passed, waiting
-from atoll.fleet.flower.answered import Answered
 from atoll.fleet.flower.guard import UNANNOUNCED
 from atoll.fleet.flower.presence import UNKNOWN, PresenceLink, client_of, linked, refusal
 from atoll.fleet.flower.wire import (
@@ -218,3 +219,28 @@ def _send(link: PresenceLink, asked: "Message", reply: bytes | int, began: float
         if status_of(error) != UNANNOUNCED:
             raise
         push()
+
+
+class Answered:
+    """Answers questions, and keeps the latest answers; for one thread.
+
+    A question that comes again, since its answer was lost on the way, gets the same one: so nothing is trained, charged
+    to a privacy budget or counted twice when a superlink dies, and a secure sum goes on.
+    """
+
+    def __init__(self, answer: Answer, kept: int = 8, most_bytes: int = 2**26) -> None:
+        """Let `answer` map a task's name and payload to a reply; keep the latest, within these limits."""
+        self._answer, self._kept, self._most_bytes = answer, kept, most_bytes
+        self._answers: OrderedDict[bytes, bytes] = OrderedDict()
+
+    def __call__(self, task: str, payload: bytes) -> bytes:
+        """Return the answer to a task; calls differ in their nonces, so that equal payloads are one call."""
+        key = hashlib.sha256(task.encode() + b"\0" + payload).digest()
+        if key not in self._answers:
+            self._answers[key] = self._answer(task, payload)
+            while len(self._answers) > 1 and self._is_too_much():
+                self._answers.popitem(last=False)
+        return self._answers[key]
+
+    def _is_too_much(self) -> bool:
+        return len(self._answers) > self._kept or sum(map(len, self._answers.values())) > self._most_bytes

@@ -1,16 +1,16 @@
-"""A node's presence on the superlink: connecting, signing on and off, and why it may be rejected."""
+"""A node's presence on the superlink: connecting, signing calls, signing on and off, and why it may be rejected."""
 
 import contextlib
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.fleet.agreed.waiting import passed, waiting
-from atoll.fleet.flower.signing import BACK_SECONDS, Signing
 from atoll.fleet.flower.wire import beating, insist, status_of, tls_fault
 from atoll.fleet.folder.configuration import NodeConfiguration
 from atoll.support.errors import RunError
@@ -25,8 +25,10 @@ _INTERVAL = 45.0
 _FOREVER, _AGAIN_SECONDS = float("inf"), 1.0
 # How long a disconnected node may count as online, with a margin.
 _GONE_SECONDS = 2 * _INTERVAL + 15
+# Flower accepts times from 305 s ago to 5 s ahead: in the middle, a node's clock may be off either way.
+_BACK_SECONDS = 150.0
 # A smaller clock difference is not why a node is rejected.
-_APART_SECONDS = BACK_SECONDS - 10
+_APART_SECONDS = _BACK_SECONDS - 10
 UNKNOWN, _TAKEN = 401, 412
 """The superlink's answers to an unregistered key, and to a key whose node is already online."""
 _WAITING = (
@@ -48,7 +50,7 @@ def client_of(configuration: NodeConfiguration, key: Any, authority: bytes) -> "
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
     from flwr.supernode.fleet_http_client import FleetHttpClient
 
-    interceptors: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperNode"), Signing(key)]
+    interceptors: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperNode"), _Signing(key)]
     return FleetHttpClient.from_server_address(configuration.server, False, authority, interceptors)
 
 
@@ -129,3 +131,26 @@ def refusal(configuration: NodeConfiguration, error: Exception) -> str:
         why = {UNKNOWN: "its key is not registered there", _TAKEN: "another machine is this node already"}
         return f"{configuration.server}: refuses {configuration.name}; {why.get(status, f'HTTP status {status}')}"
     return f"{configuration.server}: {error}"
+
+
+class _Signing:
+    """Adds a node's key and a signed time to calls, as Flower does except for the time."""
+
+    def __init__(self, key: Any) -> None:
+        """Sign with this private key."""
+        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+        self._key, self._public = key, public_key_to_bytes(key.public_key())
+
+    def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
+        """Sign a call's headers."""
+        from flwr.common.constant import TIMESTAMP_HEADER
+        from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+        from flwr.supercore.primitives.asymmetric import sign_message
+
+        told = (datetime.now(UTC) - timedelta(seconds=_BACK_SECONDS)).isoformat()
+        headers = context.request.headers
+        headers[FLEET_HTTP_PUBLIC_KEY_HEADER] = b64encode(self._public).decode()
+        headers[FLEET_HTTP_SIGNATURE_HEADER] = b64encode(sign_message(self._key, told.encode())).decode()
+        context.request.headers[TIMESTAMP_HEADER] = told
+        return call_next(context)

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Protocol
 
-from atoll.support.errors import InputError, RunError, reason_of
+from atoll.support.errors import RunError, reason_of, refusing
 from atoll.support.files import write_atomically
 
 _KEY = re.compile(r"[a-z0-9-]{1,100}")
@@ -28,10 +28,8 @@ class FolderStore:
 
     def __init__(self, folder: Path) -> None:
         """Use this folder, which is created if necessary."""
-        try:
+        with refusing(f"{folder}: cannot be made"):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be made ({error.strerror or error})") from error
         self._folder = folder
 
     def get(self, key: str) -> bytes | None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Stated
-from atoll.experiment.reported_clients import ReportedClients
+from atoll.experiment.conditions import ReportedClients
 from atoll.support.errors import InputError
 from atoll.support.files import whole_lines
 

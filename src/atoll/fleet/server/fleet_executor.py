@@ -22,7 +22,6 @@ from atoll.fleet.agreed.messages import pack
 from atoll.fleet.agreed.transport import Fleet, clients_of
 from atoll.fleet.folder.peers import public_keys
 from atoll.fleet.node.versions import named
-from atoll.fleet.server.asking import head_to_measure, head_to_train
 from atoll.fleet.server.attendance import Attendance
 from atoll.fleet.server.cohort_sum import Summation, begin
 from atoll.fleet.server.gathering import Call, Reply, gather
@@ -143,7 +142,7 @@ class FleetExecutor:
                 node: Expected(node, client, secrets.token_hex(16), self.agreement.form, models=len(models))
                 for node, client in nodes.items()
             }
-            heads = {node: head_to_measure(self.agreement.digest, round_, each) for node, each in asked.items()}
+            heads = {node: each.head_to_measure(self.agreement.digest, round_) for node, each in asked.items()}
             calls.append(Call(0, "losses", heads, body, asked))
         (replies,) = self._collect([clients], calls, lambda a, r: read_losses(a, r.sender, r.content), aside)
         table = np.full((len(clients), len(models)), np.nan)
@@ -168,7 +167,7 @@ class FleetExecutor:
         for nodes in self._split(cohort.clients):
             asked = {node: self._asked_to_train(node, client, cohort, limit) for node, client in nodes.items()}
             digest, resumable = self.agreement.digest, self._resumable
-            heads = {node: head_to_train(digest, cohort, each, resumable) for node, each in asked.items()}
+            heads = {node: each.head_to_train(digest, cohort, resumable) for node, each in asked.items()}
             yield Call(number, "train", heads, body, asked)
 
     def _asked_to_train(self, node: str, client: int, cohort: Cohort, limit: float | None) -> Expected:

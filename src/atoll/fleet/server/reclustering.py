@@ -8,8 +8,8 @@ import numpy as np
 
 from atoll.clustering.named_clusterings import CLUSTERINGS
 from atoll.engine.engine import Method
+from atoll.experiment.conditions import ReportedClients
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.reported_clients import ReportedClients
 from atoll.fleet.agreed.messages import ClientReport
 from atoll.fleet.agreed.transport import samples_of
 from atoll.fleet.server.client_reports import ReportedTable, as_reported, only_samples, reported_table

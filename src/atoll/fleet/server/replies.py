@@ -1,25 +1,30 @@
-"""Checks of nodes' replies, which may be anything: what is accepted, and why the rest is rejected."""
+"""What nodes are asked; what is accepted of their replies, which may be anything, and why the rest is rejected."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
 from atoll.aggregation.reductions import update_norm
+from atoll.engine.cohorts import Cohort
 from atoll.engine.stages import Stage, receive, sent_form
 from atoll.fleet.agreed import transport as base
 from atoll.fleet.agreed.messages import (
     AnyHeader,
     LossesReply,
+    LossesRequest,
     Refusal,
     RefusalCode,
     TrainReply,
+    TrainRequest,
     Unreadable,
     decode_reply,
+    encode,
     most_bytes,
 )
+from atoll.fleet.node.versions import name_of
 from atoll.local.models import Form, Model, form_of
 from atoll.local.task import ClientUpdate
 from atoll.local.weights import LARGEST_LOSS, is_bounded, is_finite
@@ -110,6 +115,31 @@ class Expected:
     def tells_loss(self) -> bool:
         """Whether the client reports its training loss."""
         return all(stage.tells_loss for stage in self.stages)
+
+    def head_to_train(self, digest: str, cohort: Cohort, resumable: Iterable[Mapping[int, Model]]) -> bytes:
+        """Return the part of a task that only this node receives, with nothing about other clients; models follow it.
+
+        `resumable` are the clients' states in each checkpoint left.
+        """
+        state = cohort.states.get(self.client)
+        named = [name_of(states[self.client]) for states in resumable if self.client in states]
+        request = TrainRequest(
+            settings_digest=digest,
+            nonce=self.nonce,
+            event=cohort.event,
+            drawn_as=cohort.draws,
+            round=cohort.round,
+            repeat=cohort.repeat,
+            cluster=cohort.cluster,
+            client=self.client,
+            state=None if state is None else name_of(state),
+            resumable=tuple(dict.fromkeys(named)),
+        )
+        return encode(request)
+
+    def head_to_measure(self, digest: str, round_: int) -> bytes:
+        """Return the same for measuring models on the client's data."""
+        return encode(LossesRequest(settings_digest=digest, nonce=self.nonce, round=round_, client=self.client))
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,7 +47,7 @@ def feddyn(
         InputError: the rule has its own proximal term.
     """
     refuse_proximal(rule, "method.name = 'feddyn', whose quadratic term is method.alpha's")
-    from atoll.methods.parts.corrected_trainers import DynamicRegulariser  # late: reading settings needs no PyTorch
+    from atoll.methods.parts.update_trainers import DynamicRegulariser  # late: reading settings needs no PyTorch
 
     plain = weigh_equally(fedavg(population, replace(rule, proximal=alpha), rounds, fraction, clock, seed))
     combine, server_rule = MeanAndShare(len(population)), SubtractDrift(buffers_of(module))

@@ -41,7 +41,7 @@ def scaffold(
     """
     require_sgd(rule, "method.name = 'scaffold', whose c_i are means of the gradients of local steps")
     refuse_proximal(rule, "method.name = 'scaffold', whose c_i are means of the gradients of local steps")
-    from atoll.methods.parts.corrected_trainers import ControlVariates  # late: reading settings needs no PyTorch
+    from atoll.methods.parts.update_trainers import ControlVariates  # late: reading settings needs no PyTorch
 
     plain = weigh_equally(fedavg(population, rule, rounds, fraction, clock, seed))
     combine, server_rule = MeanAndShare(len(population)), MoveBoth(server_lr)

@@ -1,6 +1,7 @@
 """MOON's trainer: features are pulled toward the received model's, away from those of the client's last one."""
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,9 +10,8 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend
-from atoll.local.weights import load_model, read_model
+from atoll.local.weights import load_model
 from atoll.methods.parts.features import watching
-from atoll.support.seeds import layers_drawing_from
 
 
 class ContrastiveTrainer(Trainer):
@@ -27,19 +27,13 @@ class ContrastiveTrainer(Trainer):
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the client's model after its local steps, also as its state."""
-        load_model(self.module, task.start)
         load_model(self.received, task.start)
         load_model(self.last, task.state or task.start)
-        self.module.train()
-        with (
-            layers_drawing_from(self.seed, "layers", *task.key),
-            watching(self.module, self.received, self.last) as seen,
-        ):
+        with self.at_work(task, task.start), watching(self.module, self.received, self.last) as seen:
             losses = (self._loss(x, y, seen) for x, y in self.draw_batches(task))
             loss, _ = descend(self.rule, dict(self.module.named_parameters()), task, losses, self.by_hand)
-        model = read_model(self.module, task.start)
-        self.require_finite(task, model, loss)
-        return ClientUpdate(model, loss, model)
+        update = self.update_of(task, loss)
+        return replace(update, state=update.model)
 
     def _loss(self, x: Tensor, y: Tensor, seen: dict[nn.Module, Tensor]) -> Tensor:
         plain = self.batches.losses(self.module(x), y).mean()

@@ -11,7 +11,6 @@ from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend
 from atoll.local.weights import load_model, read_model, trained_of
-from atoll.support.seeds import layers_drawing_from
 
 
 class GradientTrainer(Trainer):
@@ -53,11 +52,9 @@ class MoreauTrainer(GradientTrainer):
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return w, with the last theta as the client's state."""
-        load_model(self.module, task.start)
-        self.module.train()
         theta = trained_of(self.module)
         w, losses, pace = self.parameters_of(task.start), [], self.rule.lr_at(task.round) * self.penalty
-        with layers_drawing_from(self.seed, "layers", *task.key):
+        with self.at_work(task, task.start):
             for x, y in self.draw_batches(task):
                 again = (self.batches.losses(self.outputs(x), y).mean() for _ in range(self.inner_steps))
                 losses.append(descend(self.inner, theta, replace(task, start=w), again, self.by_hand)[0])
@@ -75,11 +72,9 @@ class MixedTrainer(GradientTrainer):
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return w, with the mixed model as the client's state, and v beside it as ``parameter@v``."""
-        load_model(self.module, task.start)
-        self.module.train()
         w, losses, lr = self.parameters_of(task.start), [], self.rule.lr_at(task.round)
         v = {name: (task.state or {}).get(f"{name}@v", self.initial[name]) for name in w}
-        with layers_drawing_from(self.seed, "layers", *task.key):
+        with self.at_work(task, task.start):
             for x, y in self.draw_batches(task):
                 of_mixed, _ = self.gradient(self._mix(v, w), x, y)
                 of_w, loss = self.gradient(w, x, y)
@@ -102,10 +97,8 @@ class MetaTrainer(GradientTrainer):
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return w, with the received model after one step on all of the client's data as its state."""
-        load_model(self.module, task.start)
-        self.module.train()
         w, losses, lr = self.parameters_of(task.start), [], self.rule.lr_at(task.round)
-        with layers_drawing_from(self.seed, "layers", *task.key):
+        with self.at_work(task, task.start):
             for first, second, third in self._triples(task):
                 adapted = self._adapt(w, *second)
                 ahead, loss = self.gradient(adapted, *first)

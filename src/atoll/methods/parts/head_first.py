@@ -8,8 +8,7 @@ from torch import nn
 
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend
-from atoll.local.weights import load_model, read_model, trained_of
-from atoll.support.seeds import layers_drawing_from
+from atoll.local.weights import trained_of
 
 
 class HeadFirstTrainer(Trainer):
@@ -23,19 +22,15 @@ class HeadFirstTrainer(Trainer):
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the whole model after the client's local steps."""
-        load_model(self.module, task.start)
-        self.module.train()
         trained = trained_of(self.module)
         head = {name: each for name, each in trained.items() if name in self.head}
         body = {name: each for name, each in trained.items() if name not in self.head}
         total = self.steps_of(task.client)
         body_steps = min(self.body_steps, total)
         summed = 0.0
-        with layers_drawing_from(self.seed, "layers", *task.key):
+        with self.at_work(task, task.start):
             losses = (self.batches.losses(self.outputs(x), y).mean() for x, y in self.draw_batches(task))
             for part, steps in ((head, total - body_steps), (body, body_steps)):
                 if part and steps:
                     summed += steps * descend(self.rule, part, task, islice(losses, steps), self.by_hand)[0]
-        model, loss = read_model(self.module, task.start), summed / total
-        self.require_finite(task, model, loss)
-        return ClientUpdate(model, loss)
+        return self.update_of(task, summed / total)

@@ -12,7 +12,7 @@ from atoll.local.batches import cut_rows
 from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend
-from atoll.local.weights import load_model, read_model
+from atoll.local.weights import load_model
 from atoll.support.seeds import layers_drawing_from
 
 SHARES, CLASSES = "shares", "classes_of"
@@ -78,9 +78,7 @@ class MixtureTrainer(Trainer):
                 loss, moved = descend(self.rule, own, task, losses, self.by_hand)
                 mean_loss, moments = mean_loss + loss, moments | moved
         self._set_shares(mixed, responsible[held], samples[held])
-        model = read_model(mixed, task.start)
-        self.require_finite(task, model, mean_loss)
-        return ClientUpdate(model | moments, mean_loss)
+        return self.update_of(task, mean_loss, moments)
 
     @torch.no_grad()
     def _expect(self, mixed: Mixture, samples: npt.NDArray[np.int32]) -> Tensor:

@@ -10,10 +10,9 @@ from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend
-from atoll.local.weights import load_model, read_model
+from atoll.local.weights import read_model
 from atoll.methods.parts.learned import COMMON, common_of
 from atoll.support.errors import RunError
-from atoll.support.seeds import layers_drawing_from
 
 
 class PersonalTrainer(Trainer):
@@ -39,9 +38,7 @@ class PersonalTrainer(Trainer):
 
     def train_own(self, task: ClientTask, before: Model, rule: LocalRule) -> tuple[Model, float]:
         """Return a client's personal model after the rule's steps from `before`, and the mean loss."""
-        load_model(self.module, before)
-        self.module.train()
-        with layers_drawing_from(self.seed, "layers", *task.key):
+        with self.at_work(task, before):
             losses = (self.batches.losses(self.outputs(x), y).mean() for x, y in self.draw_batches(task))
             loss, _ = descend(rule, dict(self.module.named_parameters()), task, losses, self.by_hand)
         after = read_model(self.module)

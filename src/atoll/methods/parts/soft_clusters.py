@@ -13,8 +13,6 @@ from atoll.local.batches import cut_rows, measure_samples
 from atoll.local.models import Form, Model
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend
-from atoll.local.weights import load_model, read_model
-from atoll.support.seeds import layers_drawing_from
 
 OWN, IMPORTANCE = "own.", "importance"
 
@@ -52,15 +50,11 @@ class SoftTrainer(Trainer):
         # lambda / 2 * sum of u_s ||w - c_s||^2 pulls like one term toward the centres' mean, weighted by u.
         pull = mean(zip(importance.tolist(), centres, strict=True))
         rule = replace(self.rule, proximal=self.penalty * sum(importance.tolist()))
-        load_model(whole, task.start | {IMPORTANCE: importance})
         own = {f"{OWN}{name}": each for name, each in whole.own.named_parameters()}
-        whole.train()
-        with layers_drawing_from(self.seed, "layers", *task.key):
+        with self.at_work(task, task.start | {IMPORTANCE: importance}):
             losses = (self.batches.losses(whole.own(x), y).mean() for x, y in self.draw_batches(task))
             loss, _ = descend(rule, own, replace(task, start=pull), losses, self.by_hand)
-        model = read_model(whole, task.start)
-        self.require_finite(task, model, loss)
-        return ClientUpdate(model, loss)
+        return self.update_of(task, loss)
 
     def _estimate(self, centres: Sequence[Model], task: ClientTask) -> Tensor:
         """Return the importances: the share of samples on which each centre has the least loss, at least sigma."""

@@ -1,11 +1,10 @@
-"""The content of a page at one moment: tables as HTML, and the numbers of its figures."""
+"""The content of a page at one moment: texts and tables as HTML, and the numbers of its figures."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atoll.report.page.about import about
 from atoll.report.page.compared import settings_table, warnings
 from atoll.report.page.details import details
 from atoll.report.page.key_numbers import RunPool, curves
@@ -15,10 +14,15 @@ from atoll.report.page.results import differences_to, results_table
 from atoll.report.page.scenes import Scenes
 from atoll.report.page.targets import targets_table
 from atoll.report.reading.groups import Group, Panel, find_baseline, group_runs, make_panels
-from atoll.report.reading.runs import Run
+from atoll.report.reading.recovery import changes_of
+from atoll.report.reading.runs import Run, printable
+from atoll.support.untrusted import read_json
 
 MOST_BASELINES = 40  # settings in a panel beyond which only the first baseline is compared
 WAITING = "Waiting for the first row of metrics. It will appear here as soon as it is written."
+_MOST_LETTERS = 2000
+_MOST = 5  # texts of a kind
+_PACKAGES = {"atoll": "Atoll", "torch": "PyTorch", "numpy": "NumPy"}
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ def make_content(
         title=", ".join(dict.fromkeys(run.name for run in runs)) or "Waiting for runs",
         summary=summary,
         sections={
-            "about": about(runs),
+            "about": _about(runs),
             "notices-body": items([*notices, *warnings(panels)]),
             "results-body": results_table(panels, against) + privacy_tables(groups) if runs else paragraph(WAITING),
             "targets-body": targets_table(panels, targets, stable, against) if runs else "",
@@ -105,3 +109,26 @@ def _summary(runs: Sequence[Run], groups: Sequence[Group]) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _about(runs: Sequence[Run]) -> str:
+    """Return the experiments' descriptions, and a sentence for each set of versions and machine that runs had."""
+    described = dict.fromkeys(printable(run.config.get("description"), _MOST_LETTERS) for run in runs)
+    places = dict.fromkeys(_place(run) for run in runs)
+    changes = dict.fromkeys(f"{changes_of(run.config)}"[1:-1] for run in runs)
+    texts = [paragraph(text) for text in [*described][:_MOST] if text]
+    texts += [paragraph(f"Clients' data change at the start of round {text}.") for text in [*changes][:_MOST] if text]
+    return "".join(texts + [paragraph(f"Run with {text}.", "note") for text in [*places][:_MOST] if text])
+
+
+def _place(run: Run) -> str:
+    """Return versions, system and device of a run; nothing if its folder does not tell."""
+    try:
+        found = read_json(run.folder / "environment.json", run.folder)
+        packages, machine = found["packages"], found["machine"]
+        versions = [f"{name} {packages[key]}" for key, name in _PACKAGES.items() if packages.get(key)]
+        where = f"{machine['system']}, {machine['cpus']} CPUs"
+        device = run.config.get("run", {}).get("device", "cpu")
+        return f"{', '.join([*versions, 'Python ' + found['python']])}, on {where}, device {device}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""

@@ -11,9 +11,8 @@ from atoll.report.figures.assignments import Assignments, read_assignments
 from atoll.report.figures.before_training import MAX_CLIENTS, evenly
 from atoll.report.figures.network_map import MARKERS, cluster_styles
 from atoll.report.figures.style import PALETTE
-from atoll.report.page.client_table import clients
 from atoll.report.page.compared import name_of
-from atoll.report.page.key_numbers import RunPool
+from atoll.report.page.key_numbers import RunPool, client_curves
 from atoll.report.page.scenes import Scene, Scenes
 from atoll.report.reading.groups import Group
 from atoll.report.reading.runs import Run
@@ -40,7 +39,7 @@ def details(groups: Sequence[Group], pool: RunPool, scenes: Scenes) -> list[dict
 def _detail(group: Group, pool: RunPool, scenes: Scenes) -> dict[str, Any]:
     run = group.runs[0]
     scene = scenes.of(run.config)
-    figures = [_gantt(run, pool, scene), *clients(run, pool), *_identity(run, pool), _cluster_accuracy(run, pool)]
+    figures = [_gantt(run, pool, scene), *client_curves(run, pool), *_identity(run, pool), _cluster_accuracy(run, pool)]
     if isinstance(scene, Scene):
         figures += [_map(scene, pool), _clusters(scene, pool), _shares(scene, pool)]
     seed = f", seed {run.config.get('seed', 0)}" if len(group.runs) > 1 else ""

@@ -1,4 +1,4 @@
-"""The data of the curves: their quantities and axes, and every run's columns as compact bytes."""
+"""The data of the curves, over runs and over clients: quantities, axes, and every run's columns as compact bytes."""
 
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.report.figures.before_training import evenly
+from atoll.report.page.compared import name_of
 from atoll.report.reading.groups import Panel
 from atoll.report.reading.recovery import changes_of
 from atoll.report.reading.runs import Run
 from atoll.report.tables.run_tables import rounds_compare
+from atoll.report.tables.writing import show_number
 from atoll.runs.columns import column_title, is_share
 from atoll.support.arrays import Floats
 from atoll.support.estimates import t_point
@@ -35,6 +38,7 @@ _QUANTITIES = {
     "parameter_error": "Parameter error",
 }
 _NO_QUANTITIES = {"event", "bytes_up", "bytes_down", *(column for column, _, _ in AXES)}
+_MAX_CLIENTS = 1000  # drawn in a curve of single clients
 
 
 def bytes_sent(run: Run) -> Floats:
@@ -112,3 +116,24 @@ def _columns(run: Run, shown: Iterable[str], pool: RunPool) -> dict[str, int]:
     rows = {**run.rows, "bytes": bytes_sent(run)}
     names = [*(column for column, _, _ in AXES), *shown]
     return {name: pool.put(rows[name]) for name in names if name in rows and np.isfinite(rows[name]).any()}
+
+
+def client_curves(run: Run, pool: RunPool) -> list[dict[str, Any]]:
+    """Return a figure for each metric of single clients: its last values, sorted, and their mean."""
+    return [_client_curve(run, column, np.sort(values), pool) for column, values in run.clients.items()]
+
+
+def _client_curve(run: Run, column: str, values: Floats, pool: RunPool) -> dict[str, Any]:
+    title, mean = column_title(column), float(values.mean())
+    low, middle, high = (show_number(column, float(each)) for each in (values[0], mean, values[-1]))
+    return {
+        "kind": "clients",
+        "title": f"{title}, by client",
+        "alt": f"{title} of {len(values):,} clients of {name_of(run)} at the last evaluation, sorted: {low} to {high}, "
+        f"mean {middle}.",
+        "note": "At the last evaluation, in ascending order; the dashed line is the mean.",
+        "column": title,
+        "share": is_share(column),
+        "mean": mean,
+        "values": pool.put(values[evenly(len(values), _MAX_CLIENTS)]),
+    }
