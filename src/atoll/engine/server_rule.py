@@ -33,8 +33,8 @@ def apply_rule(
         told = "must return a pair of dicts of tensors, the new model and what it keeps, or None for nothing kept"
         raise RunError(f"event {event}: the server rule {told}; it returned {kind_of(made)}")
     wanted = {name: tensor for name, tensor in merged.items() if "@" not in name or name in model}
-    fault = why_wrong(wanted, model, "model", "the merged one")
-    if fault := fault or (why_wrong(state, kept, "state", "the one before") if state is not None else ""):
+    fault = _why_wrong(wanted, model, "model", "the merged one")
+    if fault := fault or (_why_wrong(state, kept, "state", "the one before") if state is not None else ""):
         raise RunError(f"event {event}: the server rule {fault}")
     return model, kept
 
@@ -46,8 +46,7 @@ def is_model(made: Any) -> bool:
     return isinstance(made, dict) and all(isinstance(each, Tensor) for each in made.values())
 
 
-def why_wrong(expected: Model, returned: Model | None, what: str, like: str) -> str:
-    """Return how a model that a rule returned differs in form from the one expected; empty if it does not."""
+def _why_wrong(expected: Model, returned: Model | None, what: str, like: str) -> str:
     form, known = form_of(returned or {}), form_of(expected)
     if form == known:
         return ""
