@@ -78,7 +78,7 @@ REFUSED = [
     (["faults.claimed_loss=nan"], ["faults.claimed_loss = nan", "finite"]),
     (
         ["method.combine=bulyan", "method.byzantine=1", "method.name=fedavg", "method.fraction=1.0"],
-        ["method.byzantine = 1", "bulyan needs 4 x 1 + 3 = 7", "the smallest has 6; give at most 0"],
+        ["method.byzantine = 1", "bulyan needs 4 x 1 + 3 = 7", "the smallest has 6; use another rule"],
     ),
     (["method.combine=multi-krum"], ["method.byzantine is not set"]),
     (["method.combine=centred-clipping"], ["method.clip_norm is not set"]),

@@ -63,7 +63,6 @@ number = 5; digits = atoll.load("digits")
 def two_clients(labels): return [np.arange(5), np.arange(5)]
 def one_empty(labels, clients): return [np.arange(k) for k in range(clients)]
 def nothing(): pass
-def huge(): return 10**400
 def flat(labels): return np.arange(6)
 def deep(clients): return [np.zeros((2, 2), int)] * clients
 def outside(labels, clients): return np.full((clients, 3), len(labels))
@@ -85,6 +84,7 @@ def lonely(population): return np.zeros(len(population), int)
 def words(population): return ["a"] * len(population)
 def masks(labels, clients): return [labels < 5] * clients
 def says_masks(labels, clients): return [[True, False]] * clients
+def huge(): return 10**400
 def exits(): raise SystemExit(0)
 def torn(): return replace(digits, targets=digits.targets[:5])
 def eleven(): return replace(digits, targets=digits.targets + 1)

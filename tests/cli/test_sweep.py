@@ -256,6 +256,15 @@ def test_bad_input_is_told_before_anything_is_written(words: str, atoll: Command
     assert sorted(path.name for path in folder.rglob("*")) == before
 
 
+def test_what_is_varied_need_not_be_in_the_file(atoll: Command) -> None:
+    words = ("--set", "privacy.trust=server", "--set", "privacy.clip=1", "--over", "privacy.noise=.5,1")
+    (low, high) = json.loads(atoll("sweep", "tiny.toml", *words, "--metric", "epsilon", "--json").succeeded())[
+        "settings"
+    ]
+    assert low["last_mean"] > high["last_mean"]
+    assert high["is_best_last"]
+
+
 def test_a_search_is_of_one_run(atoll: Command) -> None:
     told = atoll("sweep", "quickstart", "--tune", "--over", "local.lr=0.01..0.1").refused()
     assert told == "--tune: the experiment has 2 runs; choose one with --only: FedCluster, M = 10; FedAvg"

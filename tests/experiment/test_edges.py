@@ -162,8 +162,41 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"method": {"weights": "equal"}, "privacy": {**PRIVATE, "samples_cap": 50}},
         "method.weights = 'equal': does not go with privacy.samples_cap = 50",
     ),
+    (
+        {"method": {"name": "pfedme", "weights": "samples"}},
+        "method.weights = 'samples': cannot be used with method.name = 'pfedme', which weighs clients its own way",
+    ),
+    ({"method": {"name": "feddrift", "weights": "equal"}}, "method.weights = 'equal': cannot be used with method.name"),
+    *(
+        (
+            {"method": {"name": name, "clusters": 2}, "travel": {"stages": ["clip"], "clip_norm": 0.1}},
+            f"travel.stages = 'clip': cannot be used with method.name = '{name}'",
+        )
+        for name in ("fesem", "cfl")
+    ),
     ({"privacy": {**PRIVATE, "quantile_noise": 3.0}}, "privacy.quantile_noise = 3: needs privacy.quantile"),
 ]
+
+
+class Aside(nn.Module):
+    """A network with a layer that it does not use."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.used, self.aside = nn.Linear(64, classes), nn.Linear(64, 1)
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        return self.used(inputs.flatten(1))
+
+
+def with_aside(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Aside(classes)
+
+
+def test_heterogeneity_of_a_model_with_a_layer_that_it_does_not_use(tmp_path: Path) -> None:
+    made = experiment(model={"name": f"{__name__}:with_aside"}, run={"heterogeneity": True})
+    (first, *_) = [each.row for each in run_events(made, tmp_path / "run") if each.row is not None]
+    assert first["h_device"] >= first["h_cluster"] > 0
 
 
 @pytest.mark.parametrize(("sections", "told"), REFUSED)

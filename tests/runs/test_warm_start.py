@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 import atoll
 from atoll.data.datasets import load
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, SettingWarning
 
 TINY: dict[str, Any] = {
     "rounds": 2,
@@ -87,6 +88,33 @@ def test_predictions_take_stored_inputs(how: str) -> None:
     np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-5)
     with pytest.raises(InputError, match=r"predict: inputs must be numbers \[n, .*\], not \[8, 8\]"):
         result.predict(np.zeros((8, 8)))
+
+
+def two_layers(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, classes))
+
+
+def first_frozen(shape: tuple[int, ...], classes: int) -> nn.Module:
+    module = two_layers(shape, classes)
+    module.get_submodule("1").requires_grad_(False)
+    return module
+
+
+@pytest.mark.parametrize("travels", ["trainable", ["3.*"], "all"])
+def test_predictions_have_the_frozen_layers_of_the_start(travels: str | list[str], tmp_path: Path) -> None:
+    atoll.run(TINY, tmp_path / "b", rounds=4, model={"name": two_layers})
+    model = {"name": first_frozen, "travels": travels, "start": str(tmp_path / "b")}
+    result, data = atoll.run(TINY, tmp_path / "r", seed=5, model=model), load("digits")
+    for each in (result, atoll.read_result(tmp_path / "r")):
+        share = (each.predict(data.test_inputs) == data.test_targets).mean()
+        assert share == pytest.approx(result.history["test_accuracy"][-1])
+
+
+def test_predictions_say_what_stayed_with_the_clients() -> None:
+    result = atoll.run(TINY, method={"name": "fedper"}, model={"name": two_layers})
+    told = "'3.bias' and 1 more tensors stayed with the clients, and are as they were at the start"
+    with pytest.warns(SettingWarning, match=told):
+        result.predict(load("digits").test_inputs[:2])
 
 
 def test_regression_predicts_numbers() -> None:

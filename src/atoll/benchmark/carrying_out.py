@@ -13,9 +13,9 @@ from atoll.experiment.experiment import Experiment
 from atoll.report.reading.units import format_seconds
 from atoll.reproduce.kept_runs import digest_anywhere
 from atoll.reproduce.recipe_runs import RecipeTask, carry_out_all
-from atoll.runs.run_folder import slug
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
+from atoll.support.wording import slug
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
     for task in tasks:
         if task.folder in refused:
             problems.setdefault(task.recipe, []).append(refused[task.folder])
-            err.print(f"error: {refused[task.folder]}")
+            err.print(refused[task.folder])
     failures = len(refused)
     if asked.run:
         chosen = [task for task in chosen if task.folder not in refused]

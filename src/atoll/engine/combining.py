@@ -7,15 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, groupby, islice
 from operator import attrgetter, mul
-from typing import Any, cast
+from typing import cast
 
 from atoll.aggregation.mean import Combine, Sum, needs_only_mean, takes_median_of_losses
 from atoll.aggregation.screening import Screening
 from atoll.aggregation.sum_tree import SumTree
 from atoll.aggregation.usual_norms import Norms, are_few, limits_of, require_usual
-from atoll.data.array_inputs import kind_of
 from atoll.engine.cohorts import ClusterUpdate, Cohort
-from atoll.engine.server_rule import is_model
+from atoll.engine.server_rule import require_like
 from atoll.local.models import Model
 from atoll.local.task import ClientUpdate
 from atoll.support.errors import AtollError, RunError, failure_of
@@ -120,18 +119,9 @@ def _combined(results: "_Results", combine: Combine, updates: Iterator[ClientUpd
     if (first := next(pairs, None)) is None:
         return None
     model = combine(chain([first], pairs), cohort.start, cohort.event_weight)
-    if not is_model(model):
-        raise TypeError(f"the rule must return the cluster's model, a dict of tensors, not {kind_of(model)}")
-    if odd := sorted(_shapes(cohort.start) ^ _shapes(model)):
-        told = "returned a model with other names or shapes than the clients' ones"
-        raise ValueError(f"the rule {told}, at {odd[0][0]!r}")
+    require_like(cohort.start, model)
     deque(pairs, maxlen=0)  # a rule need not take all, but the following updates are the next cohort's
     return model
-
-
-def _shapes(model: Model) -> set[tuple[Any, ...]]:
-    """Return a model's names and shapes, without what travels beside it."""
-    return {(name, *tensor.shape) for name, tensor in model.items() if "@" not in name}
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def apply_rule(
     except (Exception, SystemExit) as error:  # raised by a user's rule
         raise RunError(f"event {event}: the server rule failed ({failure_of(error)})") from error
     model, kept = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
-    if not (is_model(model) and (kept is None or is_model(kept))):
+    if not (_is_model(model) and (kept is None or _is_model(kept))):
         told = "must return a pair of dicts of tensors, the new model and what it keeps, or None for nothing kept"
         raise RunError(f"event {event}: the server rule {told}; it returned {kind_of(made)}")
     wanted = {name: tensor for name, tensor in merged.items() if "@" not in name or name in model}
@@ -39,8 +39,17 @@ def apply_rule(
     return model, kept
 
 
-def is_model(made: Any) -> bool:
-    """Return whether something is a dict of tensors."""
+def require_like(known: Model, made: Any) -> None:
+    """Reject what a combine rule returned unless it is a model of these names and shapes, other types aside."""
+    if not _is_model(made):
+        raise TypeError(f"the rule must return the cluster's model, a dict of tensors, not {kind_of(made)}")
+    shapes = [{(name, *each.shape) for name, each in model.items() if "@" not in name} for model in (known, made)]
+    if odd := sorted(shapes[0] ^ shapes[1]):
+        told = "returned a model with other names or shapes than the clients' ones"
+        raise ValueError(f"the rule {told}, at {odd[0][0]!r}")
+
+
+def _is_model(made: Any) -> bool:
     from torch import Tensor  # here, so that reading settings stays fast
 
     return isinstance(made, dict) and all(isinstance(each, Tensor) for each in made.values())

@@ -69,6 +69,7 @@ def client_gradient(module: nn.Module, batches: Batches, rows: npt.NDArray[np.in
     for part in blocks(rows):
         inputs, targets = batches.gather(part)
         loss = batches.losses(module(inputs), targets).sum() / len(rows)
-        for sum_, gradient in zip(total, torch.autograd.grad(loss, parameters), strict=True):
+        found = torch.autograd.grad(loss, parameters, materialize_grads=True)  # zero where a parameter is not used
+        for sum_, gradient in zip(total, found, strict=True):
             sum_ += gradient
     return torch.cat([t.reshape(-1) for t in total]).double().cpu().numpy()

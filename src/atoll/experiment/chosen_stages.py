@@ -86,7 +86,7 @@ def _make_stage(settings: Settings, name: str) -> Stage:
     lacks |= {Need.NO_STATE: told} if stage.keeps_state else {}
     lacks |= {Need.KNOWN_CODE: told} if ":" in name else {}
     needs = {Need.NUMBERS: "an earlier stage sends something other than a model", **stage.needs}
-    needs |= {Need.NO_REGROUPING: "clusters are found from client states"} if stage.keeps_state else {}
+    needs |= {Need.NO_REGROUPING: "clusters are found from client states"} if stage.keeps_state or stage.send else {}
     return replace(stage, told=told, needs=needs, lacks=lacks, digest=wanted.model_dump())
 
 

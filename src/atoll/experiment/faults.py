@@ -151,6 +151,10 @@ def _weighs_equally(settings: Settings, method: Method) -> bool:
     if wanted.weights is None:
         # On a fleet clients report their sample counts themselves, so a rule weighted by them is not robust to lies.
         return settings.run.executor == "fleet" and wanted.combine != "mean"
+    own = (method.schedule.events[0].weights == 1).all() if wanted.weights == "samples" else method.prepare is not None
+    if own:
+        told = f"cannot be used with method.name = {wanted.name!r}, which weighs clients its own way"
+        raise InputError(f"method.weights = {wanted.weights!r}: {told}")
     return wanted.weights == "equal"
 
 
@@ -183,7 +187,7 @@ def _require_enough(method: Method, rule: str, byzantine: int) -> None:
     times = TIMES_BYZANTINE[rule]
     if least < (needed := times * byzantine + 3):
         most = (least - 3) // times
-        advice = f"give at most {most}" if most >= 0 else "use another rule, or larger cohorts"
+        advice = f"give at most {most}" if most > 0 else "use another rule, or larger cohorts"
         raise InputError(
             f"method.byzantine = {byzantine}: {rule} needs {times} x {byzantine} + 3 = {needed} clients in each "
             f"cohort, the smallest has {least}; {advice}"

@@ -13,13 +13,14 @@ from typing import Any
 import tomli_w
 
 from atoll.planner.measured_runs import FILES
-from atoll.runs.run_folder import entries_of, slug
+from atoll.runs.run_folder import entries_of
 from atoll.settings.experiment_file import resolved
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, refusing
 from atoll.support.files import make_folder, to_json, write_atomically
 from atoll.support.lock import LOCK, locked
 from atoll.support.untrusted import read_json
+from atoll.support.wording import slug
 
 NOTE, CHOSEN, RACE, PAGE = "plan.json", "experiment.toml", "race", "index.html"
 _MAY_GROW = ("seeds",)

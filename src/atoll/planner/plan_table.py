@@ -171,8 +171,9 @@ def _differences(one: Entrant, other: Entrant) -> Iterator[str]:
         ("less staleness", -mine.mean_staleness, -theirs.mean_staleness, "{:.2g} to {:.2g} merges"),
         ("less waiting", -mine.waiting, -theirs.waiting, "{:.0%} to {:.0%}"),
     ):
-        if a > b + max(ALIKE, 0.05) * max(abs(a), abs(b)):
-            yield f"{words} ({form.format(abs(a), abs(b))})"
+        values = form.format(abs(a), abs(b))
+        if a > b + max(ALIKE, 0.05) * max(abs(a), abs(b)) and form.format(abs(b), abs(a)) != values:
+            yield f"{words} ({values})"
 
 
 def _joined(parts: Sequence[str]) -> str:

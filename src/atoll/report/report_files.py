@@ -22,9 +22,9 @@ from atoll.report.tables.run_tables import rounds_to_target
 from atoll.report.tables.spread import spread_over_seeds
 from atoll.report.tables.spread_tables import final_table, spread_as_csv, target_table
 from atoll.report.tables.writing import as_csv, as_dicts, table_of
-from atoll.runs.run_folder import slug
 from atoll.support.files import write_atomically
 from atoll.support.requiring import require, require_has, require_path
+from atoll.support.wording import slug
 
 DPI = 150
 SUFFIXES = (".png", ".svg", ".pdf")

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from atoll.runs.fingerprint import digest
-from atoll.runs.run_folder import slug
 from atoll.settings.validation import Settings, validate
 from atoll.support.environment import describe_environment
 from atoll.support.errors import InputError, refusing
 from atoll.support.files import make_folder, unsealed, write_atomically
 from atoll.support.untrusted import parse_json, parse_toml, read_bytes
+from atoll.support.wording import slug
 
 PLANS = "clusters.json"
 """The file of a recipe that is not trained: the clustering of each of its runs."""

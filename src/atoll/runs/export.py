@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +21,15 @@ from torch import nn
 
 from atoll.experiment.client_data import load_dataset
 from atoll.experiment.modules import draw_module
+from atoll.experiment.start_model import load_start
 from atoll.local.batches import FromStored
 from atoll.local.models import Model
+from atoll.local.travel import frozen
 from atoll.local.weights import load_model
 from atoll.runs.run_folder import require_own_file
 from atoll.runs.saved import SavedRun, read_saved
 from atoll.settings.validation import Settings
-from atoll.support.errors import AtollError, InputError, RunError
+from atoll.support.errors import AtollError, InputError, RunError, SettingWarning
 from atoll.support.extras import pip_install
 from atoll.support.files import make_folder, write_atomically
 from atoll.support.wording import unknown
@@ -102,6 +105,12 @@ def format_of(out: Path | str | None) -> str:
 def load_module(settings: Settings, model: Model) -> nn.Module:
     """Return the module that the settings name with a model's parameters, in evaluation mode, on the CPU."""
     module = draw_module(settings, load_dataset(settings))
+    left = module.state_dict().keys() - model.keys()
+    if left and settings.model.start is not None:
+        load_start(module, settings.model.start)  # frozen layers, which did not travel, are as they were at the start
+    if alone := sorted(left.difference(frozen(module))):
+        told = f"{alone[0]!r}" + (f" and {len(alone) - 1} more tensors" if alone[1:] else "")
+        warn(f"{told} stayed with the clients, and are as they were at the start", SettingWarning, stacklevel=3)
     own = module.state_dict()
     if unlike := [name for name, kept in model.items() if name not in own or own[name].shape != kept.shape]:
         raise RunError(

@@ -33,10 +33,10 @@ def is_longer(folder: RunFolder, recorder: Recorder) -> bool:
         run = {key.removeprefix("run."): old.get(key) for key in LENGTH if key.startswith("run.")}
         first = Experiment(validate(overlay(resolved(settings), {"rounds": old["rounds"], "run": run})))
         if why := _why_not(folder, first, recorder.experiment):
-            raise InputError(
-                f"--resume: {folder.path} cannot go on ({told}): {why}; or begin a new run with model.start = "
-                f"'{folder.path}'"
-            )
+            method = recorder.experiment.method
+            is_start = method.starts == 1 and method.schedule.has_server and not method.stays
+            instead = f"; or begin a new run with model.start = '{folder.path}'" * is_start
+            raise InputError(f"--resume: {folder.path} cannot go on ({told}): {why}{instead}")
         return True
     if folder.is_finished and folder.summary().get("stopped") and old.get("run.stop_at") != new.get("run.stop_at"):
         stopping = Stopping(recorder.rules)

@@ -72,8 +72,8 @@ class Probes:
         return columns
 
     def rehearse(self) -> Numbers:
-        """Measure the initial models if the settings name probes, so that a bad one fails before training."""
-        if not self.experiment.settings.run.probes:
+        """Measure the initial models, so that a bad probe fails before training; heterogeneity alone is not."""
+        if not self.functions.keys() - {"heterogeneity"}:
             return {}
         return self.measure(init(self.experiment.method, *self.experiment.training.initial_models()))
 

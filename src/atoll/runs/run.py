@@ -249,16 +249,15 @@ def _restore(
     if is_live:
         for event in keep_events(folder.happened, done):
             recorder.take(event)
-    every, rows = experiment.settings.run.evaluate_every, list[Row]()
+    every, before = experiment.settings.run.evaluate_every, [row for row in folder.rows() if row["event"] <= done]
+    rows = [row for row in before if not row["event"] or recorder.is_due(row["event"], every)]
     if loaded is not None:
-        before = [row for row in folder.rows() if row["event"] <= done]
-        rows = [row for row in before if not row["event"] or recorder.is_due(row["event"], every)]
         recorder.require_all(rows, done)
     if longer:  # nothing is refused from here on
         folder.lengthen(experiment.settings, recorder.schedule)
     else:
         warnings += mend_schedule(folder, experiment.method.schedule)
-    folder.keep_rows(rows)
+    folder.keep_rows([] if loaded is None else rows)
     (folder.path / "checkpoint").mkdir(exist_ok=True)
     if loaded is None:
         return None, []

@@ -49,14 +49,6 @@ def entries_of(path: Path) -> set[str]:
         raise InputError(f"--out {path}: cannot be used ({reason_of(error)})") from error
 
 
-def require_own_file(option: str, path: Path) -> None:
-    """Reject a path that is a folder, or one of a run's own files."""
-    if path.is_dir():
-        raise InputError(f"{option} {path}: is a folder; give the path of a file")
-    if path.name in FILES and RunFolder(path.parent).is_run:
-        raise InputError(f"{option} {path}: is a file of the run in {path.parent}; give another path")
-
-
 def is_taken(path: Path, allowed: tuple[str, ...]) -> bool:
     """Return whether a path is anything but a folder of these files, complete, partly written or locked."""
     return bool(entries_of(path) - {*allowed, *_halves(allowed), LOCK})
@@ -67,13 +59,12 @@ def _halves(names: tuple[str, ...]) -> set[str]:
     return {f".{name}.part" for name in names}
 
 
-def slug(name: str) -> str:
-    """Return a name that is safe in file systems and shells: no leading dot, no spaces, no slashes.
-
-    >>> slug("CFL-MGD, seed 3")
-    'cfl-mgd-seed-3'
-    """
-    return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in name.lower()).split()).strip(".-")[:100]
+def require_own_file(option: str, path: Path) -> None:
+    """Reject a path that is a folder, or one of a run's own files."""
+    if path.is_dir():
+        raise InputError(f"{option} {path}: is a folder; give the path of a file")
+    if path.name in FILES and RunFolder(path.parent).is_run:
+        raise InputError(f"{option} {path}: is a file of the run in {path.parent}; give another path")
 
 
 class RunFolder:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from atoll.experiment.experiment import Experiment
-from atoll.runs.columns import SPENT, rises
+from atoll.experiment.faults import is_counted
+from atoll.runs.columns import LOSSES, SPENT, rises
 from atoll.runs.run_folder import Row
 from atoll.support.errors import InputError
 from atoll.support.wording import unknown
@@ -79,6 +80,12 @@ def _some(experiment: Experiment) -> Iterator[str]:
         yield from ("mean_cluster_accuracy", "worst_cluster_accuracy")
     if planned.private is not None:
         yield SPENT
+    if experiment.clients.dealt.data.loss == "next-token":
+        yield "perplexity"
+    if not planned.method.rule.is_constant:
+        yield "learning_rate"
+    if is_counted(experiment.settings):
+        yield from LOSSES
     if experiment.settings.run.heterogeneity:
         yield from ("h_device", "h_cluster")
 

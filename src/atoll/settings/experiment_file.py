@@ -32,6 +32,7 @@ from atoll.support.wording import natural, nearest, show, unknown
 Table = dict[str, Any]
 Key = tuple[str, str]
 
+_POINT = re.compile(r"(?<![\w.])\.(?=\d+$)")  # of a number without a digit before it, which TOML asks for
 _OWN = 2  # the run's own layer, among file, panel, run and changes
 
 
@@ -270,7 +271,7 @@ def _parse_value(text: str, annotation: Any) -> Any:
     if not text:
         return "" if annotation is str else None
     try:
-        parsed = parse_toml(f"value = {text}".encode())
+        parsed = parse_toml(f"value = {_POINT.sub('0.', text)}".encode())
     except ValueError:
         return text
     # A line break in the text could add further keys; and a text such as 2024 need not be quoted.

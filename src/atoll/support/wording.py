@@ -122,3 +122,12 @@ def show(value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else "unset" if value is None else repr(value)
     text = " ".join(text.split())
     return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def slug(name: str) -> str:
+    """Return a name that is safe in file systems and shells: no leading dot, no spaces, no slashes.
+
+    >>> slug("CFL-MGD, seed 3")
+    'cfl-mgd-seed-3'
+    """
+    return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in name.lower()).split()).strip(".-")[:100]

@@ -10,7 +10,7 @@ import numpy as np
 from atoll.experiment.experiment import Experiment
 from atoll.report.reading.runs import NotBegun, read_run
 from atoll.report.tables.run_tables import first_met
-from atoll.runs.columns import rises
+from atoll.runs.columns import SPENT, rises
 from atoll.runs.probes import check_probes
 from atoll.runs.run_folder import RunFolder
 from atoll.settings.validation import Settings
@@ -117,5 +117,6 @@ def require_column(metric: str, runs: Iterable[Settings]) -> None:
     if metric in (*METRICS, *COSTS):
         return
     own = {column for settings in runs if settings.run.probes for column in check_probes(Experiment(settings))}
+    own |= {SPENT for settings in runs if settings.privacy.trust != "none"}
     if metric not in own:
         raise InputError(f"--metric {metric}: {unknown(metric, (*METRICS, *COSTS, *own))}")

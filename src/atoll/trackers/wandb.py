@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from atoll.runs.run_folder import slug
+from atoll.support.wording import slug
 from atoll.trackers.tracker import Opened, Tracked, hyperparameters, import_extra
 
 _QUIET: dict[str, Any] = {"silent": True, "console": "off", "save_code": False} | dict.fromkeys(
