@@ -1,4 +1,4 @@
-"""The race of `speed.py --device`: Atoll and other libraries on a graphics card, in few minutes, in as many calls.
+"""The race of `speed.py --device`: Atoll and other libraries on a GPU, in few minutes, in as many calls.
 
 Every case's results are written as it ends, and a case that is in the file already is not run again. All contenders of
 a case start at once and warm up; then they train their rounds in turn. A contender that is not ready in time, or whose
@@ -76,7 +76,7 @@ class Entry:
         launch: what comes between the interpreter and the script.
         environment: variables that are set for it.
         models: those that it has; all if empty.
-        cards_only: whether it is only for graphics cards.
+        cards_only: whether it is only for GPUs.
     """
 
     name: str

@@ -4,8 +4,8 @@ Run:  python benchmarks/gpu.py --out gpu.json [--minutes 8] [--device cuda] [--q
 
 Per case (models, 10, 100 and 1,000 clients of 20 steps, and a FedAvg round over 60,000 samples), precision and
 executor (stacked, also with CUDA graphs, and one by one): the seconds of a round, its operations a second, their share
-of what the card's own matrix product reaches in that precision, and the memory that it took. The file is written anew
-after every case; given again, the command goes on with what is not in it yet, on a card of the same name. Cases that
+of what the GPU's own matrix product reaches in that precision, and the memory that it took. The file is written anew
+after every case; given again, the command goes on with what is not in it yet, on a GPU of the same name. Cases that
 do not fit into the minutes are told and left for then. `--device cpu` tries it out without a GPU.
 """
 
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one small case, for tests")
     given = parser.parse_args()
     if given.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: PyTorch finds no card here; --device cpu tries the command out")
+        parser.error("--device cuda: PyTorch finds no GPU here; --device cpu tries the command out")
     cases = [Case("mlp", 4, steps=2)] if given.quick else list(dict.fromkeys(CASES))
     until = time.monotonic() + 60 * given.minutes
     precisions = [each for each in PRECISIONS if given.device == "cuda" or each != "tf32"]
@@ -86,7 +86,7 @@ def plan(cases: list[Case], precisions: list[Precision]) -> Iterator[tuple[str, 
             yield "stacked", case, precision
             if "tf32" in precisions and (
                 precision == "float32" or case.clients == 100
-            ):  # there are graphs on cards only
+            ):  # there are graphs on GPUs only
                 yield "stacked, graphs", case, precision
     yield from (("serial", case, "float32") for case in cases if case.clients <= 100)
 
@@ -98,7 +98,7 @@ def measure(
     found: dict[str, Any] = {"case": case.name, "executor": name, "precision": precision}
     try:
         seconds = time_rounds(name, case, precision, device, until)
-    except Exception as error:  # such as a card with too little memory: the other cases go on
+    except Exception as error:  # such as a GPU with too little memory: the other cases go on
         return found | {"failure": f"{type(error).__name__}: {error}"}
     gflops = count_flops(case) / statistics.median(seconds) / 1e9
     memory = torch.cuda.max_memory_allocated() if device == "cuda" else None

@@ -9,7 +9,7 @@ than Atoll, searched for on PATH. All do the same work: FedAvg on the same rando
 batches of 30 from its 600 samples. Start-up and the first round, in which libraries compile, are not counted. Writes
 speed.md, speed.json and speed.png.
 
-With --device, Atoll's stacked executor races them on a graphics card (card_race.py): peers are imported from the
+With --device, Atoll's stacked executor races them on a GPU (card_race.py): peers are imported from the
 folders that `peers/pack.py` makes. Writes speed-DEVICE.json and speed-DEVICE.md, and goes on where it stopped.
 """
 
@@ -201,14 +201,14 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only cases with this in their name, such as 'mlp' or '10 clients'")
     parser.add_argument("--without", action="append", default=[], help="leave out a peer; repeatable")
     parser.add_argument("--quick", action="store_true", help="fewer local steps and rounds")
-    card = parser.add_argument_group("on a graphics card")
-    card.add_argument("--device", choices=["cuda", "cpu"], help="where to race; cpu tries the command out")
-    card.add_argument("--sites", type=Path, default=Path("sites"), help="folder with a folder for each peer")
-    card.add_argument("--minutes", type=float, default=8.0, help="start no further case after this many")
-    card.add_argument("--precision", choices=["float32", "tf32"], default="float32", help="of everyone's products")
-    card.add_argument("--dropout", action="store_true", help="with dropout, where other libraries' models have it")
-    card.add_argument("--start-seconds", type=float, default=40.0, help="for starting and the first round")
-    card.add_argument("--round-seconds", type=float, default=12.0, help="for a contender's round")
+    gpu = parser.add_argument_group("on a GPU")
+    gpu.add_argument("--device", choices=["cuda", "cpu"], help="where to race; cpu tries the command out")
+    gpu.add_argument("--sites", type=Path, default=Path("sites"), help="folder with a folder for each peer")
+    gpu.add_argument("--minutes", type=float, default=8.0, help="start no further case after this many")
+    gpu.add_argument("--precision", choices=["float32", "tf32"], default="float32", help="of everyone's products")
+    gpu.add_argument("--dropout", action="store_true", help="with dropout, where other libraries' models have it")
+    gpu.add_argument("--start-seconds", type=float, default=40.0, help="for starting and the first round")
+    gpu.add_argument("--round-seconds", type=float, default=12.0, help="for a contender's round")
     given = parser.parse_args()
     if given.device:
         race_on_device(given, parser)
@@ -228,9 +228,9 @@ def main() -> None:
 
 
 def race_on_device(given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Race on a card what was asked for."""
+    """Race on a GPU what was asked for."""
     if given.device == "cuda" and not cuda.is_available():
-        parser.error("--device cuda: PyTorch finds no card here; --device cpu tries the command out")
+        parser.error("--device cuda: PyTorch finds no GPU here; --device cpu tries the command out")
     cases = [in_short(case) if given.quick else case for case in card_cases(given.dropout) if given.only in case.name]
     if not cases:
         parser.error(f"--only {given.only}: no case has this in its name")

@@ -1,4 +1,4 @@
-"""Pack what the race on a graphics card imports and its machine lacks, to be carried there and unpacked without pip.
+"""Pack what the race on a GPU imports and its machine lacks, to be carried there and unpacked without pip.
 
 Run:  python benchmarks/peers/pack.py --out FOLDER [--python 3.12] [--pfllib CHECKOUT] [--unpacked] [--only pfl]
 

@@ -77,7 +77,7 @@ def make_server_app(case: work.Case) -> ServerApp:
 
 
 def resources(case: work.Case) -> dict[str, Any]:
-    """Return what a client takes: a core, and on a graphics card a fifth of it."""
+    """Return what a client takes: a core, and on a GPU a fifth of it."""
     if case.device == "cpu":
         return {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     return {"client_resources": {"num_cpus": 1, "num_gpus": 0.2}, "init_args": {"num_gpus": 1}}

@@ -1,4 +1,4 @@
-"""FedAvg in pfl with its simulated backend, by `torchrun`: one process a core, or several on a graphics card."""
+"""FedAvg in pfl with its simulated backend, by `torchrun`: one process a core, or several on a GPU."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from torch_models import copies, count, distance, make_model, wait_for
 
 
 def share_the_card() -> None:
-    """Let processes share one card: pfl gives each its own, and NCCL refuses to connect several on the same."""
+    """Let processes share one GPU: pfl gives each its own, and NCCL refuses to connect several on the same."""
     if "LOCAL_RANK" in os.environ:
         os.environ["LOCAL_RANK"] = "0"
         connect = torch.distributed.init_process_group

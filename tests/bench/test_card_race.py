@@ -1,4 +1,4 @@
-"""The race on a graphics card: cut-offs, one file that grows by cases, and going on where it stopped."""
+"""The race on a GPU: cut-offs, one file that grows by cases, and going on where it stopped."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""The benchmark of graphics cards, tried out without one."""
+"""The benchmark of GPUs, tried out without one."""
 
 import json
 import subprocess
@@ -47,9 +47,9 @@ def test_it_goes_on_with_what_time_was_not_left_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.more
-@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a card")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
 def test_without_a_card(tmp_path: Path) -> None:
     done = call("--out", str(tmp_path / "gpu.json"))
     assert done.returncode == 2
-    assert "--device cuda: PyTorch finds no card here" in done.stderr
+    assert "--device cuda: PyTorch finds no GPU here" in done.stderr
     assert not list(tmp_path.iterdir())

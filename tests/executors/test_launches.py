@@ -1,6 +1,6 @@
-"""What a card is told to do in a local step of a stack, counted on the processor: the same for any number of clients.
+"""What a GPU is told to do in a local step of a stack, counted on the processor: the same for any number of clients.
 
-A small model's round takes as long as telling the card of its operations, so their number is a figure of speed. Views
+A small model's round takes as long as telling the GPU of its operations, so their number is a figure of speed. Views
 are not counted: nothing is computed for them.
 """
 

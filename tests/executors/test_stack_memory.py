@@ -81,4 +81,4 @@ def test_a_stack_takes_no_more_than_is_estimated(model: str, change: dict[str, A
         executor.train([cohort], average_models)
     allowed = CLIENTS * client_bytes(trainer, executor.fit, 10 if batch_size == "full" else batch_size)
     assert alive.most <= allowed + count_bytes(update.model)  # the mean that is made of the stack lies beside it
-    assert alive.most >= allowed / 4  # else cards would be left half empty
+    assert alive.most >= allowed / 4  # else GPUs would be left half empty

@@ -22,7 +22,7 @@ from atoll.schedules.events import Schedule
 from atoll.settings.experiment_file import make_runs, resolved
 from atoll.settings.given_objects import named
 from atoll.settings.validation import Settings
-from atoll.support.errors import InputError, telling_of_cards
+from atoll.support.errors import InputError, telling_of_gpus
 from atoll.support.requiring import require, require_made
 
 
@@ -157,7 +157,7 @@ class Experiment:
         vars(now).update(clients=clients, training=training, execution=execution)
         return now
 
-    @telling_of_cards()
+    @telling_of_gpus()
     def check(self) -> None:
         """Make everything that can be made before training, so that bad input is found before anything is written."""
         self.check_parts()

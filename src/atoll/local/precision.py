@@ -43,7 +43,7 @@ def products_in(precision: Precision) -> AbstractContextManager[object]:
 
 
 def why_card_lacks(precision: Precision, device: str) -> str:
-    """Return why a card has no products of this precision; empty if it has, and for the processor."""
+    """Return why a GPU has no products of this precision; empty if it has, and for the processor."""
     if precision == "float32" or device == "cpu" or torch.cuda.get_device_capability(device) >= (8, 0):
         return ""
     return f"{torch.cuda.get_device_name(device)} has no such products (compute capability 8.0 has them); use 'float32'"

@@ -22,7 +22,7 @@ from atoll.runs.spilling import place_states
 from atoll.runs.stopping import OnRow, Stopping
 from atoll.runs.warnings import warnings_of
 from atoll.schedules.schedule_files import digest_of, keep_events
-from atoll.support.errors import RunError, telling_of_cards
+from atoll.support.errors import RunError, telling_of_gpus
 
 if TYPE_CHECKING:  # what only runs on a fleet need is imported by them: it takes a third of a second
     from atoll.fleet.agreed.transport import Fleet
@@ -84,7 +84,7 @@ def run_events(
 
     Raises:
         InputError: bad settings, or an unusable folder; nothing has been trained then.
-        RunError: training diverged, the disk or a card failed, or clients stay away; rows and checkpoints are kept.
+        RunError: training diverged, the disk or a GPU failed, or clients stay away; rows and checkpoints are kept.
     """
     if schedule is not None:
         from atoll.runs.variants import replaying
@@ -100,7 +100,7 @@ def run_events(
     recorder = Recorder(experiment, is_live=fleet is not None)  # before the folder is created: it may reject settings
     recorder.on_row = on_row
     if fleet is None:
-        with telling_of_cards(), closing(experiment.execution.make_executor()) as executor, folder.claimed():
+        with telling_of_gpus(), closing(experiment.execution.make_executor()) as executor, folder.claimed():
             yield from _carry_out(recorder, executor, folder, resume, overwrite)
         return
     from atoll.fleet.server.reclustering import Planner
@@ -208,7 +208,7 @@ def _train(
     except (KeyboardInterrupt, GeneratorExit):  # the user, or the code around this generator, stops here
         saver.save()
         raise
-    except Exception:  # report this error, even if the disk has failed too, or the state was on a card that is lost
+    except Exception:  # report this error, even if the disk has failed too, or the state was on a GPU that is lost
         with suppress(RunError, RuntimeError):
             saver.save()
         raise

@@ -10,8 +10,8 @@ from pathlib import Path
 
 # Code that is not the user's: Atoll, Python, installed packages, and what has no file.
 _NOT_OWN = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<")
-_LOST = "once the card answers, give the same command with --resume"
-_TOO_SMALL = "the card is too small: lower run.stack_bytes, or take a smaller model, fewer samples or another card"
+_LOST = "once the GPU answers, give the same command with --resume"
+_TOO_SMALL = "the GPU is too small: lower run.stack_bytes, or take a smaller model, fewer samples or another GPU"
 _OF_A_CARD = re.compile("(CUDA|cuDNN|HIP) (error|out of memory|driver)|(CUDNN|CUBLAS)_STATUS")
 
 
@@ -102,8 +102,8 @@ def is_full(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def telling_of_cards() -> Iterator[None]:
-    """Turn what a graphics card reports, also as the cause of another error, into a sentence that says how to go on."""
+def telling_of_gpus() -> Iterator[None]:
+    """Turn what a GPU reports, also as the cause of another error, into a sentence that says how to go on."""
     try:
         yield
     except Exception as error:

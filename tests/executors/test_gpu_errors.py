@@ -1,4 +1,4 @@
-"""A graphics card that is lost, too small, or lacks a precision, told by stand-ins that raise what PyTorch raises."""
+"""A GPU that is lost, too small, or lacks a precision, told by stand-ins that raise what PyTorch raises."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ from atoll.local.precision import why_card_lacks
 from atoll.local.weights import require_device
 from atoll.runs import checkpointer
 from atoll.runs.checkpoint import save_checkpoint
-from atoll.support.errors import telling_of_cards
+from atoll.support.errors import telling_of_gpus
 from tests.made_runs import timeless
 from tests.tiers import thinned
 
@@ -27,10 +27,10 @@ LOST = (
 )
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 1.00 GiB.\nSee documentation"
 LOST_TOLD = (
-    "run.device = 'cuda': CUDA error: unspecified launch failure; once the card answers, give the same command "
+    "run.device = 'cuda': CUDA error: unspecified launch failure; once the GPU answers, give the same command "
     "with --resume"
 )
-TOO_SMALL = "the card is too small: lower run.stack_bytes, or take a smaller model, fewer samples or another card"
+TOO_SMALL = "the GPU is too small: lower run.stack_bytes, or take a smaller model, fewer samples or another GPU"
 TABLE: dict[str, Any] = {
     "rounds": 6,
     "data": {"clients": 6, "samples": 12},
@@ -47,13 +47,13 @@ def experiment(**run: Any) -> Experiment:
 
 
 def accelerator_error(told: str) -> RuntimeError:
-    """Return what this version of PyTorch raises for a card's error."""
+    """Return what this version of PyTorch raises for a GPU's error."""
     kind: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
     return kind(told)
 
 
 def fails_after(calls: int, real: Callable[..., Any], lost: list[bool], told: str) -> Callable[..., Any]:
-    """Return the function that works for some calls, and then notes that the card is lost and raises."""
+    """Return the function that works for some calls, and then notes that the GPU is lost and raises."""
     left = iter(range(calls))
 
     def call(*given: Any, **named: Any) -> Any:
@@ -85,7 +85,7 @@ def test_a_lost_card_ends_the_run_in_a_sentence_and_it_resumes_to_the_same_bits(
         real_save = save_checkpoint
 
         def save(*given: Any) -> None:
-            """Models on a card that is lost cannot be read."""
+            """Models on a GPU that is lost cannot be read."""
             if lost:
                 raise accelerator_error(LOST)
             real_save(*given)
@@ -145,14 +145,14 @@ def test_no_room_for_a_single_client_is_told_with_what_helps(tmp_path: Path, mon
     ],
 )
 def test_sentences_about_settings_stay_though_a_card_is_their_cause(error: Exception, kept: bool) -> None:
-    with pytest.raises(type(error)) as raised, telling_of_cards():
+    with pytest.raises(type(error)) as raised, telling_of_gpus():
         raise error from accelerator_error(LOST)
     assert str(raised.value) == (str(error) if kept else LOST_TOLD)
 
 
 @pytest.mark.parametrize("error", [ValueError("CUDA error: of a user's own"), RuntimeError("shapes do not match")])
 def test_other_errors_stay_what_they_are(error: Exception) -> None:
-    with pytest.raises(type(error)) as raised, telling_of_cards():
+    with pytest.raises(type(error)) as raised, telling_of_gpus():
         raise error
     assert raised.value is error
 
