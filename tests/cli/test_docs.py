@@ -31,7 +31,7 @@ LONG = 1200  # seconds for a page of many commands: minutes on idle cores, more 
 def test_every_file_on_the_extending_page_runs(tmp_path: Path) -> None:
     names = write_files(DOCS / "extending.md", tmp_path)
     experiments = [name for name in names if name.endswith(".toml")]
-    assert len(experiments) == 23
+    assert len(experiments) == 24
     run_together([f"atoll run {name}" for name in experiments], tmp_path)
     for name in experiments:
         assert list((tmp_path / "runs" / name.removesuffix(".toml")).rglob("summary.json")), name

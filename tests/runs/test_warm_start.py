@@ -108,6 +108,8 @@ def test_predictions_have_the_frozen_layers_of_the_start(travels: str | list[str
     for each in (result, atoll.read_result(tmp_path / "r")):
         share = (each.predict(data.test_inputs) == data.test_targets).mean()
         assert share == pytest.approx(result.history["test_accuracy"][-1])
+    further = atoll.run(TINY, seed=6, model={**model, "start": str(tmp_path / "r")})
+    assert further.history["test_loss"][0] == result.history["test_loss"][-1]
 
 
 def test_predictions_say_what_stayed_with_the_clients() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from textwrap import shorten
 
 import safetensors.torch
 import torch
@@ -9,13 +10,20 @@ from torch import nn
 
 from atoll.local.models import Model
 from atoll.local.weights import is_finite, load_model
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, refusing
+from atoll.support.untrusted import read_toml
 
 
 def load_start(module: nn.Module, start: str) -> None:
-    """Copy the model at a path into the module."""
-    told = f"model.start = {start!r}"
-    model = _read(Path(start).expanduser(), told)
+    """Copy the model at a path into the module; what a run did not send is as it was at that run's own start."""
+    told, path = f"model.start = {start!r}", Path(start).expanduser()
+    model = _read(path, told)
+    if path.is_dir() and module.state_dict().keys() - model.keys():
+        with refusing(f"{told}: its config.toml cannot be read", ValueError, AttributeError):
+            before = read_toml(path / "config.toml", path).get("model", {}).get("start")
+        if isinstance(before, str) and before != start:
+            load_start(module, before)
+            model = {**module.state_dict(), **model}
     own = {name: list(tensor.shape) for name, tensor in module.state_dict().items()}
     found = {name: list(tensor.shape) for name, tensor in model.items()}
     unlike = [name for name in own | found if own.get(name) != found.get(name)]
@@ -51,7 +59,7 @@ def _read(path: Path, told: str) -> Model:
     except InputError:
         raise
     except Exception as error:  # of many kinds, for a file that is not what it seems
-        reason = " ".join(str(error).split())[:100]
+        reason = shorten(str(error), 100)
         raise InputError(f"{told}: cannot be read as a model ({type(error).__name__}: {reason})") from error
     raise InputError(f"{told}: must hold a state dict, tensors by name; save module.state_dict()")
 
