@@ -63,7 +63,7 @@ def report_command(
     Example: atoll report runs/fedcluster runs/fedavg --html compared.html --target 0.9
     """
     check_targets(target)
-    target = target or None
+    target = list(dict.fromkeys(target or ())) or None
     inches = read_width(width)
     _check_page(page)
     from atoll.report.figures.style import figure_width
