@@ -24,6 +24,10 @@ def test_the_page_s_commands_put_a_method_of_one_s_own_on_the_page(tmp_path: Pat
     assert (len(own["trials"]), len(own["runs"])) == (3, 5)
     assert "mine:cautious" in (tmp_path / "benchmark/index.html").read_text()
     assert "| mine:cautious " in (tmp_path / "benchmark/table.md").read_text()
+    (tmp_path / "mine.py").write_text((tmp_path / "mine.py").read_text() + "\n")
+    shell(f"{{ {second.strip()}; }} 2> told.txt || true", tmp_path)
+    told = (tmp_path / "told.txt").read_text()
+    assert "--methods mine:cautious: its file has changed since its results on regression-tiny were made" in told
 
 
 @pytest.mark.more

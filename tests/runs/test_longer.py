@@ -182,6 +182,9 @@ def test_a_run_that_would_have_begun_differently_says_what_to_do(tmp_path: Path)
     with pytest.raises(InputError, match=r"what clients do depends on rounds$"):  # no one model of it is a start
         run(tmp_path / "b", 8, method={"name": "ifca", "clusters": 2, "resample": True}, resume=True)
     run(tmp_path / "c", 4, method={"name": "fedbuff", "concurrency": 3, "buffer": 2})
+    run(tmp_path / "e", 2, method={"name": "fedasync", "concurrency": 3})
+    with pytest.raises(InputError, match="its schedule would differ throughout"):
+        run(tmp_path / "e", 4, method={"name": "fedasync", "concurrency": 3}, resume=True)
     with pytest.raises(InputError, match="its schedule would differ from event 2 on"):
         run(tmp_path / "c", 8, method={"name": "fedbuff", "concurrency": 3, "buffer": 2}, resume=True)
     assert (tmp_path / "a" / "config.toml").read_bytes() == before

@@ -128,7 +128,9 @@ def test_regression_predicts_numbers() -> None:
     assert errors.mean() == pytest.approx(result.history["test_loss"][-1], rel=1e-4)
 
 
-@pytest.mark.parametrize("method", [{"name": "fedavg"}, {"name": "ifca", "clusters": 2}, {"name": "fedper"}])
+@pytest.mark.parametrize(
+    "method", [{"name": "fedavg"}, {"name": "ifca", "clusters": 2}, {"name": "fedper"}, {"name": "centralized"}]
+)
 def test_results_of_single_clients(method: dict[str, Any], tmp_path: Path) -> None:
     result = atoll.run(TINY, tmp_path / "a", method=method, run={"probes": ["client_accuracy"], "executor": "serial"})
     found = result.clients()

@@ -60,8 +60,11 @@ class Campaign:
         for suite in self.suites:
             held = read_results(self.places, suite.key)
             files = [held.get(one.name) or ResultFile(suite.key, one.name, one.title) for one in self.contestants]
-            for file in files:
-                file.left_out = ""
+            for one, file in zip(self.contestants, files, strict=True):
+                if (file.trials or file.runs) and file.code != one.code:
+                    told = f"--methods {one.name}: its file has changed since its results on {suite.key} were made"
+                    raise InputError(f"{told}; remove {file.name}, or give another --out")
+                file.left_out, file.code = "", one.code
             for find in (self._missing_trials, self._missing_runs):
                 pairs = zip(self.contestants, files, strict=True)
                 missing = [each for one, file in pairs for each in find(suite, one, file)]

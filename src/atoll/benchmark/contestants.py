@@ -1,12 +1,16 @@
 """The methods that are compared: those of ``methods.toml``, and a user's own."""
 
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
+from atoll.runs.data_files import digest_of_file
+from atoll.settings.plugins import resolve
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator
 from atoll.support.wording import unknown
@@ -31,6 +35,18 @@ class Contestant:
     title: str
     settings: Mapping[str, Any]
     axes: tuple[Axis, ...]
+
+    @property
+    def code(self) -> str:
+        """The digest of the file that makes a method of one's own; empty for built-in ones."""
+        if ":" not in self.name:
+            return ""
+        try:
+            resolve("method.name", self.name, {})
+        except InputError:  # it cannot run, which is told where it would
+            return ""
+        file = sys.modules[self.name.partition(":")[0]].__file__
+        return digest_of_file(Path(file)) if file else ""
 
     def trials(self, number: int) -> list[list[str]]:
         """Return ``section.key=value`` texts for each trial: a fixed draw from all combinations, without repetition."""

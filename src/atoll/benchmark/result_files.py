@@ -49,7 +49,7 @@ class Entry:
 
 @dataclass
 class ResultFile:
-    """What is known of a method on a suite; or why it cannot take the suite, `left_out`."""
+    """What is known of a method of this `Contestant.code` on a suite; or why it cannot take the suite, `left_out`."""
 
     suite: str
     method: str
@@ -57,6 +57,12 @@ class ResultFile:
     left_out: str = ""
     trials: list[Entry] = field(default_factory=list)
     runs: list[Entry] = field(default_factory=list)
+    code: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return f"{self.method.replace(':', '.')}.json"
 
     @property
     def best(self) -> Entry | None:
@@ -84,20 +90,21 @@ class ResultFile:
         self.trials.sort(key=lambda each: each.changes)
         self.runs.sort(key=lambda each: (each.seed, each.digest))
         told = {name: getattr(self, name) for name in ("suite", "method", "title", "left_out")}
+        told |= {"code": self.code} if self.code else {}
         lists = (
             f'"{name}": [\n' + ",\n".join(json.dumps(asdict(each)) for each in own) + "\n]"
             for name, own in (("trials", self.trials), ("runs", self.runs))
         )
         text = f"{json.dumps({'format': FORMAT, **told})[:-1]},\n{', '.join(lists)}}}\n"
         make_folder(place / self.suite)
-        write_atomically(place / self.suite / f"{self.method.replace(':', '.')}.json", text.encode())
+        write_atomically(place / self.suite / self.name, text.encode())
 
 
 def read_results(places: Sequence[Path], suite: str) -> dict[str, ResultFile]:
     """Return what the folders know of each method on a suite."""
     found: dict[str, ResultFile] = {}
     for own in (_read(file) for place in places for file in sorted((place / suite).glob("*.json"))):
-        held = found.setdefault(own.method, ResultFile(suite, own.method, own.title, own.left_out))
+        held = found.setdefault(own.method, ResultFile(suite, own.method, own.title, own.left_out, code=own.code))
         known = {each.digest for each in (*held.trials, *held.runs)}
         held.trials += [each for each in own.trials if each.digest not in known]
         held.runs += [each for each in own.runs if each.digest not in known]
@@ -111,7 +118,7 @@ def _read(file: Path) -> ResultFile:
             raise ValueError(f"it must have format = {FORMAT}, and its folder's suite")
         trials, runs = ([_checked(Entry(**each)) for each in held[name]] for name in ("trials", "runs"))
         suite, method, title, why = (str(held[name]) for name in ("suite", "method", "title", "left_out"))
-        return ResultFile(suite, method, title, why, trials, runs)
+        return ResultFile(suite, method, title, why, trials, runs, str(held.get("code", "")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{file} cannot be read as a result file ({error}); remove it, or make it again") from error
 

@@ -159,7 +159,7 @@ def _group(counts: "Sequence[Ids]") -> list[list[int]]:
 
 def _as_dict(each: "Experiment", population: "Population", counts: "Ids") -> dict[str, Any]:
     names = {"panel": each.settings.panel, "label": each.settings.label, "clients": len(population)}
-    held = {"samples": population.sizes.tolist(), "class_counts": counts.tolist()}
+    held = {"samples": population.sizes.tolist(), "class_counts": counts.tolist() if population.data.classes else None}
     return names | held | {"task": _task(population), "inputs": _inputs(population), "names": _client_names(population)}
 
 
@@ -201,9 +201,10 @@ def _print_shares(population: "Population", counts: "Ids") -> None:
     out.print(f"predicted: {_task(population)}; from inputs of {_inputs(population)}")
     names = (_class_names(population) or tuple(map(str, range(counts.shape[1]))))[:_CLASSES]
     clients = _client_names(population)
-    table = Table("client", "samples", *names, title="share of each class", box=None)
+    names, title = (names, "share of each class") if population.data.classes else ((), None)
+    table = Table("client", "samples", *names, title=title, box=None)
     for client in range(min(len(population), _SHOWN)):
-        shares = (f"{share:.0%}" for share in (counts[client] / sizes[client])[:_CLASSES])
+        shares = (f"{share:.0%}" for share in (counts[client] / sizes[client])[: len(names)])
         table.add_row(clients[client], str(sizes[client]), *shares)
     out.print(table)
     if len(population) > _SHOWN:

@@ -65,6 +65,8 @@ def up(
         clients = len(found.population)
     if nodes > clients:
         raise InputError(f"--nodes {nodes}: there are only data.clients = {clients} clients to share")
+    if found.settings.secure.sums and nodes < (least := found.settings.secure.least_nodes):
+        raise InputError(f"--nodes {nodes}: a secure sum needs clients on secure.least_nodes = {least} nodes")
     name = str(Path(experiment).absolute()) if Path(experiment).is_file() else experiment
     words = experiment_words(name, scale, changes, only)
     with own_place() as place:

@@ -59,6 +59,8 @@ def _why_not(folder: RunFolder, first: Experiment, longer: Experiment) -> str:
     if unlike or (shared == 0 and len(old.rule.rates) != len(new.rule.rates)):
         at = f"from round {unlike[0]} on" if unlike else "throughout"
         return f"learning rates would differ {at}; keep what follows from rounds, by local.T_max or local.total_steps"
+    if old.schedule.clusters != new.schedule.clusters:
+        return "its schedule would differ throughout"
     if _parts(old) != _parts(new):
         return "what clients do depends on rounds"
     last = min(len(old.schedule), whole) - 1

@@ -110,10 +110,11 @@ class Result:
         experiment = Experiment(validate({**self.settings.model_dump(), "run": run}))
         probes = Probes(experiment)
         probes.measure(self.state)
+        sizes, labels = experiment.clients.dealt.sizes, probes.labels(self.state)
         return {
-            "client": np.arange(len(experiment.population)),
-            "samples": experiment.population.sizes,
-            "cluster": probes.labels(self.state),
+            "client": np.arange(len(sizes)),
+            "samples": sizes,
+            "cluster": labels if len(labels) == len(sizes) else np.zeros_like(sizes),  # pooled data have one model
             column: probes.by_client[f"client_{column}"],
         }
 

@@ -22,7 +22,7 @@ from atoll.runs.spilling import place_states
 from atoll.runs.stopping import OnRow, Stopping
 from atoll.runs.warnings import warnings_of
 from atoll.schedules.schedule_files import digest_of, keep_events
-from atoll.support.errors import RunError, telling_of_gpus
+from atoll.support.errors import InputError, RunError, telling_of_gpus
 
 if TYPE_CHECKING:  # what only runs on a fleet need is imported by them: it takes a third of a second
     from atoll.fleet.agreed.transport import Fleet
@@ -109,6 +109,10 @@ def run_events(
 
     with closing(fleet), folder.claimed():
         if resume and folder.is_finished:
+            before, why = folder.settings_table().get("run", {}), folder.summary().get("stopped")
+            if why and before.get("stop_at") != experiment.settings.run.stop_at:
+                told = f"--resume: {folder.path} stopped {why}, and a fleet's run does not go on"
+                raise InputError(f"{told}; begin a new one with model.start = '{folder.path}'")
             yield _last(folder, recorder, [], is_live=True)
             return
         executor, joined = join(experiment, fleet, tell)

@@ -62,8 +62,8 @@ class _MLflow:
             self._client.set_terminated(self._id, status="KILLED")
             return
         logged = self._client.get_run(self._id).data.metrics
-        missing = {f"summary/{name}": value for name, value in summary.items() if f"summary/{name}" not in logged}
-        self._log_metrics(max(self.logged, 0), missing)
+        told = {f"summary/{name}": value for name, value in summary.items()}
+        self._log_metrics(max(self.logged, 0), {name: each for name, each in told.items() if logged.get(name) != each})
         self._client.set_terminated(self._id, status="FINISHED")
 
     def _find(self, id_: str) -> tuple[str, int]:
