@@ -268,7 +268,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence(place: Path) -> None:
         "model.path = 'base': needs texts as tokens; set data.tokenizer, and leave data.standardise out"
     )
     assert told(model={"lora": None}, method={"combine": "lora-product"}) == (
-        "method.combine = 'lora-product': the model has no adapters; model.lora adds them"
+        "method.combine = 'lora-product': the model has no adapters that travel; model.lora adds them"
     )
 
 

@@ -20,7 +20,7 @@ def factors_of(names: Iterable[str]) -> dict[str, str]:
     pairs = {name: name.replace("lora_A.", "lora_B.") for name in there if "lora_A." in name and "@" not in name}
     found = {a: b for a, b in sorted(pairs.items()) if b in there}
     if not found:
-        raise InputError("method.combine = 'lora-product': no pair of lora_A and lora_B travels; set model.lora")
+        raise InputError("method.combine = 'lora-product': the model has no adapters that travel; model.lora adds them")
     return found
 
 
