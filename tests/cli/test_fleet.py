@@ -205,6 +205,9 @@ def test_more_nodes_than_clients(atoll: Command, tmp_path: Path) -> None:
     file = write_digits(tmp_path, clients=2)
     told = atoll("fleet", "up", file, "--nodes", "3").refused()
     assert told == "--nodes 3: there are only data.clients = 2 clients to share"
+    words = ("--set", "data.clients=4", "--set", "method.fraction=1.0", "--set", "secure.sums=true")
+    told = atoll("fleet", "up", file, "--nodes", "2", *words).refused()
+    assert told == "--nodes 2: a secure sum needs clients on secure.least_nodes = 3 nodes"
 
 
 def test_a_node_is_the_client_of_its_key(atoll: Command, fleet: FleetConfiguration) -> None:

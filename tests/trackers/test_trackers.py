@@ -222,6 +222,17 @@ def test_mlflow_has_settings_and_summary(tmp_path: Path) -> None:
     assert run.data.metrics["summary/best_test_accuracy"] == summary["best_test_accuracy"]
 
 
+def test_mlflow_has_the_summary_of_a_run_that_went_on(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    of = experiment("mlflow")
+    list(steps(of, tmp_path))
+    longer = Experiment(of.settings.model_copy(update={"rounds": 6}))
+    list(steps(longer, tmp_path, resume=True))
+    (run,) = mlflow_runs(MlflowClient(tracking_uri=mlflow_store(tmp_path)))
+    assert run.data.metrics["summary/rounds"] == 6
+
+
 def test_mlflow_logs_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
 
