@@ -3,6 +3,7 @@
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -39,14 +40,11 @@ class Contestant:
     @property
     def code(self) -> str:
         """The digest of the file that makes a method of one's own; empty for built-in ones."""
-        if ":" not in self.name:
-            return ""
-        try:
-            resolve("method.name", self.name, {})
-        except InputError:  # it cannot run, which is told where it would
-            return ""
-        file = sys.modules[self.name.partition(":")[0]].__file__
-        return digest_of_file(Path(file)) if file else ""
+        with suppress(InputError):  # of one that cannot run, which is told where it would
+            if ":" in self.name:
+                resolve("method.name", self.name, {})
+                return digest_of_file(Path(str(sys.modules[self.name.partition(":")[0]].__file__)))
+        return ""
 
     def trials(self, number: int) -> list[list[str]]:
         """Return ``section.key=value`` texts for each trial: a fixed draw from all combinations, without repetition."""

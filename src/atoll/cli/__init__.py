@@ -32,6 +32,7 @@ from atoll.cli import (  # noqa: F401  (they register themselves)
 from atoll.cli.common import app, err
 from atoll.cli.interrupts import Interrupts
 from atoll.support.errors import AtollError, SettingWarning
+from atoll.support.wording import printable
 
 __all__ = ["app", "main"]
 
@@ -52,9 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.simplefilter("default", SettingWarning)
         warnings.showwarning = _show
         code = _main(words)
-    if interrupts.number is None:  # or a command has dealt with it, and said how to resume
-        return code
-    return _fail("interrupted", interrupts.exit_code)
+    # A command that deals with an interruption by itself, and says how to resume, leaves none to this one.
+    return code if interrupts.number is None else _fail("interrupted", interrupts.exit_code)
 
 
 def _main(words: list[str]) -> int:
@@ -104,7 +104,7 @@ def _show(
 
 
 def _fail(sentence: str, code: int) -> int:
-    err.print(f"error: {' '.join(''.join(c if c.isprintable() else ' ' for c in sentence).split())}")
+    err.print(f"error: {' '.join(printable(sentence, None).split())}")
     return code
 
 

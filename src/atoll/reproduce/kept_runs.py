@@ -30,6 +30,7 @@ FILES = ("environment.json", "metrics.jsonl", "summary.json", "config.toml")
 
 _COMMIT = re.compile(r"(?:.+-g)?[0-9a-f]{7,40}")
 _MOST_BYTES = 2**26
+_WRONG = InputError, zlib.error, ValueError, LookupError, TypeError  # what reading a file of another form raises
 
 
 def kept_file(place: Path, recipe: str, scale: str, settings: Settings) -> Path:
@@ -66,8 +67,7 @@ def unpack(file: Path, folder: Path, settings: Settings) -> None:
     """Put a kept run into a folder, which is then that of a finished run."""
     content = _read(file, FILES)
     files = {name: content["files"][name].encode() for name in FILES}
-    bad = InputError, ValueError, LookupError, TypeError
-    with refusing(f"{file} cannot be read as a kept run", *bad, hint=f"; {_REMOVE}"):
+    with refusing(f"{file} cannot be read as a kept run", *_WRONG, hint=f"; {_REMOVE}"):
         ran, ran_at = validate(parse_toml(files["config.toml"])), parse_json(files["environment.json"])["git"]
         if parse_json(unsealed(files["metrics.jsonl"])[-1]) != parse_json(files["summary.json"])["final"]:
             raise ValueError("its rows do not end as its summary says")
@@ -93,7 +93,7 @@ _REMOVE = "remove the file to have it run again"
 
 
 def _read(file: Path, names: Sequence[str]) -> dict[str, Any]:
-    try:
+    with refusing(f"{file} cannot be read as a kept run", *_WRONG, hint=f"; {_REMOVE}"):
         unpacker = zlib.decompressobj(wbits=31)
         text = unpacker.decompress(read_bytes(file, file.parent), _MOST_BYTES)
         if not unpacker.eof:
@@ -104,8 +104,6 @@ def _read(file: Path, names: Sequence[str]) -> dict[str, Any]:
         files = content["files"]
         if not {"commit", "digest"} <= content.keys() or not all(isinstance(files[name], str) for name in names):
             raise ValueError(f"it must hold a commit, a digest, and the texts {', '.join(names)}")
-    except (OSError, zlib.error, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{file} cannot be read as a kept run ({error}); {_REMOVE}") from error
     if not _COMMIT.fullmatch(str(content["commit"])):
         raise InputError(f"{file}: its run's commit is {content['commit']!r}, which is none; {_REMOVE}")
     return content

@@ -78,8 +78,7 @@ def export_model(
         InputError: no run, no checkpoint, no such cluster or format, a missing extra, or a model that ONNX rejects.
         RunError: the file cannot be written.
     """
-    if file_format is None:
-        file_format = format_of(out)
+    file_format = file_format or format_of(out)
     if file_format not in ENDINGS:
         raise InputError(f"format {file_format!r}: {unknown(file_format, ENDINGS)}")
     if file_format == "onnx" and not all(map(importlib.util.find_spec, ("onnx", "onnxscript"))):
@@ -105,13 +104,13 @@ def format_of(out: Path | str | None) -> str:
 def load_module(settings: Settings, model: Model) -> nn.Module:
     """Return the module that the settings name with a model's parameters, in evaluation mode, on the CPU."""
     module = draw_module(settings, load_dataset(settings))
-    left = module.state_dict().keys() - model.keys()
+    own = module.state_dict()
+    left = own.keys() - model.keys()
     if left and settings.model.start is not None:
         load_start(module, settings.model.start)  # frozen layers, which did not travel, are as they were at the start
     if alone := sorted(left.difference(frozen(module))):
         told = f"{alone[0]!r}" + (f" and {len(alone) - 1} more tensors" if alone[1:] else "")
         warn(f"{told} stayed with the clients, and are as they were at the start", SettingWarning, stacklevel=3)
-    own = module.state_dict()
     if unlike := [name for name, kept in model.items() if name not in own or own[name].shape != kept.shape]:
         raise RunError(
             f"model.name = {settings.model.name!r}: the run's saved model does not match it (tensor {unlike[0]!r}); "

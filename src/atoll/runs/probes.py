@@ -72,9 +72,9 @@ class Probes:
         return columns
 
     def rehearse(self) -> Numbers:
-        """Measure the initial models, so that a bad probe fails before training; heterogeneity alone is not."""
-        if not self.functions.keys() - {"heterogeneity"}:
-            return {}
+        """Measure the initial models if the settings name probes, so that a bad one fails before training."""
+        if not self.experiment.settings.run.probes:
+            return {name: None for name in self.functions if name == "parameter_error"}
         return self.measure(init(self.experiment.method, *self.experiment.training.initial_models()))
 
     def offered(self, state: State) -> dict[str, Callable[[], Any]]:

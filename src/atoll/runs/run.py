@@ -12,7 +12,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.privacy.ledger import RunLedger, open_ledger
 from atoll.runs.checkpoint import drop_others, load_checkpoint
 from atoll.runs.checkpointer import Checkpointer, Stopwatch
-from atoll.runs.extending import is_longer, with_starts
+from atoll.runs.extending import is_longer, stopped_otherwise, with_starts
 from atoll.runs.fingerprint import Fingerprint, fingerprint_of
 from atoll.runs.going_on import mend_schedule, require_data, require_kind
 from atoll.runs.rows import Recorder
@@ -109,8 +109,7 @@ def run_events(
 
     with closing(fleet), folder.claimed():
         if resume and folder.is_finished:
-            before, why = folder.settings_table().get("run", {}), folder.summary().get("stopped")
-            if why and before.get("stop_at") != experiment.settings.run.stop_at:
+            if why := stopped_otherwise(folder, recorder):
                 told = f"--resume: {folder.path} stopped {why}, and a fleet's run does not go on"
                 raise InputError(f"{told}; begin a new one with model.start = '{folder.path}'")
             yield _last(folder, recorder, [], is_live=True)

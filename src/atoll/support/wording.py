@@ -131,3 +131,9 @@ def slug(name: str) -> str:
     'cfl-mgd-seed-3'
     """
     return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in name.lower()).split()).strip(".-")[:100]
+
+
+def printable(value: Any, longest: int | None = 200) -> str:
+    """Return a text of the settings fit to draw and print: no control characters, limited length."""
+    text = "" if value is None else str(value)
+    return "".join(c if c.isprintable() else " " for c in text[:longest]).strip()

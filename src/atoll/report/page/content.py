@@ -15,8 +15,9 @@ from atoll.report.page.scenes import Scenes
 from atoll.report.page.targets import targets_table
 from atoll.report.reading.groups import Group, Panel, find_baseline, group_runs, make_panels
 from atoll.report.reading.recovery import changes_of
-from atoll.report.reading.runs import Run, printable
+from atoll.report.reading.runs import Run
 from atoll.support.untrusted import read_json
+from atoll.support.wording import printable
 
 MOST_BASELINES = 40  # settings in a panel beyond which only the first baseline is compared
 WAITING = "Waiting for the first row of metrics. It will appear here as soon as it is written."

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from atoll.report.reading.runs import Run, printable
+from atoll.report.reading.runs import Run
 from atoll.runs.fingerprint import flatten
 from atoll.runs.titles import without_seed
 from atoll.support.errors import InputError
-from atoll.support.wording import nearest
+from atoll.support.wording import nearest, printable
 
 _MOST_NAMED = 3  # settings in a label
 

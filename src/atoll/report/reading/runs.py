@@ -19,9 +19,7 @@ from atoll.report.reading.recovery import with_recovery
 from atoll.support.errors import InputError
 from atoll.support.requiring import require_path
 from atoll.support.untrusted import read_json, read_toml
-from atoll.support.wording import nearest, show
-
-LONGEST_TEXT = 200
+from atoll.support.wording import nearest, printable, show
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,12 +204,6 @@ def _read_order(file: Path) -> list[str]:
 def _is_name(text: str) -> bool:
     """Return whether this names something in a folder, and cannot lead outside it."""
     return text not in ("", ".", "..") and not {"/", "\\", "\0"} & set(text) and len(text) < 256
-
-
-def printable(value: Any, longest: int = LONGEST_TEXT) -> str:
-    """Return a text of the settings fit to draw and print: no control characters, limited length."""
-    text = "" if value is None else str(value)
-    return "".join(c if c.isprintable() else " " for c in text[:longest]).strip()
 
 
 def _read_config(file: Path) -> dict[str, Any]:
