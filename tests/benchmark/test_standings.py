@@ -68,6 +68,12 @@ def test_worse_than_alone_needs_the_whole_interval() -> None:
     assert winners({"s": placings}).cells[1] == ["s", "local", "1", "local", "local", "1 of 3"]
 
 
+def test_a_method_of_fewer_seeds_than_others_says_so() -> None:
+    files = [made("fedavg", [0.5, 0.5]), made("local", [0.4])]
+    found = [line[0] for line in suite_table(stand(files, "updates")).cells[1:]]
+    assert found == ["fedavg", "local (1 of 2 seeds)"]
+
+
 def test_without_fedavg_there_is_no_budget() -> None:
     with pytest.raises(InputError, match="no runs of fedavg"):
         stand([made("local", [0.5])], "updates")

@@ -280,6 +280,17 @@ def test_names_of_one_tensor_stay_together() -> None:
     module[2].weight = module[0].weight
     with pytest.raises(InputError, match=r"'0\.weight' and '2\.weight' are one tensor"):
         fedper(POPULATION, RULE, 1, module, 1)
+    module[0].weight.requires_grad_(False)  # which nobody changes, so that it need not travel
+    assert fedper(POPULATION, RULE, 1, module, 1).stays == ("2.weight", "2.bias")
+
+
+@pytest.mark.parametrize("make", [fedbn, fedper, fedrep])
+def test_frozen_layers_alone_are_no_personal_part(make: Callable[..., Method]) -> None:
+    module = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
+    assert len(make(POPULATION, RULE, 1, module).stays) == 2
+    module[1].requires_grad_(False)
+    with pytest.raises(InputError, match=r"'1\.weight', is frozen, so this would be FedAvg"):
+        make(POPULATION, RULE, 1, module)
 
 
 def test_what_travels_by_name() -> None:

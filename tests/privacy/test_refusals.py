@@ -175,6 +175,13 @@ def test_models_that_noise_cannot_hide_are_refused(module: nn.Module, told: str)
     refuse_module(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, track_running_stats=False)), ANY)
 
 
+def test_frozen_tensors_of_two_names_get_no_noise_and_are_no_fault() -> None:
+    """Such as a language model's tied embedding below adapters."""
+    module = Tied()
+    module.one.weight.requires_grad_(False)
+    refuse_module(module, ANY)
+
+
 def test_without_privacy_nothing_is_loaded_or_changed() -> None:
     made = Experiment(settings_of({key: value for key, value in BASE.items() if not key.startswith("privacy")}))
     assert made.planned.private is None

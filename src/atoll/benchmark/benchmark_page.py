@@ -30,10 +30,11 @@ Suites = Mapping[str, Sequence[Placing]]
 def suite_table(placings: Sequence[Placing]) -> TextTable:
     """Return a suite's table."""
     alone = next((each for each in placings if each.method == ALONE), None)
-    return TextTable([HEADER, *(_line(each, alone is not None and each.is_below(alone)) for each in placings)], 1)
+    most = max((len(each.scores) for each in placings), default=0)
+    return TextTable([HEADER, *(_line(each, alone is not None and each.is_below(alone), most) for each in placings)], 1)
 
 
-def _line(each: Placing, is_worse: bool) -> list[str]:
+def _line(each: Placing, is_worse: bool, most: int) -> list[str]:
     means = {name: f"{found.mean:.3f}" for name, found in each.values.items()}
     score, spread, worst, new, ari = (means.get(name, DASH) for name in MEASURED)
     found, after = each.values[SCORE], DASH
@@ -41,7 +42,8 @@ def _line(each: Placing, is_worse: bool) -> list[str]:
     if each.costs:
         updates, seconds, sent = (each.costs[name] for name in COSTS)
         after = f"{updates:,.0f} updates, {format_seconds(seconds)}, {sent / 1e6:,.2f} MB"
-    return [each.title + " (worse than alone)" * is_worse, score, interval, worst, spread, new, ari, after]
+    few = f" ({len(each.scores)} of {most} seeds)" if len(each.scores) < most else ""
+    return [each.title + few + " (worse than alone)" * is_worse, score, interval, worst, spread, new, ari, after]
 
 
 def winners(suites: Suites) -> TextTable:

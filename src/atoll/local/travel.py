@@ -82,9 +82,9 @@ def names_in(module: nn.Module, layers: Collection[str]) -> tuple[str, ...]:
 
 
 def require_whole(module: nn.Module, names: Collection[str]) -> None:
-    """Refuse to part what layers share: a tensor of which one name stays and another travels."""
-    first: dict[int, str] = {}
+    """Refuse to part what layers share and train: a tensor of which one name stays and another travels."""
+    first, fixed = dict[int, str](), frozen(module)
     for name, tensor in module.state_dict(keep_vars=True).items():
-        other = first.setdefault(id(tensor), name)
+        other = name if name in fixed else first.setdefault(id(tensor), name)
         if (name in names) != (other in names):
             raise InputError(f"{other!r} and {name!r} are one tensor of the model: both must travel, or neither")

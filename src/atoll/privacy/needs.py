@@ -71,5 +71,5 @@ def refuse_module(module: nn.Module, mechanism: Mechanism) -> None:
     if whole := [name for name, tensor in module.state_dict().items() if not tensor.is_floating_point()]:
         raise InputError(f"{told}: {whole[0]!r} holds integers, to which no noise can be added")
     every, once = (dict(module.named_parameters(remove_duplicate=same)) for same in (False, True))
-    if tied := every.keys() - once.keys():
-        raise InputError(f"{told}: {min(tied)!r} is the same tensor as another, but would get separate noise")
+    if tied := [name for name, tensor in every.items() if name not in once and tensor.requires_grad]:
+        raise InputError(f"{told}: {tied[0]!r} is the same tensor as another, but would get separate noise")

@@ -41,9 +41,10 @@ def fedbn(
     """
     from atoll.local.travel import norms  # late: reading settings needs no PyTorch
 
-    told = "method.name = 'fedbn'"
-    if not (names := norms(module)):
+    names, told = norms(module), "method.name = 'fedbn'"
+    if not names:
         raise InputError(f"{told}: the model has no normalisation layer with parameters, so nothing would stay")
+    _require_trained(module, names, told)
     return keep_at_clients(fedavg(population, rule, rounds, fraction, clock, seed), names, module, told)
 
 
@@ -69,6 +70,7 @@ def fedper(
         InputError: no layer would be communicated.
     """
     names, told = head_of(module, personal_layers), f"method.personal_layers = {personal_layers}"
+    _require_trained(module, names, told)
     return keep_at_clients(fedavg(population, rule, rounds, fraction, clock, seed), names, module, told)
 
 
@@ -104,6 +106,7 @@ def fedrep(
             "others train the head"
         )
     names, told = head_of(module, personal_layers), f"method.personal_layers = {personal_layers}"
+    _require_trained(module, names, told)
     method = fedavg(population, rule, rounds, fraction, clock, seed)
     method = replace(method, trainer=partial(HeadFirstTrainer, head=names, body_steps=body_steps))
     return keep_at_clients(method, names, module, told)
@@ -116,3 +119,13 @@ def head_of(module: "nn.Module", layers: int, setting: str = "personal_layers") 
     if layers >= (most := len(layers_of(module))):
         raise InputError(f"method.{setting} = {layers}: must be less than the model's {most} layers with parameters")
     return last_layers(module, layers)
+
+
+def _require_trained(module: "nn.Module", names: tuple[str, ...], told: str) -> None:
+    """Refuse tensors that would stay but are frozen, all of them."""
+    from atoll.local.travel import frozen
+
+    if names and set(names) <= set(frozen(module)):
+        raise InputError(
+            f"{told}: the layers that would stay, such as {names[0]!r}, are frozen, so this would be FedAvg"
+        )
