@@ -87,9 +87,20 @@ def test_an_unfinished_run_is_compared_up_to_its_last_checkpoint(atoll: Command,
     assert atoll("verify", "nowhere").refused() == "nowhere does not exist"
 
 
-def test_any_run_repeats(atoll: Command, folder: Path) -> None:
-    atoll("run", "tiny.toml", "--out", "plain", "--set", "faults.dropout=0.4").succeeded()
+PRIVATE = [word for each in ("trust=server", "noise=1.0", "clip=1.0") for word in ("--set", f"privacy.{each}")]
+
+
+@pytest.mark.parametrize("words", [["--set", "faults.dropout=0.4"], PRIVATE])
+def test_any_run_repeats(atoll: Command, folder: Path, words: list[str]) -> None:
+    atoll("run", "tiny.toml", "--out", "plain", *words).succeeded()
     assert atoll("verify", "plain").succeeded().splitlines()[-1] == "equal"
+
+
+def test_noise_of_a_fleet_cannot_be_drawn_again(atoll: Command, live: Path) -> None:
+    config = live / "config.toml"
+    config.write_text(config.read_text().replace('trust = "none"', 'trust = "server"\nnoise = 1.0\nclip = 1.0'))
+    told = atoll("verify", "live").refused()
+    assert told == "live: cannot be carried out again, since its noise for privacy came from the system"
 
 
 def test_events_in_another_format_are_refused_before_anything_runs(atoll: Command, live: Path) -> None:

@@ -16,6 +16,7 @@ from atoll.runs.run import run_events
 from atoll.runs.run_folder import Row, RunFolder
 from atoll.runs.saved import SavedRun, read_saved
 from atoll.settings.experiment_file import make_runs, overlay
+from atoll.support.errors import InputError
 
 TOLERANCE = 1e-5
 """Largest difference by rounding, relative to the largest number of the tensor."""
@@ -89,10 +90,16 @@ def verify_run(run: Path | str, place: Path) -> Check:
 
     The events are those that happened, so a run on a fleet, asynchronous or not, is replayed in simulation; an
     unfinished run is compared up to its last checkpoint. Only columns that both runs have are compared.
+
+    Raises:
+        InputError: it is a private run on a fleet, whose noise nobody can draw again.
     """
     saved = read_saved(run)
     folder, done = RunFolder(saved.folder), saved.state.events_done
-    events = folder.happened if folder.happened.exists() else folder.schedule
+    private, live = saved.settings.privacy.trust != "none", folder.happened.exists()
+    if private and live:
+        raise InputError(f"{run}: cannot be carried out again, since its noise for privacy came from the system")
+    events = None if private else folder.happened if live else folder.schedule
     with closing(run_events(Experiment(saved.settings), place, schedule=events)) as steps:
         for progress in steps:
             if progress.events_done >= done and progress.is_settled:
