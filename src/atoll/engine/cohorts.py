@@ -26,7 +26,6 @@ class Cohort:
 
     Attributes:
         repeat: number of the intra-cluster round within the event.
-        clients: the clients, int64.
         weights: each client's weight, [clients].
         event_weight: the sum of weights over all clients of the event, in any cluster.
         start: the model that they are sent.
@@ -99,7 +98,6 @@ class ClientTrainer(Protocol):
         precision: the precision of products during training, which the executor sets.
         why_one_by_one: why clients must train one by one, with `train`; empty if executors may train many at once, as
             `Trainer.train` would.
-        keeps_state: whether clients keep state from task to task.
     """
 
     precision: "Precision"

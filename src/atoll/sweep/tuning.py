@@ -52,7 +52,6 @@ class Search:
 
         Args:
             out: the sweep's folder, which must exist.
-            space: the search space.
             goal: what to optimise; no trial is pruned if that is the cost of a target.
             make: makes the settings of a run from ``section.key=value`` texts and a label.
             rounds: of a run; no trial is pruned in the first fifth of them.

@@ -23,8 +23,6 @@ def plot_holdings(
     Args:
         class_counts: samples by class, [clients, classes].
         features: mean features of the clients drawn, `evenly` of at most 60, [drawn, features], centred at 0.
-        names: names of the features.
-        title: title of the figure.
         classes: names of the classes; by default their numbers.
     """
     counts, means = np.asarray(class_counts, np.float64), np.asarray(features, np.float64)
