@@ -96,8 +96,6 @@ class ClientTrainer(Protocol):
 
     Attributes:
         precision: the precision of products during training, which the executor sets.
-        why_one_by_one: why clients must train one by one, with `train`; empty if executors may train many at once, as
-            `Trainer.train` would.
     """
 
     precision: "Precision"
@@ -108,7 +106,7 @@ class ClientTrainer(Protocol):
 
     @property
     def why_one_by_one(self) -> str:
-        """Why clients must train one by one."""
+        """Why clients must train one by one; empty if executors may train many at once, as `Trainer.train` would."""
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the client's update."""
