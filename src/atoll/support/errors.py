@@ -77,6 +77,23 @@ def failure_of(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}{where}".split())
 
 
+@contextmanager
+def blaming(told: str, kind: type[AtollError]) -> Iterator[None]:
+    """Turn what a user's code raises, but for Atoll's own errors, into an error of this kind: what is told, and where.
+
+    >>> with blaming("local.optimizer = 'mine:rule': calling it failed", InputError):
+    ...     1 / 0
+    Traceback (most recent call last):
+    atoll.support.errors.InputError: local.optimizer = 'mine:rule': calling it failed (ZeroDivisionError: ...
+    """
+    try:
+        yield
+    except AtollError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise kind(f"{told} ({failure_of(error)})") from error
+
+
 def reason_of(error: BaseException) -> str:
     """Return why something failed, on one line, without the error number and path that an `OSError` adds."""
     return " ".join(str(getattr(error, "strerror", None) or error).split())
