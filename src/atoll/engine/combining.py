@@ -126,7 +126,8 @@ def _combined(results: "_Results", combine: Combine, updates: Iterator[ClientUpd
 
 def _naming(cohort: Cohort) -> AbstractContextManager[None]:
     """Name event and cluster in errors of a user's combine rule."""
-    return blaming(f"event {cohort.event}, cluster {cohort.cluster}: combining the clients' models failed", RunError)
+    told = f"event {cohort.event}, cluster {cohort.cluster}: combining the clients' models failed"
+    return blaming(told, RunError, SystemExit)
 
 
 class _Results:

@@ -22,7 +22,7 @@ def apply_rule(
     rule: ServerRule, event: int, before: Model, merged: Model, state: Model | None
 ) -> tuple[Model, Model | None]:
     """Return the server's new model, and the rule's state."""
-    with blaming(f"event {event}: the server rule failed", RunError):
+    with blaming(f"event {event}: the server rule failed", RunError, SystemExit):
         made = rule(before, merged, state)
     model, kept = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
     if not (_is_model(model) and (kept is None or _is_model(kept))):

@@ -25,7 +25,7 @@ from atoll.settings.choices import method_kind
 from atoll.settings.plugins import bind, call, resolve
 from atoll.settings.signatures import asks_for
 from atoll.settings.validation import Settings
-from atoll.support.errors import InputError, RunError, blaming
+from atoll.support.errors import InputError, RunError, failure_of
 from atoll.support.seeds import layers_drawing_from
 from atoll.support.wording import show
 
@@ -40,9 +40,13 @@ def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: in
         given = {**dict(settings.method), "make": factory, "loss": data.loss, "classes": data.outputs}
         factory = bind("method.name", kind.together, given)
     key = (cluster, restart) if cluster or restart else ()
-    told = f"model.name = {name!r}: cannot be made"
-    with layers_drawing_from(settings.seed, "model", *key), blaming(told, InputError):
-        module = factory()
+    with layers_drawing_from(settings.seed, "model", *key):
+        try:
+            module = factory()
+        except InputError:
+            raise
+        except Exception as error:  # raised by PyTorch or the factory
+            raise InputError(f"model.name = {name!r}: cannot be made ({failure_of(error)})") from error
     if not isinstance(module, nn.Module):
         raise InputError(f"model.name = {name!r}: must return a torch.nn.Module, it returned {type(module).__name__!r}")
     if any(map(nn.parameter.is_lazy, module.parameters())):
@@ -117,8 +121,12 @@ def make_chain(
     """Return the method's trainer with its stages; the module is its scratch space from now on."""
     given = module, population, settings.seed, device, settings.run.precision, not settings.run.debug, tolerant
     told = f"method.name = {settings.method.name!r}"
-    with blaming(f"{told}: making its trainer failed", InputError):
+    try:
         chain = chain_of(method, *given)
+    except InputError:
+        raise
+    except Exception as error:  # raised by a user's trainer
+        raise InputError(f"{told}: making its trainer failed ({failure_of(error)})") from error
     trainer = chain.trainer
     if trainer.keeps_state != method.trained_by.keeps_state:
         raise InputError(
@@ -134,18 +142,20 @@ def rehearse(settings: Settings, trainer: Chain, event: Event, start: Model) -> 
     If clients keep state, it then trains again from its state. Returns its last update; None if that is not finite.
     """
     task = ClientTask(event=0, round=0, repeat=0, cluster=0, client=int(event.cohort[0]), start=start)
-    told = (
-        f"model.name = {settings.model.name!r}: a step of training with local.optimizer = "
-        f"{settings.local.optimizer!r} and local.batch_size = {settings.local.batch_size!r} failed"
-    )
     try:
-        with blaming(told, InputError):
-            require_halves(trainer, task)
-            update = _train_checked(settings, trainer, task)
-            again = replace(task, state=update.state)
-            return _train_checked(settings, trainer, again) if trainer.keeps_state else update
+        require_halves(trainer, task)
+        update = _train_checked(settings, trainer, task)
+        return _train_checked(settings, trainer, replace(task, state=update.state)) if trainer.keeps_state else update
     except RunError:  # a loss that is not finite: the run will name the step
         return None
+    except InputError:
+        raise
+    except Exception as error:
+        told = failure_of(error)
+        raise InputError(
+            f"model.name = {settings.model.name!r}: a step of training with local.optimizer = "
+            f"{settings.local.optimizer!r} and local.batch_size = {settings.local.batch_size!r} failed ({told})"
+        ) from error
 
 
 def _train_checked(settings: Settings, trainer: Chain, task: ClientTask) -> ClientUpdate:

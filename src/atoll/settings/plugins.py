@@ -141,7 +141,7 @@ def bind(
     def bound(*values: Any) -> Any:
         if _is_ours(rule):
             return rule(*values, **arguments)
-        with blaming(f"{setting} = {_name(rule)!r}: calling it failed", InputError):
+        with blaming(f"{setting} = {_name(rule)!r}: calling it failed", InputError, SystemExit):
             return rule(*values, **arguments)
 
     return bound

@@ -78,20 +78,23 @@ def failure_of(error: BaseException) -> str:
 
 
 @contextmanager
-def blaming(told: str, kind: type[AtollError]) -> Iterator[None]:
-    """Turn what a user's code raises, but for Atoll's own errors, into an error of this kind: what is told, and where.
+def blaming(told: str, blame: type[AtollError], *kinds: type[BaseException]) -> Iterator[None]:
+    """Turn an `Exception` of a user's code, or an error of these kinds, into `blame`: what is told, and where.
+
+    Atoll's own errors pass as they are.
 
     >>> with blaming("local.optimizer = 'mine:rule': calling it failed", InputError):
     ...     1 / 0
     Traceback (most recent call last):
     atoll.support.errors.InputError: local.optimizer = 'mine:rule': calling it failed (ZeroDivisionError: ...
     """
+    caught: tuple[type[BaseException], ...] = (Exception, *kinds)
     try:
         yield
     except AtollError:
         raise
-    except (Exception, SystemExit) as error:
-        raise kind(f"{told} ({failure_of(error)})") from error
+    except caught as error:
+        raise blame(f"{told} ({failure_of(error)})") from error
 
 
 def reason_of(error: BaseException) -> str:
