@@ -57,7 +57,6 @@ class Sum:
     """A weighted sum of models, to which models and other sums may be added. A rule sees one pair: weight and mean.
 
     Attributes:
-        weight: the total weight.
         model: the sum of each tensor; one that is not floating point (a counter) is the first model's. Empty at first.
     """
 

@@ -93,7 +93,7 @@ def plan_it(asked: PlanOptions, experiment: Experiment, race: bool, resume: bool
         return
     entrants = [Entrant(plan, folders.folder_of(asked.folder, plan.name)) for plan in field.plans]
     laid_out = lay_out(field.plans, asked.seeds)
-    asked.say(_forecast(asked, field, laid_out))
+    asked.say(_forecast(field, laid_out))
     with folders.claimed(asked.folder, asked.note):
         ranked = _race(asked, laid_out, entrants, field)
         _finish(asked, ranked, field)
@@ -123,7 +123,7 @@ def _measured(asked: PlanOptions, source: Path, settings: Settings) -> Settings:
     return apply(measured, settings, asked.folder)
 
 
-def _forecast(asked: PlanOptions, field: Field, race: Race) -> str:
+def _forecast(field: Field, race: Race) -> str:
     """Return what the race will take, in words."""
     rungs = ", ".join(f"{plans} until {format_seconds(until)}" for until, plans in race.rungs)
     seeds = f", the finalists with {race.seeds} seeds" if race.seeds > 1 else ""

@@ -14,7 +14,6 @@ class ClusterProfile:
     """One cluster.
 
     Attributes:
-        samples: samples that they hold.
         emd: sum over classes of |share in the cluster - share in the population|, from 0 to 2.
         emd_norm: Euclidean norm of the same differences, from 0 to below the root of 2.
         major_class: the most frequent major class of its clients; a client's is the class with most samples.

@@ -10,7 +10,7 @@ import torch
 from atoll.codecs.codec import Codec
 from atoll.codecs.number_codecs import raw, read_raw
 from atoll.local.models import Form, Model, form_of
-from atoll.support.errors import AtollError, InputError, failure_of
+from atoll.support.errors import InputError, blaming
 
 SENT = "coded"
 """The byte tensor that replaces the tensors of an encoded model in a message."""
@@ -63,12 +63,8 @@ class Coding:
 
     def _encode(self, update: Model, rng: np.random.Generator) -> bytes:
         numbers, counters = _split(update)
-        try:
+        with blaming(f"{self.told}: encode failed", InputError):
             payload: object = self.codec.encode({name: each.detach().cpu() for name, each in numbers.items()}, rng)
-        except AtollError:
-            raise
-        except Exception as error:  # raised by a user's codec
-            raise InputError(f"{self.told}: encode failed ({failure_of(error)})") from error
         if not isinstance(payload, bytes):
             raise InputError(f"{self.told}: encode must return bytes, it returned {type(payload).__name__!r}")
         return payload + b"".join(map(raw, counters.values()))

@@ -14,7 +14,7 @@ from atoll.engine.stages import Stage, Train, sent_form
 from atoll.local.models import Form, Model, form_of
 from atoll.local.state import why_wrong_state
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.support.errors import AtollError, InputError, failure_of
+from atoll.support.errors import InputError, blaming
 
 T = TypeVar("T")
 
@@ -131,12 +131,8 @@ def require_halves(chain: Chain, task: ClientTask) -> None:
 def _half(stage: Stage, kind: type[T], half: Callable[..., T], *given: Any) -> T:
     """Return what a half at the client, or one at the server for a `dict`, makes; it may be a user's own code."""
     told = f"{stage.told}: its {'server' if kind is dict else 'client'} half"
-    try:
+    with blaming(f"{told} failed", InputError):
         made = half(*given)
-    except AtollError:
-        raise
-    except Exception as error:
-        raise InputError(f"{told} failed ({failure_of(error)})") from error
     if not isinstance(made, kind):
         raise InputError(
             f"{told} must return {'a dict' if kind is dict else kind.__name__}, not {type(made).__name__!r}"

@@ -26,7 +26,6 @@ class Cohort:
 
     Attributes:
         repeat: number of the intra-cluster round within the event.
-        clients: the clients, int64.
         weights: each client's weight, [clients].
         event_weight: the sum of weights over all clients of the event, in any cluster.
         start: the model that they are sent.
@@ -97,9 +96,6 @@ class ClientTrainer(Protocol):
 
     Attributes:
         precision: the precision of products during training, which the executor sets.
-        why_one_by_one: why clients must train one by one, with `train`; empty if executors may train many at once, as
-            `Trainer.train` would.
-        keeps_state: whether clients keep state from task to task.
     """
 
     precision: "Precision"
@@ -110,7 +106,7 @@ class ClientTrainer(Protocol):
 
     @property
     def why_one_by_one(self) -> str:
-        """Why clients must train one by one."""
+        """Why clients must train one by one; empty if executors may train many at once, as `Trainer.train` would."""
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the client's update."""

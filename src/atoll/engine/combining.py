@@ -3,7 +3,7 @@
 import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, groupby, islice
 from operator import attrgetter, mul
@@ -17,7 +17,7 @@ from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.engine.server_rule import require_like
 from atoll.local.models import Model
 from atoll.local.task import ClientUpdate
-from atoll.support.errors import AtollError, RunError, failure_of
+from atoll.support.errors import RunError, blaming
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,16 +124,10 @@ def _combined(results: "_Results", combine: Combine, updates: Iterator[ClientUpd
     return model
 
 
-@contextmanager
-def _naming(cohort: Cohort) -> Iterator[None]:
-    """Name event and cluster in errors."""
-    try:
-        yield
-    except AtollError:
-        raise
-    except (Exception, SystemExit) as error:  # raised by a user's combine rule
-        failed = f"combining the clients' models failed ({failure_of(error)})"
-        raise RunError(f"event {cohort.event}, cluster {cohort.cluster}: {failed}") from error
+def _naming(cohort: Cohort) -> AbstractContextManager[None]:
+    """Name event and cluster in errors of a user's combine rule."""
+    told = f"event {cohort.event}, cluster {cohort.cluster}: combining the clients' models failed"
+    return blaming(told, RunError, SystemExit)
 
 
 class _Results:

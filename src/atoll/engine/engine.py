@@ -26,7 +26,7 @@ from atoll.local.rule import LocalRule
 from atoll.schedules.events import Event, Schedule
 from atoll.schedules.timeline import Arrivals
 from atoll.support.arrays import Ids
-from atoll.support.errors import AtollError, InputError, RunError, failure_of
+from atoll.support.errors import InputError, RunError, blaming
 from atoll.support.requiring import require, require_has
 
 if TYPE_CHECKING:
@@ -362,12 +362,8 @@ def _regroup(method: Method, event: Event, state: State) -> State:
     """Return the state with the clusters found after an event."""
     if method.regroup is None or state.labels is None:
         raise RunError(f"event {event.index}: regroups, but the method has no Method.regroup")
-    try:
+    with blaming(f"event {event.index}: Method.regroup failed", RunError):
         made = method.regroup(event, state)
-    except AtollError:
-        raise
-    except Exception as error:  # raised by a user's rule
-        raise RunError(f"event {event.index}: Method.regroup failed ({failure_of(error)})") from error
     found = read_grouping(made, len(state.labels), state.starts, f"event {event.index}: Method.regroup")
     starts, published = (
         tuple(found.models.get(cluster, model) for cluster, model in enumerate(models))

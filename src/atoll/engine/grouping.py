@@ -28,9 +28,6 @@ def read_grouping(made: Any, clients: int, starts: Sequence[Model], where: str) 
     """Return a rule's result, a `Grouping` or labels alone, as a grouping.
 
     Args:
-        made: the rule's result.
-        clients: number of clients.
-        starts: the model of each cluster.
         where: the beginning of error messages.
     """
     found = made if isinstance(made, Grouping) else Grouping(made)

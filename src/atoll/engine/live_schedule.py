@@ -55,7 +55,6 @@ def follow(live: LiveRun, executor: Executor, state: State, past: Sequence[Event
         live: the method, the clock and the waiting times.
         executor: trains cohorts of which some clients may not answer; called from several threads at once if events
             follow arrival.
-        state: the state to continue from.
         past: the events so far, as they took place.
     """
     if live.method.arrivals is None:

@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 from atoll.data.array_inputs import kind_of
 from atoll.local.models import Model, form_of
-from atoll.support.errors import AtollError, RunError, failure_of
+from atoll.support.errors import RunError, blaming
 
 
 class ServerRule(Protocol):
@@ -22,12 +22,8 @@ def apply_rule(
     rule: ServerRule, event: int, before: Model, merged: Model, state: Model | None
 ) -> tuple[Model, Model | None]:
     """Return the server's new model, and the rule's state."""
-    try:
+    with blaming(f"event {event}: the server rule failed", RunError, SystemExit):
         made = rule(before, merged, state)
-    except AtollError:
-        raise
-    except (Exception, SystemExit) as error:  # raised by a user's rule
-        raise RunError(f"event {event}: the server rule failed ({failure_of(error)})") from error
     model, kept = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
     if not (_is_model(model) and (kept is None or _is_model(kept))):
         told = "must return a pair of dicts of tensors, the new model and what it keeps, or None for nothing kept"

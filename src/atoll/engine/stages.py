@@ -10,7 +10,7 @@ from atoll.engine.assignment import Assignment
 from atoll.engine.release import Release
 from atoll.local.models import Form, Model, form_of
 from atoll.local.task import ClientTask, ClientUpdate
-from atoll.support.errors import AtollError, InputError, failure_of
+from atoll.support.errors import InputError, blaming
 
 if TYPE_CHECKING:
     from atoll.aggregation.fixed_point import FixedPoint
@@ -134,12 +134,8 @@ def sent_form(stages: Iterable[Stage], form: Form) -> Form:
     from torch import Size, dtype  # here, so that reading settings stays fast
 
     for stage in stages:
-        try:
+        with blaming(f"{stage.told}: its form failed", InputError):
             form = form if stage.form is None else stage.form(form)
-        except AtollError:
-            raise
-        except Exception as error:  # raised by a user's function
-            raise InputError(f"{stage.told}: its form failed ({failure_of(error)})") from error
         if not (isinstance(form, dict) and all(list(map(type, each)) == [Size, dtype] for each in form.values())):
             raise InputError(f"{stage.told}: its form must return a dict of (torch.Size, torch.dtype) by name")
     return form

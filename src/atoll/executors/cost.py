@@ -27,7 +27,6 @@ class Units:
     """A schedule's training, split into units of work.
 
     Attributes:
-        schedule: the schedule to train.
         whole: whether a unit is a cohort, trained in one pass, or a single client.
         carried: whether a unit is handed out once for all intra-cluster rounds of its event.
     """

@@ -35,7 +35,6 @@ class Private:
     """The privacy cost of a run.
 
     Attributes:
-        mechanism: the clipping and noise.
         plan: the cost of the method's schedule, which ends before the budget is exceeded.
         most_releases: maximum number of releases per client within the budget; None: there is no budget.
         events_planned: number of events without a budget.

@@ -13,9 +13,9 @@ from atoll.data.population import Population
 from atoll.engine.assignment import HighestLoss
 from atoll.engine.engine import Method
 from atoll.methods.papers.fedat import tiers_of
-from atoll.schedules.events import Clock, Event
+from atoll.schedules.events import Clock
 from atoll.schedules.timeline import draw_cohort
-from atoll.support.arrays import Floats, Ids
+from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive
 from atoll.support.seeds import generator
@@ -128,25 +128,19 @@ def reselect(method: Method, selection: Selection, population: Population, clock
         _check(drawn, len(population))
         began, now = now, now + (clock.event_seconds(drawn, now) if clock else 1.0)
         redrawn.append(
-            _with_cohort(
-                event, drawn, np.ones(len(drawn)) if alike else population.sizes[drawn].astype(float), began, now
+            replace(
+                event,
+                cohort=drawn,
+                clusters=np.zeros(len(drawn), np.int64),
+                weights=np.ones(len(drawn)) if alike else population.sizes[drawn].astype(float),
+                began=(began,),
+                seconds=now,
+                models_down=event.models_down * len(drawn) // len(event.cohort),
             )
         )
     schedule = replace(method.schedule, events=tuple(redrawn))
     assign = HighestLoss(len(events[0].cohort)) if selection.by_loss else method.assign
     return replace(method, schedule=schedule, assign=assign)
-
-
-def _with_cohort(event: Event, drawn: Ids, weights: Floats, began: float, now: float) -> Event:
-    return replace(
-        event,
-        cohort=drawn,
-        clusters=np.zeros(len(drawn), np.int64),
-        weights=weights,
-        began=(began,),
-        seconds=now,
-        models_down=event.models_down * len(drawn) // len(event.cohort),
-    )
 
 
 def _require_cohorts(method: Method, clock: Clock | None) -> None:

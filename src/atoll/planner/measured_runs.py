@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from atoll.experiment.experiment import Experiment
 from atoll.network.network_records import write_direct
@@ -24,6 +24,7 @@ from atoll.settings.validation import Settings, validate
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError, refusing
 from atoll.support.files import make_folder, write_atomically
+from atoll.support.strict import StrictRecord
 from atoll.support.untrusted import read_bytes, read_toml
 
 CLIENTS, LINKS = "clients.csv", "links.csv"
@@ -33,8 +34,7 @@ _LEAST = 1e-9  # seconds of a training that was too short to measure
 _Seconds = list[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None]
 
 
-class _Measured(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+class _Measured(StrictRecord):
     replies: list[Annotated[int, Field(ge=0)]]
     seconds_per_sample: _Seconds
     compute_seconds: _Seconds

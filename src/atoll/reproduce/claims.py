@@ -54,15 +54,7 @@ class Claim(BaseModel):
         panel: the panel of the runs; empty if the recipe has only one.
         runs: labels of the runs, without seeds.
         column: the column of metrics to measure.
-        measure: see above.
-        check: see above.
-        target: for ``reach`` and ``stable``.
-        along: what ``reach`` and ``stable`` count.
         stated: the paper's numbers, one per run, or one ratio or lead.
-        bound: for ``at-least``.
-        tolerance: see above.
-        margin: see above.
-        against: see above.
         not_at: scales at which the claim cannot be judged, with the reason.
         why: why it fails here, as far as is known.
         reading: the recipe's reading of the paper, if that is ambiguous and the claim depends on it.

@@ -58,7 +58,6 @@ class ClaimNeed:
     """A condition of a claim: that a mean over seeds lies in a range.
 
     Attributes:
-        name: the quantity.
         numbers: one per seed.
         wanted: the range in which the mean is as claimed.
         open_below: whether the true value of a number may be lower.

@@ -43,7 +43,6 @@ class Verdict:
             end stands for runs that never met the target. None if there is no value.
         needs: the conditions tested; empty if there were none.
         reason: why it failed or was not decided.
-        scale: the scale of the runs.
     """
 
     claim: Claim

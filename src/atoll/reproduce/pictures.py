@@ -56,7 +56,7 @@ def _bars(result: ClaimResult) -> Iterator[tuple[str, Figure]]:
 def _by_panel(plans: Plans, value: str) -> dict[str, dict[str, list[float]]]:
     table: dict[str, dict[str, list[float]]] = {}
     for plan in plans:
-        table.setdefault(plan["panel"], {}).setdefault(_series(plan), []).append(float(plan[value]))
+        table.setdefault(plan["panel"], {}).setdefault(without_seed(plan["label"]), []).append(float(plan[value]))
     return table
 
 
@@ -64,14 +64,10 @@ def _plot_sizes(plans: Plans, against: str) -> Figure:
     x: dict[str, list[list[float]]] = {}
     sizes: dict[str, list[list[float]]] = {}
     for plan in plans:
-        name = ", ".join(filter(None, (plan["panel"], _series(plan))))
+        name = ", ".join(filter(None, (plan["panel"], without_seed(plan["label"]))))
         x.setdefault(name, []).append([float(cluster[against]) for cluster in plan["clusters"]])
         sizes.setdefault(name, []).append([float(cluster["size"]) for cluster in plan["clusters"]])
     return plot_size_against(x, sizes, "Share of the merges" if against == "psi" else "Neighbours")
-
-
-def _series(plan: Mapping[str, Any]) -> str:
-    return without_seed(plan["label"])
 
 
 def as_address(figure: Figure) -> str:

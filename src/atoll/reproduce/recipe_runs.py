@@ -32,8 +32,6 @@ class RecipeTask:
 
     Attributes:
         title: the run's name in messages.
-        folder: where results go.
-        settings: of the run, or of all clusterings.
         is_trained: whether it is a run.
         kept: the file that keeps the run as evidence; None: it is not kept.
     """

@@ -26,14 +26,12 @@ Starts = list[tuple[int, Model, Ids]]
 
 def client_accuracy(experiment: Experiment, state: State, labels: Ids) -> Floats:
     """Return each client's accuracy with the model it would receive, or its personal one."""
-    clients = experiment.clients.dealt
-    return _Measure("client_accuracy", experiment, clients).before(state, _starts(experiment, state, labels))
+    return _Measure("client_accuracy", experiment, experiment.clients.dealt).before(state, labels)
 
 
 def trained_client_accuracy(experiment: Experiment, state: State, labels: Ids) -> Floats:
     """Return each client's accuracy after local training from that model; the run is unaffected."""
-    clients = experiment.clients.dealt
-    return _Measure("trained_client_accuracy", experiment, clients).after(state, _starts(experiment, state, labels))
+    return _Measure("trained_client_accuracy", experiment, experiment.clients.dealt).after(state, labels)
 
 
 def client_loss(experiment: Experiment, state: State, labels: Ids) -> Floats:
@@ -51,33 +49,27 @@ def client_loss(experiment: Experiment, state: State, labels: Ids) -> Floats:
 
 def client_perplexity(experiment: Experiment, state: State, labels: Ids) -> Floats:
     """Return each client's perplexity on its own test texts, with the model that `client_accuracy` measures."""
-    clients = experiment.clients.dealt
-    measured = _Measure("client_perplexity", experiment, clients).before(state, _starts(experiment, state, labels))
-    return perplexity(measured)
+    return perplexity(_Measure("client_perplexity", experiment, experiment.clients.dealt).before(state, labels))
 
 
 def new_client_accuracy(experiment: Experiment, state: State) -> Floats:
     """Return the accuracy of each held-out client with the model it would receive."""
-    measure = _Measure("new_client_accuracy", experiment, experiment.clients.new)
-    return measure.before(state, measure.starts_of_new(state))
+    return _Measure("new_client_accuracy", experiment, experiment.clients.new).before(state)
 
 
 def trained_new_client_accuracy(experiment: Experiment, state: State) -> Floats:
     """Return the same after local training from that model; the run is unaffected."""
-    measure = _Measure("trained_new_client_accuracy", experiment, experiment.clients.new)
-    return measure.after(state, measure.starts_of_new(state))
+    return _Measure("trained_new_client_accuracy", experiment, experiment.clients.new).after(state)
 
 
 def client_score(experiment: Experiment, state: State, labels: Ids) -> Floats:
     """Return each client's accuracy as `client_accuracy` does, or its R2 where numbers are predicted."""
-    clients = experiment.clients.dealt
-    return _Measure("client_score", experiment, clients).before(state, _starts(experiment, state, labels))
+    return _Measure("client_score", experiment, experiment.clients.dealt).before(state, labels)
 
 
 def new_client_score(experiment: Experiment, state: State) -> Floats:
     """Return the same score of each held-out client with the model it would receive."""
-    measure = _Measure("new_client_score", experiment, experiment.clients.new)
-    return measure.before(state, measure.starts_of_new(state))
+    return _Measure("new_client_score", experiment, experiment.clients.new).before(state)
 
 
 def whole_models(experiment: Experiment, state: State, labels: Ids) -> Iterator[tuple[int, Model]]:
@@ -136,20 +128,20 @@ class _Measure:
             clients = min(clients, max(1, round(samples / population.sizes.mean())))
         self.drawn = generator(settings.seed, "evaluate").choice(len(population), clients, replace=False)
 
-    def before(self, state: State, starts: Starts) -> Floats:
+    def before(self, state: State, labels: Ids | None = None) -> Floats:
         """Return the accuracies before local training, [clients]; NaN if not measured."""
         found = np.full(len(self.population), np.nan)
-        for some, model in _by_model(self._measured(starts), self._kept(state)):
+        for some, model in _by_model(self._starts(state, labels), self._kept(state)):
             found[some] = self.tests.scores(self.initial | model, some)
         return found
 
-    def after(self, state: State, starts: Starts) -> Floats:
+    def after(self, state: State, labels: Ids | None = None) -> Floats:
         """Return the accuracies after local training, [clients]; NaN if not measured."""
         method, found = self.experiment.method, np.full(len(self.population), np.nan)
         trainer = self.experiment.training.make_trainer(method.rule, self.population, tolerant=True)
         states = state.clients if self.population is self.experiment.clients.dealt else {}
         round_ = min(method.schedule.rounds_done(state.events_done), method.schedule.rounds - 1)
-        for cluster, model, clients in self._measured(starts):
+        for cluster, model, clients in self._starts(state, labels):
             for k in clients.tolist():
                 task = ClientTask(state.events_done, round_, 0, cluster, k, model, _NO_EVENT, states.get(k))
                 with products_in(trainer.precision):
@@ -158,7 +150,7 @@ class _Measure:
                 found[k] = self.tests.scores(self.initial | update.model | own, [k])[0]
         return found
 
-    def starts_of_new(self, state: State) -> Starts:
+    def _starts_of_new(self, state: State) -> Starts:
         """Return what new clients would receive: without a server, the model with the lowest loss on their data."""
         if state.server is not None:
             return [(0, state.server, np.arange(len(self.population)))]
@@ -168,7 +160,9 @@ class _Measure:
         chosen = losses.argmin(axis=1)
         return [(c, model, np.flatnonzero(chosen == c)) for c, model in enumerate(state.starts)]
 
-    def _measured(self, starts: Starts) -> Iterator[tuple[int, Model, Ids]]:
+    def _starts(self, state: State, labels: Ids | None) -> Iterator[tuple[int, Model, Ids]]:
+        """Yield what the measured clients would receive; those without labels are new."""
+        starts = self._starts_of_new(state) if labels is None else _starts(self.experiment, state, labels)
         for cluster, model, clients in starts:
             if len(measured := np.intersect1d(clients, self.drawn)):
                 yield cluster, model, measured

@@ -29,8 +29,6 @@ class Live:
 
     Attributes:
         is_anyone_there: returns whether any client could answer now.
-        planner: makes and revises the plan.
-        executor: trains clients on the nodes.
         warnings: about the nodes and the plan, for the user.
         ledger: of a private run, once open.
     """

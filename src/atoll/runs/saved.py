@@ -88,7 +88,6 @@ def read_saved(folder: Path | str) -> SavedRun:
 
 
 def _read_state(path: Path) -> State:
-    """Return the state of a checkpoint."""
     note = read_note(path)
     if note["format"] != FORMAT:
         raise InputError(f"{path}: has format {note['format']}, but this version of Atoll reads {FORMAT}")

@@ -9,11 +9,12 @@ from dataclasses import fields
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from atoll.schedules.events import Event, Merge, Mix, Schedule
 from atoll.schedules.packed import pack
 from atoll.support.errors import InputError
+from atoll.support.strict import StrictRecord
 from atoll.support.untrusted import parse_json
 
 FORMAT = 2
@@ -26,26 +27,22 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class _Head(_Strict):
+class _Head(StrictRecord):
     format: int
     clusters: Annotated[int, Field(ge=1, lt=2**63)]
     has_server: bool
 
 
-class _Mix(_Strict):
+class _Mix(StrictRecord):
     server: Share
     published: list[tuple[Count, Share]]
-    updates: list[tuple[Count, Share]] = []
+    updates: list[tuple[Count, Share]] = Field(default_factory=list)
 
     def read(self) -> Mix:
         return Mix(self.server, tuple(self.published), tuple(self.updates))
 
 
-class WrittenMerge(_Strict):
+class WrittenMerge(StrictRecord):
     """How an event merges models, as it is written."""
 
     server: _Mix | None

@@ -15,7 +15,7 @@ from typing import Any
 
 from atoll.methods.parts.kind import MethodKind
 from atoll.settings.signatures import REQUIRED, parameters_of, takes_any
-from atoll.support.errors import AtollError, InputError, failure_of
+from atoll.support.errors import InputError, blaming, failure_of
 from atoll.support.wording import unknown
 
 _GIVEN: dict[str, Any] = {}  # objects that this process passed directly, by the names that stand for them
@@ -141,12 +141,8 @@ def bind(
     def bound(*values: Any) -> Any:
         if _is_ours(rule):
             return rule(*values, **arguments)
-        try:
+        with blaming(f"{setting} = {_name(rule)!r}: calling it failed", InputError, SystemExit):
             return rule(*values, **arguments)
-        except AtollError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise InputError(f"{setting} = {_name(rule)!r}: calling it failed ({failure_of(error)})") from error
 
     return bound
 

@@ -24,15 +24,11 @@ def explain(
         kind = "wrong" if fault["type"] == "missing" else fault["type"]  # an entry of a list, not the setting
         fault = {**fault, "input": table[path[0]][path[1]], "type": kind}
     more = f" (and {len(found) - 1} more such)" if len(found) > 1 else ""
-    return _sentence(path, fault, table, model, why) + more
+    return _sentence(path, fault, model, why) + more
 
 
 def _sentence(
-    path: tuple[str, ...],
-    fault: Mapping[str, Any],
-    table: Mapping[str, Any],
-    model: type[BaseModel],
-    why: Callable[[Sequence[str], str], str],
+    path: tuple[str, ...], fault: Mapping[str, Any], model: type[BaseModel], why: Callable[[Sequence[str], str], str]
 ) -> str:
     name, kind = ".".join(path), fault["type"]
     if kind in ("extra_forbidden", "missing"):

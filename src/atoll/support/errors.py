@@ -77,6 +77,26 @@ def failure_of(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}{where}".split())
 
 
+@contextmanager
+def blaming(told: str, blame: type[AtollError], *kinds: type[BaseException]) -> Iterator[None]:
+    """Turn an `Exception` of a user's code, or an error of these kinds, into `blame`: what is told, and where.
+
+    Atoll's own errors pass as they are.
+
+    >>> with blaming("local.optimizer = 'mine:rule': calling it failed", InputError):
+    ...     1 / 0
+    Traceback (most recent call last):
+    atoll.support.errors.InputError: local.optimizer = 'mine:rule': calling it failed (ZeroDivisionError: ...
+    """
+    caught: tuple[type[BaseException], ...] = (Exception, *kinds)
+    try:
+        yield
+    except AtollError:
+        raise
+    except caught as error:
+        raise blame(f"{told} ({failure_of(error)})") from error
+
+
 def reason_of(error: BaseException) -> str:
     """Return why something failed, on one line, without the error number and path that an `OSError` adds."""
     return " ".join(str(getattr(error, "strerror", None) or error).split())

@@ -13,7 +13,6 @@ def load_extra(module: str, extra: str, told: str, package: str = "") -> Any:
     """Import and return a module of an optional package.
 
     Args:
-        module: the module's name.
         extra: the extra of Atoll that names it.
         told: what needs it: the subject of the error's sentence.
         package: the package's name, if it differs from the module's.

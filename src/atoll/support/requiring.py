@@ -68,7 +68,6 @@ def check_arguments(
     """Return a function that checks its arguments against their types before it runs.
 
     Args:
-        make: the function.
         path: returns the name of an argument in error messages.
         types: stricter types than the annotations, by argument; `Any` allows everything.
         also: called with all arguments by name; raises an `InputError` or replaces some of them.

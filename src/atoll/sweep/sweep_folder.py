@@ -6,11 +6,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from atoll.runs.run_folder import RunFolder, entries_of
+from atoll.runs.run_folder import RunFolder, entries_of, is_taken
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, refusing
 from atoll.support.files import make_folder, to_json, write_atomically
-from atoll.support.lock import LOCK, locked
+from atoll.support.lock import locked
 from atoll.support.untrusted import read_json
 
 NOTE = "sweep.json"
@@ -90,16 +90,10 @@ def write_note(out: Path, note: Mapping[str, Any]) -> None:
 
 def read_note(out: Path) -> dict[str, Any] | None:
     """Return a sweep folder's note; None if the folder is empty or does not exist."""
-    entries = entries_of(out)
-    if NOTE not in entries:
-        if entries <= {
-            LOCK,
-            "experiment.json",
-            ".experiment.json.part",
-            f".{NOTE}.part",
-        }:  # of a sweep killed at its start
-            return None
-        raise InputError(f"--out {out}: is not empty and holds no sweep; give the path of a new folder")
+    if NOTE not in entries_of(out):
+        if is_taken(out, ("experiment.json", NOTE)):
+            raise InputError(f"--out {out}: is not empty and holds no sweep; give the path of a new folder")
+        return None  # empty, or of a sweep killed at its start
     with refusing(f"--out {out}: its {NOTE} cannot be read", ValueError, hint="; give another folder"):
         note: Any = read_json(out / NOTE, out)
         if not isinstance(note, dict) or not isinstance(note.get("runs"), dict):

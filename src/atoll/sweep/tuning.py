@@ -3,7 +3,7 @@
 import importlib
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,6 @@ class Search:
 
         Args:
             out: the sweep's folder, which must exist.
-            space: the search space.
             goal: what to optimise; no trial is pruned if that is the cost of a target.
             make: makes the settings of a run from ``section.key=value`` texts and a label.
             rounds: of a run; no trial is pruned in the first fifth of them.
@@ -129,7 +128,7 @@ class Search:
                 {name: _text(value) for name, value in frozen.params.items()},
                 frozen.state.name.lower(),
                 max(frozen.intermediate_values, default=0),
-                frozen.values[0] if frozen.values else _last(frozen.intermediate_values),
+                frozen.values[0] if frozen.values else frozen.intermediate_values.get(frozen.last_step),
             )
             for frozen in self.study.get_trials(deepcopy=False)
         ]
@@ -192,7 +191,3 @@ def _end(each: Interval, value: float) -> str:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else show(value)
-
-
-def _last(values: Mapping[int, float]) -> float | None:
-    return values[max(values)] if values else None

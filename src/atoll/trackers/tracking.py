@@ -41,7 +41,6 @@ def tracked(
 
     Args:
         steps: the run, as `atoll.runs.run.run_events` yields it; it is closed with this generator.
-        settings: of the run.
         place: the run's folder.
         resume: as for `run_events`; if false, what trackers hold of an earlier run in the folder is removed.
     """

@@ -80,7 +80,6 @@ def join(
     """Return one data set of all clients' samples, with each sample's client in `owners`.
 
     Args:
-        name: the data set's name.
         clients: the training samples, one part per client.
         tests: each client's own test samples, if it has any.
         common_test: one test set for all.

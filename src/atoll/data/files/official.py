@@ -88,7 +88,6 @@ def _check_labels(path: str | Path, labels: npt.NDArray[np.uint8], classes: int 
 
 
 def _damaged(path: str | Path, expected: str, found: str) -> InputError:
-    """Return the error for a damaged file."""
     return InputError(f"{path} is damaged or another file: expected {expected}, found {found}; {_REMEDY}")
 
 

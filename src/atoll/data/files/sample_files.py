@@ -41,7 +41,6 @@ def read_samples(
     """Return the inputs and targets of a table, and whether the inputs are images with their channels last.
 
     Args:
-        table: the columns.
         source: the file, for errors.
         inputs: the column of inputs; several columns of numbers become one vector per sample. None: the first of
             `INPUT_NAMES` that exists.

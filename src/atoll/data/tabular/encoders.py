@@ -22,18 +22,13 @@ Block = npt.NDArray[np.float32]
 
 
 class Encoder(Protocol):
-    """Turns each value of a column into numbers.
-
-    Attributes:
-        name: the column.
-        names: of the numbers, once all training rows have been seen.
-    """
+    """Turns each value of the column `name` into numbers."""
 
     name: str
 
     @property
     def names(self) -> list[str]:
-        """Return the numbers' names."""
+        """The numbers' names, once all training rows have been seen."""
 
     def see(self, column: "pa.Array", training: Mask) -> None:
         """Take in some rows, and which of them are for training."""

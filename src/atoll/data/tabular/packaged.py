@@ -35,7 +35,6 @@ class PackagedTable:
         package: the package's name, for pip and in Python.
         version: the version that holds these files.
         files: SHA-256 by path in the package; the first is read.
-        read: returns the table.
     """
 
     package: str

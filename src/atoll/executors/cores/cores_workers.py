@@ -46,6 +46,16 @@ class Requests:
             return self.handed_out - 1, request
         return None
 
+    def requeue(self, lost: Sequence[tuple[int, Request]], name: Callable[[Request], str], how: str) -> None:
+        """Send a dead worker's requests again; it was working on the first, which fails after `RETRIES`."""
+        for number, request in lost[:1]:
+            self.deaths[number] += 1
+            if self.deaths[number] > RETRIES:
+                ended = f"{name(request)} ended its worker process {RETRIES + 1} times ({how})"
+                self.answers[number] = RunError, f"{ended}; use fewer run.workers, or 'serial'"
+                lost = lost[1:]
+        self.again += reversed(lost)  # the last one is taken first
+
 
 @dataclass(eq=False)
 class _Worker:
@@ -68,12 +78,10 @@ class Workers:
     they are closed or this process is gone.
     """
 
-    def __init__(
-        self, count: int, answer: Callable[[Request], Any], name: Callable[[Request], str], at_a_time: int = 2
-    ) -> None:
+    def __init__(self, count: int, answer: Callable[[Request], Any], name: Callable[[Request], str]) -> None:
         """Let at most `count` workers answer requests by this function; `name` describes a request in errors.
 
-        By default a worker has two requests at a time, so that it need not wait for the next. It must be one if both
+        A worker has two requests at a time, so that it need not wait for the next. `at_a_time` must be one if both
         requests and answers exceed a pipe's buffer, since each side would then wait for the other to read.
         """
         if count < 1:
@@ -84,7 +92,7 @@ class Workers:
         self._workers: list[_Worker] = []
         self._answer = answer
         self._name = name
-        self.at_a_time = at_a_time
+        self.at_a_time = 2
 
     @property
     def processes(self) -> list[BaseProcess]:
@@ -130,16 +138,9 @@ class Workers:
                 pending.answers[number] = answer
 
     def _give_up(self, worker: _Worker, pending: Requests) -> None:
-        """Requeue a dead worker's requests; it was working on the first."""
+        """Requeue a dead worker's requests."""
         code = self._end(worker)
-        lost = list(worker.under_way)
-        number, request = lost[0]
-        pending.deaths[number] += 1
-        if pending.deaths[number] > RETRIES:
-            ended = f"{self._name(request)} ended its worker process {RETRIES + 1} times (exit code {code})"
-            pending.answers[number] = RunError, f"{ended}; use fewer run.workers, or 'serial'"
-            lost.pop(0)
-        pending.again += reversed(lost)  # the last one is taken first
+        pending.requeue(list(worker.under_way), self._name, f"exit code {code}")
 
     def _hand_out(self, pending: Requests, end: int, count: int) -> None:
         """Give requests numbered below `end` to the workers with the fewest.

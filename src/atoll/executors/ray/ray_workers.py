@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from atoll.executors.cores.cores_workers import RETRIES, Requests
+from atoll.executors.cores.cores_workers import Requests
 from atoll.executors.ray.cluster import Cluster
 from atoll.executors.ray.ray_worker import Worker
 from atoll.support.environment import package_versions
@@ -158,19 +158,12 @@ class RayWorkers:
         handle.starting.popleft()
 
     def _replace(self, handle: _Handle, pending: Requests) -> None:
-        """Drop a worker and requeue its requests; it was working on the first."""
+        """Drop a worker and requeue its requests."""
         self._end(handle)
         if handle.starting:
             self._start_after = time.monotonic() + _PAUSE_SECONDS
-        lost = [number for number, _ in handle.under_way]
-        for number in lost[:1]:
-            pending.deaths[number] += 1
-            if pending.deaths[number] > RETRIES:
-                request, _ = self._sent[number]
-                ended = f"{request} ended its worker process {RETRIES + 1} times ({self._failure})"
-                pending.answers[number] = RunError, f"{ended}; use fewer run.workers, or 'serial'"
-                lost.remove(number)
-        pending.again += [(number, self._sent[number]) for number in reversed(lost)]  # the last one is taken first
+        lost = [(number, self._sent[number]) for number, _ in handle.under_way]
+        pending.requeue(lost, lambda sent: str(sent[0]), self._failure)
 
     def _end(self, handle: _Handle) -> None:
         self._handles.remove(handle)

@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import safetensors.torch
 import torch
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from atoll.fleet.agreed.terms import Terms
 from atoll.local.models import Form, Model
 from atoll.support.limits import LARGEST
+from atoll.support.strict import StrictRecord
 
 MAGIC = b"ATL1"
 MOST_HEADER_BYTES = 1 << 20
@@ -56,10 +57,8 @@ class Refused(Exception):
         self.about = about
 
 
-class Header(BaseModel):
-    """The part before the tensors; unknown, missing or malformed entries and NaN are rejected."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+class Header(StrictRecord):
+    """The part before the tensors."""
 
 
 class DescribeRequest(Header):
@@ -68,7 +67,7 @@ class DescribeRequest(Header):
     kind: Literal["describe"] = "describe"
     settings_digest: Token
     nonce: Token
-    settings: Terms = {}
+    settings: Terms = Field(default_factory=dict)
 
 
 class TrainRequest(Header):

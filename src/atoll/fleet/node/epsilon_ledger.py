@@ -3,7 +3,7 @@
 from dataclasses import replace
 from threading import Lock
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from atoll.fleet.agreed.messages import Count, Refused
 from atoll.fleet.node.store import Store
@@ -11,15 +11,12 @@ from atoll.fleet.node.work_count import WorkBudget
 from atoll.privacy.accounting import epsilon_of_all
 from atoll.privacy.mechanism import Adjacency, Cost, Mechanism
 from atoll.support.errors import InputError
+from atoll.support.strict import StrictRecord
 
 _ALONE = Lock()  # two concurrent charges would lose one
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class _Charge(_Strict):
+class _Charge(StrictRecord):
     """A number of releases of one cost."""
 
     gaussians: tuple[float, ...]
@@ -32,13 +29,13 @@ class _Charge(_Strict):
         return Cost(self.gaussians, self.adjacency, self.response)
 
 
-class _Seal(_Strict):
+class _Seal(StrictRecord):
     """The number of charges, stored separately, so that an older ledger is detected."""
 
     charged: Count
 
 
-class ClientLedger(_Strict):
+class ClientLedger(StrictRecord):
     """What one client has spent.
 
     Attributes:

@@ -1,7 +1,7 @@
 """What a node reports about its clients, within what its owner allows; random answers are drawn once and kept."""
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from atoll.fleet.agreed.messages import ClientReport, Count, Seconds
 from atoll.fleet.agreed.randomised_response import respond
@@ -11,20 +11,17 @@ from atoll.fleet.node.noise_added import Hidden
 from atoll.fleet.node.store import Store
 from atoll.fleet.node.work_count import read_tally
 from atoll.support.arrays import Ids
+from atoll.support.strict import StrictRecord
 
 
-class _Kept(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class _Pace(_Kept):
+class _Pace(StrictRecord):
     """Seconds that a client has trained for, and on how many samples."""
 
     seconds: Seconds = 0.0
     samples: Count = 0
 
 
-class ReportedHolding(_Kept):
+class ReportedHolding(StrictRecord):
     """The reported size of a client's data."""
 
     samples: Count

@@ -109,7 +109,6 @@ SUMMING: dict[str, Handler] = {
 
 
 def _open(side: Side, payload: bytes, kind: type[Request]) -> tuple[Request, list[Model], Node, OpenSums]:
-    """Return a request, its models, the node, and its secure sums."""
     request, models = decode(payload, kind)
     site = agreed(side, request.settings_digest)
     if site.sums is None:

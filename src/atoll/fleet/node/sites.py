@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from atoll.fleet.agreed.messages import Refused, Token
 from atoll.fleet.agreed.terms import Terms, change, differences, is_allowed, show
@@ -16,6 +16,7 @@ from atoll.fleet.node.work_count import RUNS, WorkBudget
 from atoll.secure.participant import Identity
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
+from atoll.support.strict import StrictRecord
 
 KEPT = 4
 """Number of a server's choices that survive a restart, with their client states; older ones are dropped."""
@@ -25,10 +26,9 @@ _STORED = "chosen"
 _OTHERS = "the server's settings are others than this node's"
 
 
-class _Chosen(BaseModel):
+class _Chosen(StrictRecord):
     """Settings that a server sent, their digest, and whether they differ from all of the owner's runs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     digest: Token
     told: Terms
     is_changed: bool

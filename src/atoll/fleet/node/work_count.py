@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict
-
 from atoll.fleet.agreed.messages import Count
 from atoll.fleet.node.store import Store
+from atoll.support.strict import StrictRecord
 
 RUNS = 3
 """Without a limit by the owner, losses, and trainings beside private reports, are answered for so many whole runs."""
@@ -26,14 +25,13 @@ class WorkBudget:
     delta: float = 1e-5
 
 
-class Tally(BaseModel):
+class Tally(StrictRecord):
     """Work that a node has done for one client.
 
     Attributes:
         charged: how often the client's privacy ledger had been charged by then, so that no older one is taken for it.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     trainings: Count = 0
     losses: Count = 0
     descriptions: Count = 0

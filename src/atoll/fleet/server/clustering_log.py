@@ -5,18 +5,19 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Stated
 from atoll.experiment.conditions import ReportedClients
 from atoll.support.errors import InputError
 from atoll.support.files import whole_lines
+from atoll.support.strict import StrictRecord
 
 Seconds = list[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None]
 
 
-class Clustered(BaseModel):
+class Clustered(StrictRecord):
     """A line of ``clusterings.jsonl``: the basis of the plan from an event on.
 
     Attributes:
@@ -30,7 +31,6 @@ class Clustered(BaseModel):
         upload_seconds: round-trip time without training, in the same way.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     event: Annotated[int, Field(ge=0)]
     round: Annotated[int, Field(ge=0)]
     clusters: Annotated[int, Field(ge=1)] | None

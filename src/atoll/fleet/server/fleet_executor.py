@@ -343,7 +343,6 @@ class FleetExecutor:
 
 
 def _without(cohort: Cohort, clients: set[int]) -> Cohort:
-    """Return the cohort without these clients."""
     kept = ~np.isin(cohort.clients, list(clients))
     return replace(cohort, clients=cohort.clients[kept], weights=cohort.weights[kept]) if clients else cohort
 

@@ -11,7 +11,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import Formatter, MaxNLocator, PercentFormatter
 from numpy.typing import ArrayLike
 
 from atoll.report.figures.style import BLUE, PALE_BLUE, STYLE, WIDTH_INCHES, add_legend, new_figure, strip_frame
@@ -40,11 +40,10 @@ def draw_shares(ax: Axes, class_counts: ArrayLike, title: str = "") -> None:
     if clients > MAX_CLIENTS:
         title = f"{title} ({MAX_CLIENTS} of {clients:,} clients)".strip()
     shares = counts[drawn] / np.maximum(counts[drawn].sum(axis=1, keepdims=True), 1)
-    image = _draw_heatmap(ax, shares)
+    _draw_heatmap(ax, shares, "Share of the client's samples")
     ticks = range(0, len(drawn), max(1, len(drawn) // 10))
     ax.set_xticks(ticks, [str(drawn[tick]) for tick in ticks])
     ax.set(xlabel="Client", title=title)
-    _add_colorbar(image, "Share of the client's samples")
 
 
 def plot_clusters(sizes: ArrayLike, class_shares: ArrayLike, title: str = "") -> Figure:
@@ -61,25 +60,30 @@ def plot_clusters(sizes: ArrayLike, class_shares: ArrayLike, title: str = "") ->
     with mpl.rc_context(STYLE):
         figure = new_figure(WIDTH_INCHES, height + 2.2)
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[1.3, height])
-        top.bar(np.arange(len(bars)), bars, width=0.8, color=BLUE)
-        top.grid(visible=True, axis="y")
-        top.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-        top.yaxis.set_major_formatter(format_count)
-        top.tick_params(axis="x", length=0, labelbottom=False)
-        top.set_ylabel("Clients")
-        top.set_title(title)
+        draw_sizes(top, bars, "Clients", title)
         draw_cluster_shares(bottom, shares)
         figure.align_ylabels()
     return figure
 
 
+def draw_sizes(ax: Axes, sizes: ArrayLike, y_label: str, title: str) -> None:
+    """Draw sizes as bars that stand above the columns of a heatmap, whose labels they share."""
+    bars = np.asarray(sizes)
+    ax.bar(np.arange(len(bars)), bars, width=0.8, color=BLUE)
+    ax.set_xlim(-0.5, len(bars) - 0.5)
+    ax.grid(visible=True, axis="y")
+    ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    ax.yaxis.set_major_formatter(format_count)
+    ax.tick_params(axis="x", length=0, labelbottom=False)
+    ax.set(ylabel=y_label, title=title)
+
+
 def draw_cluster_shares(ax: Axes, class_shares: ArrayLike, title: str = "") -> None:
     """Draw each cluster's class shares, [clusters, classes], as a column of a heatmap into given axes."""
     shares = _as_table(class_shares, "class_shares", "clusters")
-    image = _draw_heatmap(ax, shares)
+    _draw_heatmap(ax, shares, "Share of samples")
     ax.set_xticks(index_ticks(len(shares), 20))
     ax.set(xlabel="Cluster", title=title)
-    _add_colorbar(image, "Share of samples")
 
 
 def plot_gantt(
@@ -197,21 +201,22 @@ def _rectangles(lefts: Floats, rights: Floats, centres: Floats, height: float) -
     return np.stack([x, y], axis=2)
 
 
-def _draw_heatmap(axes: Axes, shares: Floats) -> AxesImage:
-    """Draw [columns, classes] with classes downwards; the darkest colour is the largest share."""
+def _draw_heatmap(axes: Axes, shares: Floats, label: str) -> None:
+    """Draw [columns, classes] with classes downwards, and a labelled bar; the darkest colour is the largest share."""
     image = axes.imshow(
         shares.T, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0.0, vmax=shares.max() or 1.0
     )
     axes.set_yticks(index_ticks(shares.shape[1], 20))
     axes.set_ylabel("Class")
     strip_frame(axes)
-    return image
+    add_colorbar(image, label, PercentFormatter(1.0, decimals=None))
 
 
-def _add_colorbar(image: AxesImage, label: str) -> None:
+def add_colorbar(image: AxesImage, label: str, form: Formatter | None = None) -> None:
+    """Draw a bar of an image's colours beside its axes."""
     figure = image.get_figure(root=True)
     assert figure is not None, "an image is drawn into axes, which have a figure"
-    bar = figure.colorbar(image, ax=image.axes, label=label, pad=0.02, format=PercentFormatter(1.0, decimals=None))
+    bar = figure.colorbar(image, ax=image.axes, label=label, pad=0.02, format=form)
     strip_frame(bar.ax)
 
 

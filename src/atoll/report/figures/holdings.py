@@ -6,12 +6,10 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from atoll.report.figures.before_training import MAX_CLIENTS, draw_shares, evenly
-from atoll.report.figures.style import BLUE, STYLE, WIDTH_INCHES, new_figure, strip_frame
-from atoll.report.reading.units import format_count
+from atoll.report.figures.before_training import MAX_CLIENTS, add_colorbar, draw_shares, draw_sizes, evenly
+from atoll.report.figures.style import STYLE, WIDTH_INCHES, new_figure, strip_frame
 from atoll.support.arrays import Floats
 
 
@@ -23,8 +21,6 @@ def plot_holdings(
     Args:
         class_counts: samples by class, [clients, classes].
         features: mean features of the clients drawn, `evenly` of at most 60, [drawn, features], centred at 0.
-        names: names of the features.
-        title: title of the figure.
         classes: names of the classes; by default their numbers.
     """
     counts, means = np.asarray(class_counts, np.float64), np.asarray(features, np.float64)
@@ -33,7 +29,7 @@ def plot_holdings(
     with mpl.rc_context(STYLE):
         figure = new_figure(WIDTH_INCHES, sum(heights) + 1.3)
         sizes, shares, inputs = figure.subplots(3, 1, height_ratios=heights)
-        _draw_sizes(sizes, counts[drawn].sum(axis=1), title)
+        draw_sizes(sizes, counts[drawn].sum(axis=1), "Samples", title)
         draw_shares(shares, counts)
         if 0 < len(classes) <= 20:
             shares.set_yticks(range(len(classes)), list(classes))
@@ -45,23 +41,10 @@ def plot_holdings(
     return figure
 
 
-def _draw_sizes(ax: Axes, sizes: Floats, title: str) -> None:
-    ax.bar(np.arange(len(sizes)), sizes, width=0.8, color=BLUE)
-    ax.set_xlim(-0.5, len(sizes) - 0.5)
-    ax.grid(visible=True, axis="y")
-    ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-    ax.yaxis.set_major_formatter(format_count)
-    ax.tick_params(axis="x", length=0, labelbottom=False)
-    ax.set(ylabel="Samples", title=title)
-
-
 def _draw_features(ax: Axes, means: Floats, names: Sequence[str]) -> None:
     """Draw [clients, features] in colours symmetric around 0."""
     most = float(abs(means).max()) or 1.0
     image = ax.imshow(means.T, aspect="auto", interpolation="nearest", cmap="RdBu_r", vmin=-most, vmax=most)
     ax.set_yticks(range(len(names)), [name if len(name) <= 24 else f"{name[:23]}…" for name in names])
     strip_frame(ax)
-    figure = ax.get_figure(root=True)
-    assert figure is not None, "axes have a figure"
-    bar = figure.colorbar(image, ax=ax, label="Mean, in standard deviations of samples", pad=0.02)
-    strip_frame(bar.ax)
+    add_colorbar(image, "Mean, in standard deviations of samples")

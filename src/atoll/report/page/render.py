@@ -104,17 +104,13 @@ def _enclosed(scripts: Iterable[str]) -> str:
 
 
 def _json(data: Any) -> str:
-    return _in_script(json.dumps(data, allow_nan=False, separators=(",", ":")))
+    """Return JSON that cannot close its element or open a comment.
+
+    >>> print(_json({"label": "</script>"}))
+    {"label":"\\u003c/script>"}
+    """
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _asset(name: str) -> str:
     return (resources.files(__package__) / "assets" / name).read_text(encoding="utf-8")
-
-
-def _in_script(text: str) -> str:
-    """Return JSON that cannot close its element or open a comment.
-
-    >>> print(_in_script('{"label": "</script>"}'))
-    {"label": "\\u003c/script>"}
-    """
-    return text.replace("<", "\\u003c")
