@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -263,6 +264,15 @@ def test_what_is_varied_need_not_be_in_the_file(atoll: Command) -> None:
     ]
     assert low["last_mean"] > high["last_mean"]
     assert high["is_best_last"]
+
+
+def test_the_best_run_is_told_with_what_it_takes(atoll: Command) -> None:
+    words = ("--over", "method.name=fedavg,ditto", "--set", "method.penalty=0.1", "--set", "method.fraction=1.0")
+    told = atoll("sweep", "tiny.toml", *words, "--out", "s", "--json").succeeded()
+    command = shlex.split(json.loads(told)["best"])
+    assert command[:5] == ["atoll", "run", "tiny.toml", "--set", "method.fraction=1.0"]
+    assert ("method.penalty=0.1" in command) == ("method.name=ditto" in command)
+    atoll(*command[1:]).succeeded()
 
 
 def test_a_search_is_of_one_run(atoll: Command) -> None:

@@ -123,6 +123,16 @@ def test_only_some_runs() -> None:
     assert {member.settings.method.name for member in members} == {"fedavg"}
 
 
+def test_a_parameter_of_one_function_is_left_out_of_runs_of_the_others() -> None:
+    axes = parse_axes(["method.combine=median,krum,multi-krum"])
+    members = make_members({}, axes, changes=["method.byzantine=1"])
+    assert [member.settings.method.get("byzantine") for member in members] == [None, 1, 1]
+    with pytest.raises(InputError, match=r"byzantine: is taken by .*'krum'.*, not by method\.combine = 'mean'"):
+        make_members({}, parse_axes(["method.combine=median,mean"]), changes=["method.byzantine=1"])
+    with pytest.raises(InputError, match=r"byzantine: is taken by .*'krum'.*, not by method\.combine = 'median'"):
+        make_members({}, [*axes, *parse_axes(["method.byzantine=1,2"])])
+
+
 def test_two_runs_of_the_same_folder_are_refused() -> None:
     with pytest.raises(InputError, match="have the same folder name 'root=a-b'"):
         make_members({}, parse_axes(["data.root=a/b,a-b"]))

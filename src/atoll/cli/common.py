@@ -6,7 +6,7 @@ once.
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
@@ -94,15 +94,22 @@ def atoll(
 
 
 def read_experiments(
-    name: str, scale: str | None, changes: list[str] | None, only: str | None = None
+    name: str,
+    scale: str | None,
+    changes: list[str] | None,
+    only: str | None = None,
+    overs: Sequence[Sequence[str]] = ((),),
 ) -> "list[Experiment]":
-    """Return the runs of an experiment file or recipe; `only` takes the run with this title, or all that contain it."""
+    """Return the runs of an experiment file or recipe, with the first of `overs` if a sweep changes them further.
+
+    `only` takes the run with this title, or all that contain it.
+    """
     from atoll.runs.titles import choose_runs
-    from atoll.settings.experiment_file import make_runs, read_experiment
+    from atoll.settings.experiment_file import make_grid, read_experiment
     from atoll.settings.plugins import import_from
 
     import_from(Path(name).parent)
-    runs = make_runs(read_experiment(name), scale, changes or ())
+    runs = make_grid(read_experiment(name), scale, changes or (), overs)[0]
     chosen = choose_runs(runs, only)
     from atoll.experiment.experiment import Experiment  # late: bad settings are reported without loading PyTorch
 

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -62,21 +63,23 @@ class SweepOptions:
         """Whether no progress is shown."""
         return self.quiet or self.as_json
 
-    def run_command(self, changes: Sequence[str] = (), only: str | None = None) -> str:
-        """Return the command for one run."""
-        return shlex.join(["atoll", "run", *self._experiment(changes, only)])
+    def run_command(self, changes: Sequence[str], only: str | None = None, settings: Settings | None = None) -> str:
+        """Return the command for one run, with those of the sweep's own changes that its settings have."""
+        paths = [(change, change.partition("=")[0].split(".")) for change in self.changes]
+        used = [c for c, path in paths if settings is None or path[-1] in dict(reduce(getattr, path[:-1], settings))]
+        return shlex.join(["atoll", "run", *self._experiment((*used, *changes), only)])
 
     def resume_command(self) -> str:
         """Return the command that resumes the sweep."""
-        words = ["atoll", "sweep", *self._experiment()]
+        words = ["atoll", "sweep", *self._experiment(self.changes)]
         jobs = None if self.jobs == 1 else self.jobs
         words += option_words(("--over", self.over), ("--jobs", jobs), ("--out", self.folder))
         words += option_words(("--metric", self.goal.metric), ("--target", self.goal.target))
         words += option_words(("--tune", self.trials is not None), ("--trials", self.trials), ("--part", self.part))
         return shlex.join([*words, *option_words(("--json", self.as_json), ("--resume", True))])
 
-    def _experiment(self, changes: Sequence[str] = (), only: str | None = None) -> list[str]:
-        return experiment_words(self.experiment, self.scale, (*self.changes, *changes), only or self.only)
+    def _experiment(self, changes: Sequence[str], only: str | None = None) -> list[str]:
+        return experiment_words(self.experiment, self.scale, changes, only or self.only)
 
 
 def usual_metric(settings: Settings) -> str:
@@ -130,7 +133,8 @@ def _show_lines(asked: SweepOptions, watched: Watched, lines: Sequence[table.Lin
     command = None
     if not left and (best := next((line for line in lines if line.is_best_last), None)):
         values = [f"{name}={table.show_value(value)}" for name, value in best.values.items()]
-        command = asked.run_command(values, best.run)
+        its = (each for each in members if each.run == best.run and each.values.items() >= best.values.items())
+        command = asked.run_command(values, best.run, next(its).settings)
     if asked.as_json:
         _print_json(asked, watched, command, settings=table.as_dicts(lines, asked.goal))
         return

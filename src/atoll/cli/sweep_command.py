@@ -67,11 +67,11 @@ def sweep(
     _check_numbers(jobs, trials, part, tune)
     if both := {each.partition("=")[0] for each in changes or ()} & {each.partition("=")[0] for each in over}:
         raise InputError(f"--set {min(both)}: --over gives its values; leave out one of them")
-    from atoll.sweep.axes import parse_axes, parse_part
+    from atoll.sweep.axes import around, parse_axes, parse_part
 
     chosen = slice(None) if part is None else parse_part(part)
-    first = [] if tune else [axis.changes()[0] for axis in parse_axes(over)]  # what is varied need not be in the file
-    runs = [each.settings for each in read_experiments(experiment, scale, [*(changes or ()), *first], only)]
+    overs = around([] if tune else parse_axes(over))  # what is varied need not be in the file
+    runs = [each.settings for each in read_experiments(experiment, scale, changes, only, overs)]
     from atoll.cli.sweep_action import SweepOptions, run_all, search, usual_metric
     from atoll.sweep.goal import make_goal
 

@@ -33,7 +33,7 @@ Table = dict[str, Any]
 Key = tuple[str, str]
 
 _POINT = re.compile(r"(?<![\w.])\.(?=\d+$)")  # of a number without a digit before it, which TOML asks for
-_OWN = 2  # the run's own layer, among file, panel, run and changes
+_OWN = 2  # the run's own layer, among file, panel, run, changes and those of one combination
 
 
 def read_experiment(name: str | Path) -> Table:
@@ -86,6 +86,20 @@ def make_runs(
     Raises:
         InputError: if the scale or a setting is unknown, or a value has the wrong type or is out of range.
     """
+    (made,) = make_grid(table, scale, changes)
+    return made
+
+
+def make_grid(
+    table: Table,
+    scale: str | None = None,
+    changes: Iterable[str] | Mapping[str, Any] = (),
+    overs: Iterable[Iterable[str]] = ((),),
+) -> list[list[Settings]]:
+    """Return `make_runs` for each of several further changes, ``section.key=value`` texts that come last.
+
+    What only some of them use, such as a parameter of one rule where they choose rules, is left out of the others.
+    """
     if not isinstance(table, Mapping):
         raise InputError(f"table: must be settings by section, as from atoll.read_experiment, not {show(table)}")
     panels, runs = _tables(table, "panels"), _tables(table, "runs")
@@ -99,21 +113,22 @@ def make_runs(
 
     base = scaled(table, LISTS)
     last = dict(changes) if isinstance(changes, Mapping) else parse_changes(changes)
+    pairs = [[scaled(layer, ("scales",)) for layer in pair] for pair in product(panels, runs)]
     made, left_out = list[Settings](), Counter[tuple[str, str]]()
-    stacks = [(base, *(scaled(layer, ("scales",)) for layer in pair), last) for pair in product(panels, runs)]
+    stacks = [(base, *pair, last, parse_changes(over)) for over in overs for pair in pairs]
     own = {setting for layers in stacks for setting in _taken(layers)}
     for layers in stacks:
-        settings, inherited = _compose_run(layers, own, several=len(stacks) > 1)
+        settings, inherited = _compose_run(layers, own, several=len(pairs) > 1)
         left_out.update(inherited)
         made.append(settings)
     for section, key in (setting for setting, runs_without in left_out.items() if runs_without == len(made)):
-        if key in last.get(section, {}):  # an explicit change must not be ignored
+        if any(key in layer.get(section, {}) for layer in layers[_OWN + 1 :]):  # explicit, so it must not be ignored
             validate(reduce(overlay, layers))
-        warn(f"{section}.{key}: no run uses it; it is taken by {who_takes(section, key)}", SettingWarning, 2)
+        warn(f"{section}.{key}: no run uses it; it is taken by {who_takes(section, key)}", SettingWarning, 3)
     if all(map(_counts_its_own_clusters, made)):
         told = f"method.name = {made[0].method.name!r} finds clusters itself, as many as method.clusters"
-        warn(f"clustering.clusters = {made[0].clustering.clusters}: no run uses it; {told}", SettingWarning, 2)
-    return made
+        warn(f"clustering.clusters = {made[0].clustering.clusters}: no run uses it; {told}", SettingWarning, 3)
+    return [made[low : low + len(pairs)] for low in range(0, len(made), len(pairs))]
 
 
 def _counts_its_own_clusters(settings: Settings) -> bool:
@@ -124,8 +139,8 @@ def _counts_its_own_clusters(settings: Settings) -> bool:
 
 
 def _taken(layers: Sequence[Table]) -> Iterator[Key]:
-    """Yield the settings that the layers' functions take, with and without the last; none where one is unknown."""
-    for some in (layers, layers[:-1]):
+    """Yield the settings that the layers' functions take, with and without changes; none where one is unknown."""
+    for some in (layers, layers[: _OWN + 1]):
         with suppress(InputError):
             found = taken(chosen(with_plain_names(reduce(overlay, some))))
             yield from ((section, key) for section in found for key in found[section])
@@ -145,7 +160,7 @@ def _compose_run(layers: Sequence[Table], own: Iterable[Key], several: bool) -> 
 def _fails_alike(layers: Sequence[Table], own: Iterable[Key], told: str) -> bool:
     """Return whether the file and the changes alone, without this run, have the same error."""
     try:
-        compose([layers[0], {}, {}, layers[-1]], own, several=True)
+        compose([layers[0], {}, {}, *layers[_OWN + 1 :]], own, several=True)
     except InputError as error:
         return str(error) == told
     return False

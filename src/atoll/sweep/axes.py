@@ -128,6 +128,19 @@ def parse_value(name: str, text: str) -> Any:
     return table
 
 
+def around(axes: Sequence[Axis]) -> list[list[str]]:
+    """Return the first combination as changes, and those with another function in one place.
+
+    >>> around(parse_axes(["method.combine=mean,median", "seed=0..2"]))
+    [['method.combine=mean', 'seed=0'], ['method.combine=median', 'seed=0']]
+    """
+    first = [axis.changes()[0] for axis in axes]
+    others = (
+        (place, text) for place, axis in enumerate(axes) for text in axis.texts[1:] if not _NUMBER.fullmatch(text)
+    )
+    return [first, *([*first[:i], f"{axes[i].name}={text}", *first[i + 1 :]] for i, text in others)]
+
+
 def _split_all(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
     seen: set[str] = set()
     for text in texts:

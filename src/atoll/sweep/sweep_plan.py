@@ -9,7 +9,7 @@ from atoll.api import check_runs
 from atoll.experiment.experiment import Experiment
 from atoll.runs.run_folders import name_folders
 from atoll.runs.titles import title_of
-from atoll.settings.experiment_file import Table, make_runs
+from atoll.settings.experiment_file import Table, make_grid
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, reading
 from atoll.sweep.axes import Axis, combinations, file_part, parse_value, short_names
@@ -42,11 +42,11 @@ def make_members(
     table: Table, axes: Sequence[Axis], scale: str | None = None, changes: Iterable[str] = (), only: Iterable[str] = ()
 ) -> list[Member]:
     """Return each of the experiment's runs, or of those with the titles of `only`, with every combination of values."""
-    names, changes, titles = [axis.name for axis in axes], list(changes), set(only)
-    members: list[Member] = []
-    for texts in combinations(axes):
-        over = [f"{name}={text}" for name, text in zip(names, texts, strict=True)]
-        runs = [s for s in make_runs(table, scale, [*changes, *over]) if not titles or title_of(s) in titles]
+    names, titles = [axis.name for axis in axes], set(only)
+    members, every = list[Member](), list(combinations(axes))
+    overs = ([f"{name}={text}" for name, text in zip(names, texts, strict=True)] for texts in every)
+    for texts, made in zip(every, make_grid(table, scale, changes, overs), strict=True):
+        runs = [settings for settings in made if not titles or title_of(settings) in titles]
         values = {name: parse_value(name, text) for name, text in zip(names, texts, strict=True)}
         members += _members_of(runs, values, list(zip(short_names(names), texts, strict=True)))
     _require_names(members)
