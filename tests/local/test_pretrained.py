@@ -232,6 +232,20 @@ def test_classes_are_told_by_texts_and_a_head_may_stay() -> None:
     assert all(any("score" in name for name in kept) for kept in personal.clients.values())
 
 
+@pytest.mark.more
+def test_it_is_written_as_onnx_whole_and_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    mine = experiment()
+    end_of(mine)
+    capfd.readouterr()
+    session = onnxruntime.InferenceSession(atoll.export_model("run", "onnx").file, providers=["CPUExecutionProvider"])
+    assert capfd.readouterr() == ("", "")
+    tokens = mine.clients.dealt.data.inputs[:5]
+    (found,) = session.run(None, {"input": tokens.astype(np.float32)})
+    np.testing.assert_allclose(found, read_result("run").predict(tokens), atol=1e-5)
+
+
 def told(**sections: Any) -> str:
     with pytest.raises(InputError) as error:
         experiment(**sections).check()

@@ -7,7 +7,7 @@ import logging
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -201,15 +201,14 @@ def _trace(module: nn.Module, sample: torch.Tensor, inputs: str) -> bytes:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Silence the exporter, which warns of its own deprecations and of packages that models here do not use."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+    """Silence the exporter: it warns of its own deprecations, and tells of what it tries before it succeeds."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings(action="ignore"), redirect_stderr(io.StringIO()):
             yield
     finally:
-        logger.setLevel(before)
+        logging.disable(before)
 
 
 _WRITERS: Mapping[str, Callable[[SavedRun, Model, str], bytes]] = {
