@@ -21,7 +21,7 @@ from atoll.support.process import one_thread
 from atoll.support.requiring import require
 from atoll.support.seeds import generator
 
-_BATCH = 1000  # samples in one forward pass
+_BATCH, _CPU_BATCH = 1000, 500  # samples in one forward pass
 _AT_ONCE = 10_000_000  # indices counted
 _BATCH_BYTES = 3 << 20  # of its inputs; the activations of more do not fit into the cache
 
@@ -92,7 +92,7 @@ class Evaluator:
 def _batch_of(batches: Batches) -> int:
     """Return how many samples to measure at once."""
     each = math.prod(batches.inputs.shape[1:]) * batches.dtype.itemsize
-    return _BATCH if batches.inputs.device.type != "cpu" else max(1, min(_BATCH, _BATCH_BYTES // each))
+    return _BATCH if batches.inputs.device.type != "cpu" else max(1, min(_CPU_BATCH, _BATCH_BYTES // each))
 
 
 @dataclass(frozen=True, eq=False)

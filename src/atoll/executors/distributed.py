@@ -9,9 +9,9 @@ from typing import ClassVar, Self
 from atoll.aggregation.mean import Combine, Sum, average_models, is_weighted_mean, needs_only_mean
 from atoll.aggregation.screening import Screening
 from atoll.aggregation.sum_tree import LEAF, subtree_at
-from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor, only_model
+from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor
 from atoll.engine.combining import PartialSum, add_up, combine_updates
-from atoll.executors.packing import Packed, pack_all, unpack, unpack_all
+from atoll.executors.packing import Packed, pack, unpack, unpack_all
 from atoll.executors.serial import Serial
 from atoll.local.models import Model
 from atoll.local.task import ClientUpdate
@@ -59,10 +59,9 @@ def train_unit(
         part = add_up(cohort, serial.updates(cohort), unit.screening, unit.span)
         return [(part.total.model, replace(part, total=Sum(part.total.weight)), {})]
     if unit.whole and by_cohort is not None:
-        averages = by_cohort.train([cohort], average_models)
-    else:
-        averages = [serial.train([alone], only_model)[0] for alone in cut(cohort, 1)]
-    return [(average.model, average.loss, pack_all(average.states)) for average in averages]
+        return [(average.model, average.loss, {}) for average in by_cohort.train([cohort], average_models)]
+    updates = zip(cohort.clients.tolist(), serial.updates(cohort), strict=True)  # judged in the run's process
+    return [(one.model, one.loss, {} if one.state is None else {client: pack(one.state)}) for client, one in updates]
 
 
 def update_of(outcome: float | PartialSum, model: Model, states: Mapping[int, Packed]) -> ClientUpdate | PartialSum:

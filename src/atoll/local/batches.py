@@ -15,7 +15,7 @@ from atoll.local.threads import side_by_side
 from atoll.local.weights import load_model
 from atoll.support.arrays import Floats
 
-_SHARED_BATCH = {"cpu": 1000, "cuda": 8000}  # samples per forward pass when models are evaluated
+_SHARED_BATCH = {"cpu": 500, "cuda": 8000}  # samples per forward pass when models are evaluated
 _FETCHED = 2000  # samples fetched from the pool at once, for several batches
 
 
