@@ -289,7 +289,7 @@ def test_frozen_layers_alone_are_no_personal_part(make: Callable[..., Method]) -
     module = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
     assert len(make(POPULATION, RULE, 1, module).stays) == 2
     module[1].requires_grad_(False)
-    with pytest.raises(InputError, match=r"'1\.weight', is frozen, so this would be FedAvg"):
+    with pytest.raises(InputError, match=r"'1\.weight', are frozen, so this would be FedAvg"):
         make(POPULATION, RULE, 1, module)
 
 
