@@ -199,3 +199,12 @@ def test_the_command_takes_kept_runs_as_done_and_makes_the_page_from_them_alone(
     assert "it is cut short or too long" in refused.err
     told = atoll("reproduce", "quickstart", "--scale", "largest").refused()
     assert "--scale largest: runs nothing; add --no-run" in told
+
+
+@pytest.mark.more
+def test_a_run_that_is_not_kept_is_told_without_progress_too(atoll: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_git_revision", lambda: None)
+    words = ("--jobs", "1", "--seeds", "1", "--only", "FedAvg", "--evidence", "kept", "--quiet")
+    done = atoll("reproduce", "quickstart", *words)
+    assert "fedavg-seed-0 is not kept as evidence: it ran at no commit (no repository)" in done.err
+    assert not list(Path().rglob("*.gz"))

@@ -282,7 +282,7 @@ def _run(
             err.print(f"[{number}/{len(going)}] {task.recipe}: {task.title} ({state})")
         if verbose and outcome.executor:
             err.print(f"{task.recipe}, {task.title}: {outcome.executor}")
-        if outcome.note and not quiet:
+        if outcome.note:
             err.print(outcome.note)
     return failures
 
