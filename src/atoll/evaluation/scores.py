@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from atoll.data.population import Population
-from atoll.local.batches import Batches, measure_models, measure_samples
+from atoll.local.batches import SHARED_BATCH, Batches, measure_models, measure_samples
 from atoll.local.models import Model
 from atoll.local.threads import side_by_side
 from atoll.support.arrays import Floats, Ids, Mask
@@ -21,7 +21,7 @@ from atoll.support.process import one_thread
 from atoll.support.requiring import require
 from atoll.support.seeds import generator
 
-_BATCH, _CPU_BATCH = 1000, 500  # samples in one forward pass
+_BATCH = 1000  # samples at once, but of a forward pass on a processor `SHARED_BATCH`
 _AT_ONCE = 10_000_000  # indices counted
 _BATCH_BYTES = 3 << 20  # of its inputs; the activations of more do not fit into the cache
 
@@ -92,7 +92,7 @@ class Evaluator:
 def _batch_of(batches: Batches) -> int:
     """Return how many samples to measure at once."""
     each = math.prod(batches.inputs.shape[1:]) * batches.dtype.itemsize
-    return _BATCH if batches.inputs.device.type != "cpu" else max(1, min(_CPU_BATCH, _BATCH_BYTES // each))
+    return _BATCH if batches.inputs.device.type != "cpu" else max(1, min(SHARED_BATCH["cpu"], _BATCH_BYTES // each))
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from atoll.local.threads import side_by_side
 from atoll.local.weights import load_model
 from atoll.support.arrays import Floats
 
-_SHARED_BATCH = {"cpu": 500, "cuda": 8000}  # samples per forward pass when models are evaluated
+SHARED_BATCH = {"cpu": 500, "cuda": 8000}  # samples per forward pass when models are evaluated
 _FETCHED = 2000  # samples fetched from the pool at once, for several batches
 
 
@@ -172,7 +172,7 @@ def _answer(module: nn.Module, model: Model, inputs: Tensor) -> Tensor:
 
 def cut_rows(rows: Sequence[npt.NDArray[np.int32]], device: str = "cpu") -> list[npt.NDArray[np.int32]]:
     """Return all clients' samples, client by client, in the batches on which models are evaluated."""
-    flat, size = np.concatenate(rows), _SHARED_BATCH.get(device, _SHARED_BATCH["cpu"])
+    flat, size = np.concatenate(rows), SHARED_BATCH.get(device, SHARED_BATCH["cpu"])
     return [flat[low : low + size] for low in range(0, len(flat), size)]
 
 

@@ -44,8 +44,7 @@ def fedbn(
     names, told = norms(module), "method.name = 'fedbn'"
     if not names:
         raise InputError(f"{told}: the model has no normalisation layer with parameters, so nothing would stay")
-    _require_trained(module, names, told)
-    return keep_at_clients(fedavg(population, rule, rounds, fraction, clock, seed), names, module, told)
+    return _keep_part(fedavg(population, rule, rounds, fraction, clock, seed), names, module, told)
 
 
 @checked
@@ -70,8 +69,7 @@ def fedper(
         InputError: no layer would be communicated.
     """
     names, told = head_of(module, personal_layers), f"method.personal_layers = {personal_layers}"
-    _require_trained(module, names, told)
-    return keep_at_clients(fedavg(population, rule, rounds, fraction, clock, seed), names, module, told)
+    return _keep_part(fedavg(population, rule, rounds, fraction, clock, seed), names, module, told)
 
 
 @checked
@@ -106,10 +104,9 @@ def fedrep(
             "others train the head"
         )
     names, told = head_of(module, personal_layers), f"method.personal_layers = {personal_layers}"
-    _require_trained(module, names, told)
     method = fedavg(population, rule, rounds, fraction, clock, seed)
     method = replace(method, trainer=partial(HeadFirstTrainer, head=names, body_steps=body_steps))
-    return keep_at_clients(method, names, module, told)
+    return _keep_part(method, names, module, told)
 
 
 def head_of(module: "nn.Module", layers: int, setting: str = "personal_layers") -> tuple[str, ...]:
@@ -121,11 +118,12 @@ def head_of(module: "nn.Module", layers: int, setting: str = "personal_layers") 
     return last_layers(module, layers)
 
 
-def _require_trained(module: "nn.Module", names: tuple[str, ...], told: str) -> None:
-    """Refuse tensors that would stay but are frozen, all of them."""
+def _keep_part(method: Method, names: tuple[str, ...], module: "nn.Module", told: str) -> Method:
+    """Return the method with these tensors kept at the clients; if there are any, training must change some."""
     from atoll.local.travel import frozen
 
     if names and set(names) <= set(frozen(module)):
         raise InputError(
             f"{told}: the layers that would stay, such as {names[0]!r}, are frozen, so this would be FedAvg"
         )
+    return keep_at_clients(method, names, module, told)
