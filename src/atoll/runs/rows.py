@@ -20,7 +20,7 @@ from atoll.runs.columns import LOSSES, SPENT
 from atoll.runs.probes import Probes
 from atoll.runs.run_folder import Row
 from atoll.runs.run_scores import make_scorer
-from atoll.runs.stopping import OnRow, stop_rules
+from atoll.runs.stopping import stop_rules
 from atoll.schedules.events import Event
 from atoll.schedules.packed import pack
 from atoll.support.arrays import Ids
@@ -33,11 +33,9 @@ class Recorder:
     Attributes:
         ledger: epsilon spent by a private run on a fleet; None: as planned.
         rules: the conditions of `run.stop_at`.
-        on_row: called with each new row; None: nothing is.
     """
 
     ledger: RunLedger | None = None
-    on_row: OnRow | None = None
 
     def __init__(self, experiment: Experiment, is_live: bool = False) -> None:
         """Sum up the schedule's costs; in a live run they are planned ones, until `take` gets the actual event."""

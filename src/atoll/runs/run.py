@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 from atoll.engine.cohorts import Executor
 from atoll.engine.engine import State, Step, init, train
 from atoll.experiment.experiment import Experiment
-from atoll.privacy.ledger import RunLedger, open_ledger
+from atoll.privacy.ledger import open_ledger
 from atoll.runs.checkpoint import drop_others, load_checkpoint
-from atoll.runs.checkpointer import Checkpointer, Stopwatch
+from atoll.runs.checkpointer import Checkpointer
 from atoll.runs.extending import is_longer, stopped_otherwise, with_starts
 from atoll.runs.fingerprint import Fingerprint, fingerprint_of
 from atoll.runs.going_on import mend_schedule, require_data, require_kind
+from atoll.runs.row_writer import RowWriter
 from atoll.runs.rows import Recorder
 from atoll.runs.run_folder import Row, RunFolder
-from atoll.runs.run_privacy import account_of, spent_in
+from atoll.runs.run_privacy import account_of
 from atoll.runs.spilling import place_states
-from atoll.runs.stopping import OnRow, Stopping
+from atoll.runs.stopping import OnRow
 from atoll.runs.warnings import warnings_of
 from atoll.schedules.schedule_files import digest_of, keep_events
 from atoll.support.errors import InputError, RunError, telling_of_gpus
@@ -98,10 +99,9 @@ def run_events(
     if not (resume and folder.is_run):
         folder.require_room(overwrite)
     recorder = Recorder(experiment, is_live=fleet is not None)  # before the folder is created: it may reject settings
-    recorder.on_row = on_row
     if fleet is None:
         with telling_of_gpus(), closing(experiment.execution.make_executor()) as executor, folder.claimed():
-            yield from _carry_out(recorder, executor, folder, resume, overwrite)
+            yield from _carry_out(recorder, executor, folder, resume, overwrite, on_row)
         return
     from atoll.fleet.server.reclustering import Planner
     from atoll.runs.live_runs import Live
@@ -119,13 +119,18 @@ def run_events(
         planner = Planner(experiment, executor, joined, folder.clusterings, goes_on, tell)
         if planner.experiment is not experiment:
             recorder = Recorder(planner.experiment, is_live=True)
-            recorder.on_row = on_row
         live = Live(lambda: bool(fleet.nodes()), planner, executor, (*joined.warnings, *planner.warnings))
-        yield from _carry_out(recorder, executor, folder, resume, overwrite, live)
+        yield from _carry_out(recorder, executor, folder, resume, overwrite, on_row, live)
 
 
 def _carry_out(
-    recorder: Recorder, executor: Executor, folder: RunFolder, resume: bool, overwrite: bool, live: "Live | None" = None
+    recorder: Recorder,
+    executor: Executor,
+    folder: RunFolder,
+    resume: bool,
+    overwrite: bool,
+    on_row: OnRow | None,
+    live: "Live | None" = None,
 ) -> Generator[RunProgress]:
     experiment = recorder.experiment
     method, settings = experiment.method, experiment.settings
@@ -145,69 +150,40 @@ def _carry_out(
     done = 0 if state is None else state.events_done
     ledger = None if account is None else open_ledger(folder.path, account, done)
     method = method if ledger is None else replace(method, announce=ledger.note)
-    stopping = Stopping(recorder.rules, recorder.on_row)
-    stopping.resume(rows)
-    clock = Stopwatch(rows[-1]["wall_time"] if rows else 0.0)
     recorder.ledger = ledger if live else None
+    writer = RowWriter(recorder, folder, rows, on_row)
     if state is None:
         state = init(method, *experiment.training.best_start(executor))
-        rows.append(recorder.measure(state, None, clock.seconds()))
-        folder.append(rows[-1])
-        folder.write_clients(rows[-1], recorder.probes.by_client)
-        stopping.take(rows)
+        writer.measure(state)
     state = place_states(state, folder.path / "checkpoint", settings.run.state_bytes)
     warnings += recorder.warn_of(rows[0])
     by_arrival = live is not None and method.arrivals is not None
-    if live is None:
-        steps, told = train(method, executor, state), None
-    else:
-        from atoll.runs.live_runs import letting_nodes_drop, recorded
-
-        told = letting_nodes_drop(live, folder.path / "checkpoint") if method.keeps_state else None
-        live.ledger = ledger
-        live.planner.begin(state.events_done)
-        live.executor.attendance.begin(folder.strikes, state.events_done)
-        live.executor.notices.begin(folder.refused, state.events_done)
-        steps = recorded(live, executor, folder, recorder, state)
+    steps = live.steps(folder, recorder, state, ledger) if live else train(method, executor, state)
+    told = live.on_checkpoint(folder.path / "checkpoint") if live and method.keeps_state else None
     saver = Checkpointer(folder, origin, recorder, state, by_arrival, told)
-    yield from _train(steps, folder, recorder, saver, rows, clock, warnings, stopping, ledger)
+    yield from _train(steps, writer, saver, warnings)
+    writer.summarize(saver.state.events_done, ledger)
 
 
 def _train(
-    steps: Generator[Step],
-    folder: RunFolder,
-    recorder: Recorder,
-    saver: Checkpointer,
-    rows: list[Row],
-    clock: Stopwatch,
-    warnings: Sequence[str],
-    stopping: Stopping,
-    ledger: RunLedger | None = None,
+    steps: Generator[Step], writer: RowWriter, saver: Checkpointer, warnings: Sequence[str]
 ) -> Generator[RunProgress]:
-    """Take all steps, and write the summary."""
-    done, total = saver.state.events_done, len(recorder.schedule)
-    is_over = 0 < done < total and stopping.why != ""
+    """Take the steps that are left, until the last, or until a row ends the run."""
+
+    def progress(row: Row | None, is_settled: bool = True) -> RunProgress:
+        return RunProgress(done, done if why else writer.events, row, is_settled=is_settled, stopped=why)
+
+    done = saver.state.events_done
+    why = writer.why_over(done)
     try:
-        yield RunProgress(done, done if is_over else total, rows[-1], tuple(warnings), stopped=stopping.why * is_over)
+        yield replace(progress(writer.rows[-1]), warnings=tuple(warnings))
         with closing(steps):
-            for step in () if is_over else steps:
-                row, done = None, step.state.events_done
-                if recorder.is_due(done, recorder.experiment.settings.run.evaluate_every):
-                    row = recorder.measure(step.state, step.loss, clock.seconds())
-                    folder.append(row)
-                    folder.write_clients(row, recorder.probes.by_client)
-                    rows.append(row)
-                    stopping.take(rows)
-                else:
-                    recorder.watch(step.state)
+            while not why and (step := next(steps, None)) is not None:
+                row, done = writer.take(step), step.state.events_done
                 is_settled = saver.take(step.state)  # after its row, which a checkpoint must not precede
-                is_over = is_settled and done < total and stopping.why != ""
-                if is_over:
+                if is_settled and (why := writer.why_over(done)):
                     saver.save()
-                why = stopping.why if is_over else ""
-                yield RunProgress(done, done if is_over else total, row, is_settled=is_settled, stopped=why)
-                if is_over:
-                    break
+                yield progress(row, is_settled)
     except (KeyboardInterrupt, GeneratorExit):  # the user, or the code around this generator, stops here
         saver.save()
         raise
@@ -215,8 +191,6 @@ def _train(
         with suppress(RunError, RuntimeError):
             saver.save()
         raise
-    why = stopping.why if is_over else ""
-    folder.write_summary(recorder.summarize(rows, done, why) | spent_in(recorder.experiment, ledger))
 
 
 def _checksum(experiment: Experiment) -> str | None:
