@@ -27,7 +27,7 @@ from torch import nn
 
 from atoll import Clustering, LocalRule, Population, init, train
 from atoll.aggregation.reductions import update_norm
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.models import Model
 from atoll.local.weights import read_model
 from atoll.methods.papers.hierarchical import hierarchical

@@ -29,7 +29,7 @@ from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
 from atoll.clustering.feduc.problem import PATTERNS, Pattern
 from atoll.engine.cohorts import ClusterUpdate, Cohort
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.executors.serial import Serial
 from atoll.local.models import Model, dense
 from atoll.local.rule import sgd

@@ -1,6 +1,6 @@
 """MkDocs hook: makes the Python reference, a page for each public name and one for each internal module.
 
-Pages may link to a name's place in the code, as in ``api.md#atoll.engine.engine.Method``: such links lead to the
+Pages may link to a name's place in the code, as in ``api.md#atoll.engine.method.Method``: such links lead to the
 page that shows it. In api.md, a table follows ``<!-- objects: run run_all -->``, written by docs/lists.py.
 """
 

@@ -80,7 +80,7 @@ def test_every_module_has_a_page_and_every_definition_one_place() -> None:
 
 def test_links_to_what_the_code_defines_lead_to_its_page() -> None:
     page_of = hook_of("reference").page_of
-    assert page_of("atoll.engine.engine.Method") == "api/Method.md"
+    assert page_of("atoll.engine.method.Method") == "api/Method.md"
     assert (
         page_of("atoll.clustering.fedcluster_clusterings.random")
         == "api/clusterings.md#atoll.clustering.fedcluster_clusterings.random"

@@ -31,12 +31,12 @@ from atoll.engine.chain import Chain as Chain
 from atoll.engine.chain import chain_of as chain_of
 from atoll.engine.cohorts import Executor as Executor
 from atoll.engine.cohorts import only_model as only_model
-from atoll.engine.engine import Method as Method
-from atoll.engine.engine import State as State
-from atoll.engine.engine import Step as Step
 from atoll.engine.engine import init as init
 from atoll.engine.engine import train as train
 from atoll.engine.grouping import Grouping as Grouping
+from atoll.engine.method import Method as Method
+from atoll.engine.run_state import State as State
+from atoll.engine.run_state import Step as Step
 from atoll.engine.server_rule import ServerRule as ServerRule
 from atoll.engine.stages import Need as Need
 from atoll.engine.stages import Stage as Stage

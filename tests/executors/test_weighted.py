@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from atoll import Event, InputError, LocalRule, RunError, Serial, Trainer, read_model
+from atoll import Event, InputError, LocalRule, Method, RunError, Schedule, Serial, State, Trainer, read_model
 from atoll.aggregation.mean import Combine, average_gradients, average_models, mean, says
 from atoll.aggregation.screening import Screening
-from atoll.engine.assignment import as_scheduled
 from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
 from atoll.engine.train_events import EventResult, train_events
 from atoll.executors.weighted import Weighted, why_not_weighted
@@ -156,8 +155,9 @@ def trained(executor: Executor, answered: Mask | None = None, combine: Combine =
     clients, weights, clusters = np.array([0, 2, 5, 6]), np.array([9.0, 11.0, 2.5, 4.0]), np.array([0, 1, 1, 0])
     one = Event(0, 0, 1.0, (0, 1), (0.0, 0.0), clients, clusters, weights, intra_rounds=3, answered=answered)
     other = Event(1, 0, 1.0, (2,), (0.0,), np.array([1]), np.array([2]), np.ones(1), intra_rounds=5)
-    starts = [read_model(network(seed=s)) for s in range(3)]
-    return train_events([one, other], starts, executor, as_scheduled, combine)
+    starts = tuple(read_model(network(seed=s)) for s in range(3))
+    method = Method(Schedule([one, other], clusters=3, rounds=1, has_server=False), LocalRule(sgd), combine=combine)
+    return train_events(method, executor, State(0, None, starts, starts), [one, other])
 
 
 def test_events_ask_for_all_their_intra_cluster_rounds_at_once_where_that_is_possible() -> None:

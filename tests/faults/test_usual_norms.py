@@ -12,7 +12,8 @@ import pytest
 from atoll import ClientTask, RunError, Trainer, cycling, init, read_model, train
 from atoll.aggregation.screening import Screening
 from atoll.aggregation.usual_norms import ENOUGH, KEPT, Norms, are_few, limit_of, limits_of, remember, require_usual
-from atoll.engine.engine import State, advance
+from atoll.engine.engine import advance
+from atoll.engine.run_state import State
 from atoll.runs.run import run_events
 from atoll.runs.state_layout import lay_out, restore
 from tests.faults.test_dropouts import POPULATION, RULE, TWO, bits, schedule_of, without

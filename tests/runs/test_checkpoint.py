@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from atoll.engine.engine import State
+from atoll.engine.run_state import State
 from atoll.local.models import Model
 from atoll.runs import checkpoint
 from atoll.runs.checkpoint import FORMAT, KEPT, drop_others, load_checkpoint, save_checkpoint

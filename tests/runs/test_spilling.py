@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from atoll import Experiment, make_runs, run_events
-from atoll.engine.engine import State
+from atoll.engine.run_state import State
 from atoll.local.models import Model
 from atoll.runs import spilling
 from atoll.runs.checkpoint import load_checkpoint, read_note, save_checkpoint

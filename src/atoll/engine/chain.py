@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from atoll.data.array_inputs import kind_of
 from atoll.data.population import Population
 from atoll.engine.cohorts import ClientTrainer
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.engine.stages import Stage, Train, sent_form
 from atoll.local.models import Form, Model, form_of
 from atoll.local.state import why_wrong_state

@@ -9,8 +9,9 @@ from threading import Thread
 from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
-from atoll.engine.engine import Method, State, train_together
-from atoll.engine.train_events import EventResult
+from atoll.engine.method import Method
+from atoll.engine.run_state import State
+from atoll.engine.train_events import EventResult, train_events
 from atoll.local.models import Model
 from atoll.schedules.events import Event
 from atoll.schedules.timeline import Work
@@ -92,7 +93,7 @@ class Flights:
         self._over.wait(delay)
         began = self._clock()
         try:
-            (trained,) = train_together(method, self, state, [event])
+            (trained,) = train_events(method, self, state, [event])
             self._landed.put(Landed(work, began, self._clock(), trained))
         except BaseException as error:  # raised again by `next`
             self._landed.put(error)

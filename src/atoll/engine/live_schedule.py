@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from atoll.engine.cohorts import Executor
-from atoll.engine.engine import Method, State, Step, merge, train_together
+from atoll.engine.engine import merge
 from atoll.engine.flights import Flights
-from atoll.engine.train_events import EventResult
+from atoll.engine.method import Method
+from atoll.engine.run_state import State, Step
+from atoll.engine.train_events import EventResult, train_events
 from atoll.schedules.events import Event
 from atoll.schedules.timeline import Arrivals, Work
 from atoll.support.errors import RunError
@@ -68,7 +70,7 @@ def _follow_plan(live: LiveRun, executor: Executor, state: State) -> Iterator[St
     last, refused = live.clock(), Counter[str]()
     while events := live.method.schedule.ready(state.events_done, live.method.keeps_state):
         method, began = live.method, live.clock()
-        done = train_together(method, executor, state, events)
+        done = train_events(method, executor, state, events)
         seconds = live.clock()
         if all(map(_is_fruitless, done)):
             if not live.is_anyone_there():
@@ -171,7 +173,8 @@ def _count(event: Event, refused: Counter[str]) -> Event:
         late=event.late + refused["late"],
         dropped=event.dropped + dropped,
         absent=event.absent + spared,
-        models_down=event.models_down - spared,
+        models_down=max(0, event.models_down - spared),  # clients that train alone exchange no models
+        models_up=max(0, event.models_up),
     )
 
 

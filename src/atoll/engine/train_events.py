@@ -2,20 +2,19 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
 
-from atoll.aggregation.mean import Combine
-from atoll.aggregation.screening import Screening
 from atoll.aggregation.usual_norms import Norms
 from atoll.data.array_inputs import kind_of
-from atoll.engine.assignment import NOT_CHOSEN, Assignment
+from atoll.engine.assignment import NOT_CHOSEN, ByLabel
 from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
 from atoll.engine.combining import weighted_mean
-from atoll.engine.release import Release
+from atoll.engine.method import Method
+from atoll.engine.run_state import State
 from atoll.local.models import Model
 from atoll.schedules.events import Event
 from atoll.support.arrays import Ids, Mask
@@ -47,37 +46,24 @@ class EventResult:
     norms: Norms = ()
 
 
-def train_events(
-    events: Sequence[Event],
-    starts: Sequence[Model],
-    executor: Executor,
-    assign: Assignment,
-    combine: Combine,
-    screening: Screening | None = None,
-    clients: Mapping[int, Model] | None = None,
-    release: Release | None = None,
-    announce: Callable[[Event], None] | None = None,
-    usual: Sequence[Norms] = (),
-) -> list[EventResult]:
-    """Train the cohorts of independent events, for each event's number of intra-cluster rounds.
+def train_events(method: Method, executor: Executor, state: State, events: Sequence[Event]) -> list[EventResult]:
+    """Train the cohorts of events that do not depend on each other, for each one's number of intra-cluster rounds.
 
-    Clients that find no cluster, or are not chosen, are left out of their event. `clients` are the client states
-    (`State.clients`); `announce` is called with each event before its clients are asked; `usual` are the accepted norms
-    that clusters' limits depend on (`State.usual`).
+    Clients that find no cluster, or are not chosen, are left out of their event.
     """
-    if announce is not None:
+    if method.announce is not None:
         for event in events:
-            announce(event)
-    carried = screening is None and release is None and executor.carries_through(combine)
-    given = (starts, executor, assign, carried, clients or {}, release, usual)
-    works = [_Work(event, *given) for event in events]
+            method.announce(event)
+    combine, screening = method.combined_by, method.screening
+    carried = screening is None and method.release is None and executor.carries_through(combine)
+    works = [_Work(method, executor, state, event, carried) for event in events]
     while going := [work for work in works if work.repeat < work.event.intra_rounds]:
         by_work = [work.cohorts() for work in going]
         cohorts_now = [cohort for cohorts in by_work for cohort in cohorts]
         done = iter(executor.train(cohorts_now, combine, screening) if cohorts_now else [])
         for work, cohorts in zip(going, by_work, strict=True):
             work.take(cohorts, list(islice(done, len(cohorts))))
-    return [work.result(starts) for work in works]
+    return [work.result(state.starts) for work in works]
 
 
 class _Work:
@@ -87,17 +73,9 @@ class _Work:
     one round to the next.
     """
 
-    def __init__(
-        self,
-        event: Event,
-        starts: Sequence[Model],
-        executor: Executor,
-        assign: Assignment,
-        carried: bool,
-        kept_states: Mapping[int, Model],
-        release: Release | None,
-        usual: Sequence[Norms],
-    ) -> None:
+    def __init__(self, method: Method, executor: Executor, state: State, event: Event, carried: bool) -> None:
+        starts, release = state.starts, method.release
+        assign = method.assigned_by if state.labels is None else ByLabel(state.labels)
         self._planned = event  # before any client is left out of it
         clusters = assign(event, starts, executor) if len(event.cohort) else event.cohort
         if getattr(clusters, "shape", None) != event.cohort.shape or clusters.dtype.kind not in "iu":
@@ -106,13 +84,14 @@ class _Work:
         kept = clusters >= 0
         if not kept.all():
             lost = int(np.count_nonzero(clusters[~kept] != NOT_CHOSEN))
+            unsent = max(0, event.client_updates - len(clusters[kept]) * event.intra_rounds)
             clusters = clusters[kept]
             event = replace(
                 event,
                 cohort=event.cohort[kept],
                 clusters=None if event.clusters is None else clusters,
                 weights=event.weights[kept],
-                models_up=event.models_up - lost * event.intra_rounds,
+                models_up=event.models_up - min(unsent, lost * event.intra_rounds),
                 dropped=event.dropped + lost,
             )
         self.event = event
@@ -127,9 +106,9 @@ class _Work:
         self.answered: Mask | None = None
         self.states: dict[int, Model] = {}
         self.norms: Norms = ()
-        self._kept_states = kept_states
+        self._kept_states = state.clients
         self._release = release
-        self._usual = usual
+        self._usual = state.usual
 
     def cohorts(self) -> list[Cohort]:
         """Return the next cohorts, one for each cluster with clients, by ascending cluster."""
@@ -180,7 +159,10 @@ class _Work:
         self.repeat += self.repeats
 
     def result(self, starts: Sequence[Model]) -> EventResult:
-        """Collect the averages; an active cluster that no client trained publishes its start model."""
+        """Return the outcome; an active cluster that no client trained publishes its start model.
+
+        With a release the loss is withheld.
+        """
         models = {} if self.event.clusters is None else {c: starts[c] for c in self.event.active}
         models |= {c: average.model for c, average in self.averages.items()}
         losses = [] if self._release is not None else [self.averages[c].loss for c in self.weights]

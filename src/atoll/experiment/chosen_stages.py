@@ -13,7 +13,7 @@ from atoll.codecs.codec import Codec
 from atoll.codecs.codec_stage import code_updates
 from atoll.codecs.coding import Coding
 from atoll.codecs.named_codecs import CODECS, STAGES
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.engine.stages import Need, Stage, sent_form
 from atoll.experiment.faults import attack_stage
 from atoll.experiment.modules import let_stay

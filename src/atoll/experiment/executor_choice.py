@@ -11,7 +11,7 @@ from torch import nn
 
 from atoll.aggregation.mean import is_weighted_mean
 from atoll.engine.cohorts import ClientTrainer, Executor
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.engine.stages import Need
 from atoll.executors.cores.cores_executor import Cores, why_no_room
 from atoll.executors.cost import Units, time_unit

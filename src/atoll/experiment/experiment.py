@@ -9,7 +9,7 @@ from torch import nn
 
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Population
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.experiment.client_training import ClientTraining
 from atoll.experiment.clients import Clients
 from atoll.experiment.cluster_plan import ClusterPlan

@@ -10,7 +10,7 @@ from atoll.aggregation.mean import Combine, is_weighted_mean, needs_only_mean, s
 from atoll.aggregation.robust import ROBUST, TIMES_BYZANTINE
 from atoll.aggregation.screening import Screening, UsualNorms
 from atoll.data.population import Population
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.engine.stages import Stage
 from atoll.experiment.networks import names_of
 from atoll.faults.attacks import attacking, claim_samples, draw_attackers
@@ -54,7 +54,7 @@ def add_faults(
                 f"faults.availability_file = {show(wanted.availability_file)}: leave no client in any event"
             )
     made = replace(method, schedule=schedule, combine=combine, screening=_make_screening(settings, len(population)))
-    return weigh_equally(made) if _weighs_equally(settings, method) else made
+    return weigh_equally(made) if _weighs_equally(settings, method, population) else made
 
 
 def make_availability(settings: Settings, clients: int) -> Availability | None:
@@ -102,12 +102,17 @@ def require_single_results(settings: Settings) -> None:
         )
 
 
-def is_counted(settings: Settings) -> bool:
-    """Return whether a run's rows count faults."""
+def loses_clients(settings: Settings) -> bool:
+    """Return whether clients that a schedule would ask are planned to be away or late."""
     wanted = settings.faults
     timed = (wanted.deadline_seconds, wanted.slots_per_day, wanted.availability_file)
-    loses = wanted.dropout or any(value is not None for value in timed)
-    return bool(loses or wanted.tolerate or wanted.max_update_norm is not None or usual_norms(settings) != "off")
+    return bool(wanted.dropout) or any(value is not None for value in timed)
+
+
+def is_counted(settings: Settings) -> bool:
+    """Return whether a run's rows count faults."""
+    judged = settings.faults.tolerate or settings.faults.max_update_norm is not None
+    return bool(loses_clients(settings) or judged or usual_norms(settings) != "off")
 
 
 def usual_norms(settings: Settings) -> UsualNorms:
@@ -140,7 +145,7 @@ def _require_clients(settings: Settings) -> None:
         raise InputError(f"faults.{setting}: cannot be used with method.name = {name!r}, {why}")
 
 
-def _weighs_equally(settings: Settings, method: Method) -> bool:
+def _weighs_equally(settings: Settings, method: Method, population: Population) -> bool:
     """Return whether a cohort's clients are weighted equally; `method` is as its name makes it."""
     wanted = settings.method
     if wanted.weights is not None and not is_weighted_mean(method.combine):
@@ -151,8 +156,9 @@ def _weighs_equally(settings: Settings, method: Method) -> bool:
     if wanted.weights is None:
         # On a fleet clients report their sample counts themselves, so a rule weighted by them is not robust to lies.
         return settings.run.executor == "fleet" and wanted.combine != "mean"
-    own = (method.schedule.events[0].weights == 1).all() if wanted.weights == "samples" else method.prepare is not None
-    if own:
+    events, sizes = method.schedule.events, population.sizes
+    by_samples = all(np.array_equal(event.weights, sizes[event.cohort]) for event in events)
+    if not by_samples if wanted.weights == "samples" else method.prepare is not None:
         told = f"cannot be used with method.name = {wanted.name!r}, which weighs clients its own way"
         raise InputError(f"method.weights = {wanted.weights!r}: {told}")
     return wanted.weights == "equal"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from warnings import warn
 
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.settings.choices import method_kind
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, SettingWarning

@@ -11,7 +11,7 @@ from atoll.aggregation.lora_product import factors_of
 from atoll.data.dataset import Dataset
 from atoll.data.population import Population
 from atoll.engine.chain import Chain, chain_of, require_halves
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.augment import AUGMENTS
 from atoll.local.models import MODELS, Model
 from atoll.local.rates import SCHEDULES, fill, scheduled_rates, warmed_up

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from warnings import warn
 
 from atoll.clustering.clustering import without_empty
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.engine.stages import Need
 from atoll.experiment.chosen_stages import add_stages
 from atoll.experiment.clients import Clients

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from atoll.clustering.named_clusterings import CLUSTERINGS, WITHOUT_DATA
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.models import Model
 from atoll.methods.named_methods import ACCOUNTED
 from atoll.methods.selection import SELECTIONS

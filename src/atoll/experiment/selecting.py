@@ -2,8 +2,8 @@
 
 from atoll.data.array_inputs import kind_of
 from atoll.data.population import Population
-from atoll.engine.engine import Method
-from atoll.experiment.faults import is_counted
+from atoll.engine.method import Method
+from atoll.experiment.faults import loses_clients
 from atoll.methods.selection import SELECTIONS, Selection, reselect
 from atoll.schedules.events import Clock
 from atoll.settings.plugins import call, resolve
@@ -17,9 +17,9 @@ def choose_clients(settings: Settings, method: Method, population: Population, c
     if wanted.select == "uniform":
         return method
     selection = _make_selection(settings, population, clock)
-    if selection.by_loss and is_counted(settings):
+    if selection.by_loss and loses_clients(settings):
         raise InputError(
-            f"method.select = {wanted.select!r}: cannot be used with [faults] that lose results, since it is "
+            f"method.select = {wanted.select!r}: cannot be used with [faults] that lose clients, since it is "
             "known who trains only once losses have been reported"
         )
     return reselect(method, selection, population, clock)

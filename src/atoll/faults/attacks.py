@@ -95,7 +95,7 @@ class Attacker:
         """Return the result that the client sends."""
         if task.client not in self.attackers:
             return update
-        rng = generator(self.seed, "attack", task.event, task.repeat, task.client)
+        rng = generator(self.seed, "attack", *task.key)
         loss = update.loss if self.claimed_loss is None else self.claimed_loss
         return ClientUpdate(self.attack(task.start, update.model, rng, self.strength), loss)
 

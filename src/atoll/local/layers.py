@@ -1,6 +1,7 @@
 """Layers of the papers' models that PyTorch lacks."""
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 
 def standardised(inputs: Tensor) -> Tensor:
@@ -17,6 +18,18 @@ def standardised(inputs: Tensor) -> Tensor:
 def is_watched(module: nn.Module) -> bool:
     """Return whether a module or one of its layers has hooks."""
     return any(each._forward_hooks or each._forward_pre_hooks or each._backward_hooks for each in module.modules())
+
+
+def keeping_statistics(module: nn.Module) -> str:
+    """Return which layer keeps running statistics of the data, in words; empty: none does.
+
+    >>> keeping_statistics(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    "layer '1' (BatchNorm1d) keeps running statistics"
+    """
+    for name, layer in module.named_modules():
+        if isinstance(layer, _NormBase) and layer.track_running_stats:
+            return f"layer {name!r} ({type(layer).__name__}) keeps running statistics"
+    return ""
 
 
 class Standardize(nn.Module):

@@ -6,7 +6,7 @@ A custom method is a function that returns a `Method`. It may request `populatio
 
 from collections.abc import Callable
 
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.methods.papers.alone import alone
 from atoll.methods.papers.apfl import apfl
 from atoll.methods.papers.bcd import bcd

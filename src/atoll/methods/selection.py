@@ -11,7 +11,7 @@ import numpy as np
 
 from atoll.data.population import Population
 from atoll.engine.assignment import HighestLoss
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.methods.papers.fedat import tiers_of
 from atoll.schedules.events import Clock
 from atoll.schedules.timeline import draw_cohort

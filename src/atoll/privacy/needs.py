@@ -1,9 +1,9 @@
 """What privacy accounting requires; anything without a proof is rejected, and the message says why."""
 
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from atoll.engine.stages import Need
+from atoll.local.layers import keeping_statistics
 from atoll.privacy.mechanism import Mechanism
 from atoll.support.errors import InputError
 
@@ -62,12 +62,8 @@ def require_hidden_choice(mechanism: Mechanism, counts: bool) -> None:
 def refuse_module(module: nn.Module, mechanism: Mechanism) -> None:
     """Reject a model that noise would break, or with tensors that would reveal clients' data despite it."""
     told = f"privacy.trust = {mechanism.trust!r}: cannot be used with the model"
-    for name, layer in module.named_modules():
-        if isinstance(layer, _NormBase) and layer.track_running_stats:
-            raise InputError(
-                f"{told}: layer {name!r} ({type(layer).__name__}) keeps running statistics of clients' data; use one "
-                "without, such as GroupNorm"
-            )
+    if kept := keeping_statistics(module):
+        raise InputError(f"{told}: {kept} of clients' data; use one without, such as GroupNorm")
     if whole := [name for name, tensor in module.state_dict().items() if not tensor.is_floating_point()]:
         raise InputError(f"{told}: {whole[0]!r} holds integers, to which no noise can be added")
     every, once = (dict(module.named_parameters(remove_duplicate=same)) for same in (False, True))

@@ -10,7 +10,7 @@ import torch
 from atoll.aggregation.mean import average_gradients
 from atoll.engine.assignment import least_loss
 from atoll.engine.cohorts import ClusterUpdate
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.engine.stages import Need, Stage
 from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate

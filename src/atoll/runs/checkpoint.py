@@ -13,7 +13,7 @@ import safetensors
 import torch
 from safetensors.torch import load, save
 
-from atoll.engine.engine import State
+from atoll.engine.run_state import State
 from atoll.local.models import Model, form_of, without_moments
 from atoll.runs.fingerprint import Fingerprint
 from atoll.runs.spilling import Shelf, SpilledStates, drop_files

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from atoll.engine.engine import State
+from atoll.engine.run_state import State
 from atoll.runs.checkpoint import save_checkpoint
 from atoll.runs.fingerprint import Fingerprint
 from atoll.runs.rows import Recorder

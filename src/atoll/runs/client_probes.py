@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from atoll.data.population import Population
-from atoll.engine.engine import State
+from atoll.engine.run_state import State
 from atoll.evaluation.personal import OwnTests
 from atoll.experiment.experiment import Experiment
 from atoll.local.batches import Batches, measure_models, perplexity

@@ -6,7 +6,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from atoll.engine.engine import Method, State
+from atoll.engine.method import Method
+from atoll.engine.run_state import State
 from atoll.experiment.experiment import Experiment
 from atoll.fleet.agreed.comparable import plain
 from atoll.runs.fingerprint import LENGTH, as_written, differences, flatten

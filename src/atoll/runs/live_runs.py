@@ -8,8 +8,9 @@ from pathlib import Path
 
 import torch
 
-from atoll.engine.engine import Method, State, Step
 from atoll.engine.live_schedule import LiveRun, follow
+from atoll.engine.method import Method
+from atoll.engine.run_state import State, Step
 from atoll.fleet.server.fleet_executor import FleetExecutor
 from atoll.fleet.server.reclustering import Planner
 from atoll.privacy.ledger import RunLedger

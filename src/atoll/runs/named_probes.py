@@ -9,7 +9,8 @@ from torch import nn
 
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Population
-from atoll.engine.engine import Method, State
+from atoll.engine.method import Method
+from atoll.engine.run_state import State
 from atoll.evaluation import gradients, scores
 from atoll.evaluation.personal import OwnTests
 from atoll.experiment.experiment import Experiment

@@ -15,7 +15,8 @@ import numpy as np
 from torch import nn
 
 from atoll.clustering.clustering import Clustering
-from atoll.engine.engine import State, init
+from atoll.engine.engine import init
+from atoll.engine.run_state import State
 from atoll.evaluation.scores import Evaluator
 from atoll.experiment.experiment import Experiment
 from atoll.local.batches import Batches, measure_models

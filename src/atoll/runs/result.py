@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from atoll.engine.engine import State
+from atoll.engine.run_state import State
 from atoll.experiment.experiment import Experiment
 from atoll.local.models import Model
 from atoll.runs.export import load_module, predict

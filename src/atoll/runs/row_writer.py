@@ -1,6 +1,6 @@
 """Measuring a run's rows, and writing them to its folder."""
 
-from atoll.engine.engine import State, Step
+from atoll.engine.run_state import State, Step
 from atoll.privacy.ledger import RunLedger
 from atoll.runs.checkpointer import Stopwatch
 from atoll.runs.rows import Recorder

@@ -11,7 +11,7 @@ from typing import Any
 
 from atoll.aggregation.screening import REASONS
 from atoll.aggregation.usual_norms import limit_of
-from atoll.engine.engine import State
+from atoll.engine.run_state import State
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.faults import is_counted, usual_norms
 from atoll.privacy.ledger import RunLedger

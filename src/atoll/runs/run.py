@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.engine.cohorts import Executor
-from atoll.engine.engine import State, Step, init, train
+from atoll.engine.engine import init, train
+from atoll.engine.run_state import State, Step
 from atoll.experiment.experiment import Experiment
 from atoll.privacy.ledger import open_ledger
 from atoll.runs.checkpoint import drop_others, load_checkpoint

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from atoll.aggregation.mean import mean
-from atoll.engine.engine import State
+from atoll.engine.run_state import State
 from atoll.evaluation.scores import Score
 from atoll.experiment.experiment import Experiment
 from atoll.local.batches import perplexity

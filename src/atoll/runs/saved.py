@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from atoll.aggregation.mean import mean
-from atoll.engine.engine import State
+from atoll.engine.run_state import State
 from atoll.experiment.experiment import Experiment
 from atoll.local.models import Model
 from atoll.runs.checkpoint import DAMAGED, FORMAT, read_note, read_state

@@ -14,7 +14,7 @@ import safetensors
 import torch
 from safetensors.torch import save
 
-from atoll.engine.engine import State
+from atoll.engine.run_state import State
 from atoll.engine.states import ClientStates
 from atoll.local.models import Model
 from atoll.local.weights import count_bytes
@@ -69,8 +69,10 @@ class Shelf:
 
     def read(self, client: int, kept: _Kept) -> Model:
         """Return a state, its tensors in order; only its part of the file is read."""
-        if kept.model is not None or kept.file is None:
-            return kept.model or {}
+        if (model := kept.model) is not None:  # read once: another thread may move it to its file meanwhile
+            return model
+        if kept.file is None:
+            raise RunError(f"the state of client {client} is lost")
         path, own = self._path(kept.file), f"{client}/"
         try:
             with safetensors.safe_open(path, "pt") as file:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from atoll.aggregation.usual_norms import Norms
-from atoll.engine.engine import State
+from atoll.engine.run_state import State
 from atoll.local.models import Model
 from atoll.runs.spilling import SpilledStates
 

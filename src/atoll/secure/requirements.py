@@ -4,7 +4,7 @@ import numpy as np
 from torch import nn
 
 from atoll.aggregation.fixed_point import FixedPoint
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 

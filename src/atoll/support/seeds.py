@@ -16,7 +16,7 @@ from atoll.support.wording import show
 def generator(seed: int, purpose: str, *key: int) -> np.random.Generator:
     """Return the generator of one purpose, such as ``("batches", event, client)``.
 
-    Equal arguments give equal streams; different ones give independent streams.
+    Equal arguments give equal streams; different purposes, or keys of the same length below 2^32, independent ones.
 
     Raises:
         InputError: if the seed or a key is negative, or not a whole number.

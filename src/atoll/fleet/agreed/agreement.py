@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -13,12 +13,13 @@ from torch import nn
 from atoll.aggregation.fixed_point import FixedPoint
 from atoll.data.dataset import Dataset, Standard
 from atoll.data.population import Population
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.engine.stages import Stage, fixed_of, sent_form
 from atoll.experiment.modules import make_chain, rehearse
 from atoll.fleet.agreed.comparable import plain
 from atoll.fleet.agreed.terms import announce
 from atoll.local.models import Form, form_of
+from atoll.local.rule import LocalRule
 from atoll.local.weights import place, read_model
 from atoll.settings.choices import method_kind
 from atoll.settings.sections import FaultSettings
@@ -62,17 +63,20 @@ class Agreement:
     digest: str
     form: Form
     clients: int
+    rule: LocalRule
     classes: int = 0
     keeps_state: bool = False
     told: Mapping[str, Any] = field(default_factory=dict)
     stages: tuple[Stage, ...] = ()
-    batch_size: int | Literal["full"] = "full"
-    steps: int = 1
+
+    def passed_by(self, samples: int) -> int:
+        """Return the samples in all batches of a task of a client with so many."""
+        a_step = samples if self.rule.batch_size == "full" else self.rule.batch_size
+        return a_step * self.rule.steps_of(samples)
 
     def can_pass(self, passed: int, samples: int) -> bool:
         """Return whether a client with so many samples may have trained on so many, counted once for each batch."""
-        a_step = samples if self.batch_size == "full" else self.batch_size
-        return 1 <= passed <= MOST_PASSES * a_step * self.steps
+        return 1 <= passed <= MOST_PASSES * self.passed_by(samples)
 
     @property
     def sent_form(self) -> Form:
@@ -90,8 +94,8 @@ def agree(settings: Settings, data: Dataset, module: nn.Module, method: Method) 
     require_fleet(settings)
     digest, form = digest_of(settings, DataForm.of(data), method), _answer_form(settings, data, module, method)
     told = announce(settings)
-    work = method.rule.batch_size, method.rule.steps
-    return Agreement(digest, form, settings.data.clients, data.classes, method.keeps_state, told, method.stages, *work)
+    clients, keeps_state = settings.data.clients, method.keeps_state
+    return Agreement(digest, form, clients, method.rule, data.classes, keeps_state, told, method.stages)
 
 
 def require_fleet(settings: Settings) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from torch import nn
@@ -14,7 +14,7 @@ from atoll.data.dataset import Dataset
 from atoll.data.population import Population
 from atoll.engine.assignment import as_scheduled
 from atoll.engine.chain import Chain
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.experiment.chosen_stages import add_stages
 from atoll.experiment.executor_choice import require_states_apart
 from atoll.experiment.modules import draw_module, make_chain, make_rule
@@ -94,8 +94,6 @@ class Node:
     clients: tuple[int, ...]
     population: Population
     trainer: Chain
-    steps: int
-    batch_size: int | Literal["full"]
     device: str
     reporting: Reporting
     measures: int
@@ -169,8 +167,6 @@ def open_site(
         clients=clients,
         population=population,
         trainer=trainer,
-        steps=method.rule.steps,
-        batch_size=method.rule.batch_size,
         device=device,
         reporting=reporting,
         measures=measures,

@@ -99,7 +99,7 @@ class Attendance:
         for client in put_aside:
             self._tell(
                 f"node {late[client]!r} (client {client}) did not answer in time, {self.strikes} times in a row or "
-                f"again: it is not asked the next {self._standings[client].pause} times"
+                f"again: it is not asked the next {self.of(client).pause} times"
             )
 
     def let_back(self, clients: set[int]) -> None:

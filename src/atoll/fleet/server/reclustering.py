@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from atoll.clustering.named_clusterings import CLUSTERINGS
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.experiment.conditions import ReportedClients
 from atoll.experiment.experiment import Experiment
 from atoll.fleet.agreed.messages import ClientReport

@@ -6,7 +6,7 @@ import numpy as np
 
 from atoll.aggregation.mean import keep_start
 from atoll.data.population import Population
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from atoll.aggregation.mean import Weighted, add_updates
 from atoll.data.population import Population
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.fedavg import fedavg

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from atoll.data.population import Population
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.rule import LocalRule, momentum
 from atoll.methods.papers.ifca import Option, ifca
 from atoll.methods.parts.checking import checked

@@ -8,7 +8,7 @@ from typing import Literal
 
 from atoll.data.population import Population
 from atoll.engine.cohorts import only_model
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.schedules.events import Clock, Mix

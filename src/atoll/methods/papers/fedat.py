@@ -5,7 +5,7 @@ import heapq
 import numpy as np
 
 from atoll.data.population import Population
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.schedules.events import Clock, Mix, Schedule

@@ -6,7 +6,7 @@ import numpy as np
 
 from atoll.clustering.clustering import one_cluster
 from atoll.data.population import Population
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.fedcluster import fedcluster
 from atoll.methods.parts.checking import checked

@@ -1,15 +1,20 @@
 """FedBuff: the server adds updates in batches of K as clients finish (Nguyen et al. 2022)."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from atoll.data.population import Population
 from atoll.engine.cohorts import only_model
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
+from atoll.methods.parts.rule_requirements import refuse_statistics
 from atoll.schedules.events import Clock, Mix
 from atoll.schedules.overlapping import PendingWork, buffered
 from atoll.support.limits import Positive, PositiveFloat
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @checked
@@ -22,6 +27,7 @@ def fedbuff(
     buffer: Positive = 5,
     server_lr: PositiveFloat = 1.0,
     seed: int = 0,
+    module: "nn.Module | None" = None,
 ) -> Method:
     """FedBuff: once K clients have finished, the server adds the mean of their updates, discounted by staleness.
 
@@ -38,10 +44,12 @@ def fedbuff(
         buffer: number of updates per server step, K.
         server_lr: the server's step size, eta_g.
         seed: seed for drawing clients.
+        module: the model; None: it keeps no running statistics.
 
     Raises:
-        InputError: concurrency or buffer exceeds the number of clients.
+        InputError: concurrency or buffer exceeds the number of clients; or a layer keeps running statistics.
     """
+    refuse_statistics(module, "method.name = 'fedbuff', whose late updates could make a variance negative")
 
     def mix(jobs: Sequence[PendingWork], index: int) -> Mix:
         """Add updates to the server's model; a fresh update amounts to a step toward the client's model."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Population
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule, make_event

@@ -2,18 +2,23 @@
 
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 from atoll.aggregation.mean import Weighted, mean
 from atoll.data.population import Population
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.rule_requirements import refuse_proximal
+from atoll.methods.parts.server_optimizers import buffers_of
 from atoll.schedules.events import Clock
 from atoll.support.errors import InputError
 from atoll.support.limits import Share
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @checked
@@ -24,18 +29,21 @@ def fednova(
     fraction: Share = 0.1,
     clock: Clock | None = None,
     seed: int = 0,
+    module: "nn.Module | None" = None,
 ) -> Method:
     """FedNova: FedAvg for clients with different step counts, without bias toward those that take more steps.
 
     Wang et al. 2020, "Tackling the Objective Inconsistency Problem". Client k, with n_k samples, trains for
     `rule.epochs` from x to y_k. With p_k its share of the cohort's samples and a_k the length of its steps,
     ``x <- x + (sum p_k a_k) * sum of p_k (y_k - x) / a_k``. For plain SGD a_k is the number of steps; with momentum
-    it is the sum of the optimiser's weights of the gradients.
+    it is the sum of the optimiser's weights of the gradients. Buffers, such as running variances, become the mean with
+    weights ``p_k / a_k``.
 
     Traffic is that of FedAvg: the server knows n_k. With equal step counts this is bit-identical to FedAvg.
 
     Args:
         rule: the local training rule, with `epochs`; SGD, with or without momentum.
+        module: the model, to tell parameters from buffers; None: all tensors are parameters.
 
     Raises:
         InputError: the optimiser is not SGD, there is a proximal term, or step counts are fixed.
@@ -47,7 +55,7 @@ def fednova(
         )
     _require_linear(rule)
     plain = fedavg(population, rule, rounds, fraction, clock, seed)
-    return replace(plain, combine=NormalisedMean(rule, rule.steps_of(int(population.sizes.max()))))
+    return replace(plain, combine=NormalisedMean(rule, rule.steps_of(int(population.sizes.max())), buffers_of(module)))
 
 
 @cache
@@ -73,6 +81,7 @@ class NormalisedMean:
 
     rule: LocalRule
     most: int
+    buffers: frozenset[str] = frozenset()
 
     def __call__(self, models: Weighted, start: Model, cohort_weight: float) -> Model:
         """Return the next x: the mean with weights ``p_k / a_k``, extrapolated by the remaining factor."""
@@ -88,7 +97,9 @@ class NormalisedMean:
         average = mean(normalised())
         far = (lengths / samples) * (weights / samples)
         return average | {
-            name: start[name].lerp(each, far) for name, each in average.items() if each.is_floating_point()
+            name: start[name].lerp(each, far)
+            for name, each in average.items()
+            if name not in self.buffers and each.is_floating_point()
         }
 
 

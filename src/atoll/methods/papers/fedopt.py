@@ -14,7 +14,7 @@ from functools import wraps
 from inspect import Parameter, Signature, getdoc, signature
 from typing import Any
 
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.engine.server_rule import ServerRule
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked

@@ -6,8 +6,9 @@ import numpy as np
 
 from atoll.aggregation.mean import keep_start, mean
 from atoll.data.population import Population
-from atoll.engine.engine import Method, State
 from atoll.engine.grouping import Grouping
+from atoll.engine.method import Method
+from atoll.engine.run_state import State
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.learned import Turn, apart, as_vectors, nearest_means

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from atoll.data.population import Population
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.pacfl import Linkage
 from atoll.methods.parts.checking import checked

@@ -15,7 +15,7 @@ import numpy as np
 from atoll.clustering.clustering import Clustering
 from atoll.clustering.feduc.problem import PATTERNS, Pattern
 from atoll.data.population import Population
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.rule_requirements import refuse_epochs

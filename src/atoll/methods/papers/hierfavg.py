@@ -6,7 +6,7 @@ from typing import Literal
 
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Population
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.hierarchical import Phase, hierarchical
 from atoll.methods.parts.checking import checked

@@ -10,7 +10,8 @@ from atoll.aggregation.mean import COMBINES
 from atoll.data.population import Population
 from atoll.engine.assignment import least_loss
 from atoll.engine.cohorts import Executor
-from atoll.engine.engine import Method, init, train
+from atoll.engine.engine import init, train
+from atoll.engine.method import Method
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from atoll.data.population import Population
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked

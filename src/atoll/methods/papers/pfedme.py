@@ -2,17 +2,22 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from atoll.data.population import Population
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.equal_clients import weigh_equally
 from atoll.methods.parts.rule_requirements import refuse_proximal
+from atoll.methods.parts.server_optimizers import buffers_of
 from atoll.schedules.events import Clock
 from atoll.support.limits import Positive, PositiveFloat, Share
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @checked
@@ -27,6 +32,7 @@ def pfedme(
     fraction: Share = 0.1,
     clock: Clock | None = None,
     seed: int = 0,
+    module: "nn.Module | None" = None,
 ) -> Method:
     """pFedMe: each client's personal model minimises its loss near a local one, which moves toward the personal one.
 
@@ -42,6 +48,7 @@ def pfedme(
         inner_steps: steps toward each theta, K.
         inner_lr: their rate.
         server_lr: the server's step toward the mean, beta.
+        module: the model, to tell parameters from buffers; None: all tensors are parameters.
 
     Raises:
         InputError: the rule has its own proximal term.
@@ -51,7 +58,7 @@ def pfedme(
 
     plain = weigh_equally(fedavg(population, rule, rounds, fraction, clock and clock.slower(inner_steps), seed))
     trainer = partial(MoreauTrainer, penalty=penalty, inner_steps=inner_steps, inner_lr=inner_lr)
-    return replace(plain, trainer=trainer, server_rule=TowardMean(server_lr))
+    return replace(plain, trainer=trainer, server_rule=TowardMean(server_lr, buffers_of(module)))
 
 
 @dataclass(frozen=True)
@@ -59,10 +66,11 @@ class TowardMean:
     """The server rule ``w <- (1 - beta) w + beta * mean``."""
 
     lr: float
+    buffers: frozenset[str] = frozenset()
 
     def __call__(self, before: Model, merged: Model, state: Model | None) -> tuple[Model, None]:
-        """Return w; counters are the mean's."""
+        """Return w; buffers and counters are the mean's."""
+        kept = {name for name, tensor in merged.items() if name in self.buffers or not tensor.is_floating_point()}
         return {
-            name: before[name].lerp(tensor, self.lr) if tensor.is_floating_point() else tensor
-            for name, tensor in merged.items()
+            name: tensor if name in kept else before[name].lerp(tensor, self.lr) for name, tensor in merged.items()
         }, None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from atoll.data.population import Population
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.fedavg import fedavg

@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 
 from atoll.aggregation.mean import Weighted, mean
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.models import Model
 from atoll.schedules.events import Event
 from atoll.schedules.packed import pack

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from atoll.data.population import Population
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.schedules.events import Clock, Event, Mix, Schedule, make_event
@@ -185,4 +185,4 @@ def nearest_means(rows: Floats, clusters: int, seed: int) -> Ids:
     """Return each row's cluster by k-means, the best of ten initialisations."""
     from sklearn.cluster import KMeans
 
-    return numbered(KMeans(clusters, n_init=10, random_state=seed).fit_predict(rows))
+    return numbered(KMeans(clusters, n_init=10, random_state=seed % 2**32).fit_predict(rows))

@@ -1,4 +1,4 @@
-"""Requirements that methods place on the local rule."""
+"""Requirements that methods place on the local rule and the model."""
 
 from typing import TYPE_CHECKING
 
@@ -6,6 +6,7 @@ from atoll.local.rule import LocalRule, sgd
 from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.optim import Optimizer
 
 
@@ -42,3 +43,11 @@ def refuse_epochs(rule: LocalRule, why: str) -> None:
     """Reject step counts that differ between clients; `why` follows "cannot be used with"."""
     if rule.epochs is not None:
         raise InputError(f"local.epochs = {rule.epochs:g}: cannot be used with {why}")
+
+
+def refuse_statistics(module: "nn.Module | None", why: str) -> None:
+    """Reject a model with running statistics; `why` follows "cannot be used with"."""
+    from atoll.local.layers import keeping_statistics  # late: reading settings needs no PyTorch
+
+    if module is not None and (kept := keeping_statistics(module)):
+        raise InputError(f"model: {kept}, and cannot be used with {why}; use a layer without, such as GroupNorm")

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from atoll.engine.engine import Method
+from atoll.engine.method import Method
 from atoll.engine.stages import Need, Stage
 from atoll.local.models import Form, Model
 from atoll.local.task import ClientTask, ClientUpdate
