@@ -19,7 +19,8 @@ from atoll.experiment.conditions import Conditions
 from atoll.experiment.feduc_problem import make_problem
 from atoll.experiment.initial_model import InitialModel
 from atoll.experiment.modules import make_rule
-from atoll.experiment.networks import is_clustered_anew, speeds, uploads
+from atoll.experiment.network_clients import NetworkClients
+from atoll.experiment.networks import is_clustered_anew
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.hierarchical import Phase
 from atoll.schedules.events import Clock
@@ -53,7 +54,8 @@ class ClusterPlan:
         local, deadline = settings.local, settings.faults.deadline_seconds
         batch = sizes if local.batch_size == "full" else np.full(len(sizes), local.batch_size)
         clients, availability = len(self.clients.dealt), self.conditions.availability
-        zeta, sending = speeds(settings, clients), uploads(settings, clients)
+        known = NetworkClients(settings, clients)
+        zeta, sending = known.speeds, known.uploads
         if len(sizes) != clients:  # pooled data belong to no one client
             zeta, sending = np.full(len(sizes), zeta.mean()), np.full(len(sizes), sending.mean())
         different = np.unique(sizes)

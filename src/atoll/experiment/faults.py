@@ -12,7 +12,7 @@ from atoll.aggregation.screening import Screening, UsualNorms
 from atoll.data.population import Population
 from atoll.engine.method import Method
 from atoll.engine.stages import Stage
-from atoll.experiment.networks import names_of
+from atoll.experiment.network_clients import NetworkClients
 from atoll.faults.attacks import attacking, claim_samples, draw_attackers
 from atoll.faults.availability import Availability, read_availability
 from atoll.faults.collusion import COLLUSIONS, Colluding
@@ -64,7 +64,7 @@ def make_availability(settings: Settings, clients: int) -> Availability | None:
         return None
     _require_clients(settings)
     with reading("faults.availability_file"):
-        return read_availability(path, names_of(settings, clients))
+        return read_availability(path, NetworkClients(settings, clients).names)
 
 
 def as_claimed(settings: Settings, population: Population) -> Population:

@@ -17,7 +17,7 @@ from atoll.evaluation.constants import (
 )
 from atoll.executors.serial import Serial
 from atoll.experiment.modules import make_rule
-from atoll.experiment.networks import samples_of
+from atoll.experiment.network_clients import NetworkClients
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule, sgd
 from atoll.local.task import ClientTask
@@ -54,7 +54,7 @@ def make_problem(settings: Settings, population: Population, network: Network, m
     problem = Problem(
         pattern=pattern.pattern,
         network=network,
-        sizes=samples_of(settings, population.sizes).astype(float),
+        sizes=NetworkClients(settings, len(population)).samples(population.sizes).astype(float),
         deviations=_deviations(settings, wanted, population, module, start),
         limits=_limits(wanted, network.aggregators),
         steps=settings.rounds * steps_a_round,

@@ -1,24 +1,24 @@
 """From settings to networks: positions, speeds and links."""
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from warnings import warn
 
 import numpy as np
 import numpy.typing as npt
 
+from atoll.experiment.network_clients import NetworkClients, require_count
 from atoll.methods.papers.hierarchical import CENTRAL, SYNCHRONOUS
-from atoll.network.links import LinksFile, read_links
+from atoll.network.links import LinksFile
 from atoll.network.mobility import Trace, random_waypoint, read_trace
 from atoll.network.network import Network
-from atoll.network.network_files import ClientTable, read_aggregators, read_network_clients
+from atoll.network.network_files import read_aggregators
 from atoll.network.topology import TOPOLOGIES, neighbours_of
 from atoll.network.transfers import pattern_transfer_seconds
-from atoll.network.wireless import Radio, draw_watts, grid_positions, place_clients, wireless_network
+from atoll.network.wireless import Radio, grid_positions, place_clients, wireless_network
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call, resolve
-from atoll.settings.sections import NetworkSettings
-from atoll.settings.signatures import asks_for, parameters_of
+from atoll.settings.signatures import asks_for
 from atoll.settings.validation import Settings
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError, SettingWarning, reading
@@ -26,8 +26,6 @@ from atoll.support.seeds import generator
 
 if TYPE_CHECKING:
     import networkx as nx
-
-Read = TypeVar("Read", ClientTable, Trace)
 
 MOVES = 100  # sets of positions in a run whose clients move without reclustering
 
@@ -39,16 +37,14 @@ def make_networks(
 
     A column `samples` of `network.clients_file` replaces clients' `sizes`; they upload `upload_share` of a model.
     """
-    wanted, clients = settings.network, len(sizes)
-    file = None if wanted.file is None else _read_links(wanted, clients)
-    table = _read_table(wanted, clients, is_placed=True) if file is None else file.table
-    compute_seconds = _speeds(settings, table, clients) * _samples(table, sizes)
+    wanted, known = settings.network, NetworkClients(settings, len(sizes), are_placed=True)
+    compute_seconds = known.speeds * known.samples(sizes)
     _check_timing(settings)
-    if file is not None:
-        return {0: _paced(settings, _from_links(settings, file, compute_seconds, model_bytes, upload_share))}
+    if known.links is not None:
+        return {0: _paced(settings, _from_links(settings, known.links, compute_seconds, model_bytes, upload_share))}
     graph = _topology(settings)
     aggregators_xy, server_xy = _aggregators(settings)
-    watts = _powers(settings, table, clients)
+    watts = known.watts
     radio = Radio(**{each.name: wanted.get(each.name) for each in fields(Radio)})
 
     def at(clients_xy: Floats) -> Network:
@@ -58,7 +54,7 @@ def make_networks(
             upload_share=upload_share,
         )
 
-    positions = _positions(settings, table, clients)
+    positions = _positions(settings, known)
     return {round_: _paced(settings, at(xy)) for round_, xy in positions.items()}
 
 
@@ -82,32 +78,6 @@ def is_clustered_anew(settings: Settings, round_: int) -> bool:
     return round_ == 0 or (every is not None and round_ % every == 0)
 
 
-def samples_of(settings: Settings, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return each client's sample count: from `network.clients_file` if given there, otherwise from the data."""
-    return _samples(_read_table(settings.network, len(sizes)), sizes)
-
-
-def names_of(settings: Settings, clients: int) -> tuple[str, ...]:
-    """Return the clients' names from `network.file`, otherwise their numbers."""
-    table = _read_table(settings.network, clients) if settings.network.file is not None else None
-    return (table.names if table is not None else None) or tuple(map(str, range(clients)))
-
-
-def speeds(settings: Settings, clients: int) -> Floats:
-    """Return each client's training time per sample, zeta_i: from the file, drawn, or the same for all."""
-    return _speeds(settings, _read_table(settings.network, clients), clients)
-
-
-def uploads(settings: Settings, clients: int) -> Floats:
-    """Return each client's time to upload a model to the one server: from the file, or the same for all."""
-    wanted = settings.network
-    if wanted.clients_file is not None:
-        table = _read_table(wanted, clients)
-        if table is not None and table.upload_seconds is not None:
-            return table.upload_seconds
-    return np.full(clients, float(wanted.upload_seconds))
-
-
 def grid_of(settings: Settings) -> tuple[int, int]:
     """Return the aggregators' rows and columns: from the settings, otherwise as square as possible."""
     clusters, grid = settings.clustering.clusters, settings.network.grid
@@ -117,36 +87,6 @@ def grid_of(settings: Settings) -> tuple[int, int]:
     if grid[0] * grid[1] != clusters:
         raise InputError(f"network.grid = {grid}: must hold clustering.clusters = {clusters} aggregators")
     return grid[0], grid[1]
-
-
-def _read_table(wanted: NetworkSettings, clients: int, is_placed: bool = False) -> ClientTable | None:
-    """Read the clients' file; positions are required if `is_placed`, or if it has no transfer times."""
-    if wanted.file is not None:
-        return _read_links(wanted, clients).table
-    if wanted.clients_file is None:
-        return None
-    with reading("network.clients_file"):
-        table = read_network_clients(wanted.clients_file, ())
-        if wanted.trace_file is None and (is_placed or table.upload_seconds is None):
-            table = read_network_clients(wanted.clients_file, ("x", "y"))
-    return _require_count("network.clients_file", wanted.clients_file, table, clients)
-
-
-def _read_links(wanted: NetworkSettings, clients: int) -> LinksFile:
-    """Read the network's file, with the clients named in it or in the file beside it."""
-    assert wanted.file is not None
-    with reading("network.file"):
-        file = read_links(wanted.file, wanted.clients_file)
-    if file.table is not None:
-        setting = "network.file" if wanted.clients_file is None else "network.clients_file"
-        _require_count(setting, wanted.clients_file or wanted.file, file.table, clients)
-    return file
-
-
-def _require_count(setting: str, path: str, read: Read, clients: int) -> Read:
-    if read.clients != clients:
-        raise InputError(f"{setting} = {path!r}: has {read.clients} clients, but data.clients = {clients}")
-    return read
 
 
 def _aggregators(settings: Settings) -> tuple[Floats, Floats]:
@@ -164,46 +104,26 @@ def _aggregators(settings: Settings) -> tuple[Floats, Floats]:
             f"clustering.clusters = {clusters}"
         )
     centre = places.mean(axis=0)
-    return places, centre + np.any((places == centre).all(axis=1))  # a metre off an aggregator that stands there
+    return places, centre + np.any((places == centre).all(axis=1))  # moved off an aggregator that stands there
 
 
-def _samples(table: ClientTable | None, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return sizes if table is None or table.samples is None else table.samples
-
-
-def _speeds(settings: Settings, table: ClientTable | None, clients: int) -> Floats:
-    if table is not None and table.seconds_per_sample is not None:
-        return table.seconds_per_sample
-    wanted = settings.network.seconds_per_sample
-    if not isinstance(wanted, list):
-        return np.full(clients, float(wanted))
-    return generator(settings.seed, "speeds").uniform(*_ascending("network.seconds_per_sample", wanted), clients)
-
-
-def _powers(settings: Settings, table: ClientTable | None, clients: int) -> Floats:
-    if table is not None and table.watts is not None:
-        return table.watts
-    low, high = _ascending("network.client_milliwatts", settings.network.client_milliwatts)
-    return draw_watts(clients, generator(settings.seed, "powers"), low, high)
-
-
-def _positions(settings: Settings, table: ClientTable | None, clients: int) -> dict[int, Floats]:
+def _positions(settings: Settings, known: NetworkClients) -> dict[int, Floats]:
     """Return the clients' positions, by the round from which they apply."""
     wanted = settings.network
-    trace = _trace(settings, table, clients)
+    trace = _trace(settings, known)
     if trace is None:
         if wanted.recluster_every is not None:
             raise InputError(
                 f"network.recluster_every = {wanted.recluster_every}: needs clients that move; set network.trace_file "
                 "or network.metres_per_round"
             )
-        return {0: _first_positions(settings, table, clients)}
+        return {0: _first_positions(settings, known)}
     anew = range(0, settings.rounds, wanted.recluster_every or settings.rounds)
     changes = sorted({*anew, *trace.rounds.tolist()})
     return {round_: trace.positions(round_) for round_ in changes if round_ < settings.rounds}
 
 
-def _trace(settings: Settings, table: ClientTable | None, clients: int) -> Trace | None:
+def _trace(settings: Settings, known: NetworkClients) -> Trace | None:
     """Return how the clients move: by a file or by random waypoints; None: they do not."""
     wanted = settings.network
     if wanted.trace_file is not None:
@@ -211,19 +131,19 @@ def _trace(settings: Settings, table: ClientTable | None, clients: int) -> Trace
             raise InputError("network.metres_per_round: cannot be used with network.trace_file; give one of them")
         with reading("network.trace_file"):
             trace = read_trace(wanted.trace_file)
-        return _require_count("network.trace_file", wanted.trace_file, trace, clients)
+        return require_count("network.trace_file", wanted.trace_file, trace, known.clients)
     if wanted.metres_per_round is None:
         return None
-    first = _first_positions(settings, table, clients)
+    first = _first_positions(settings, known)
     every = wanted.recluster_every or max(1, settings.rounds // MOVES)
     rng = generator(settings.seed, "moves")
     return random_waypoint(first, wanted.side_metres, wanted.metres_per_round, settings.rounds, every, rng)
 
 
-def _first_positions(settings: Settings, table: ClientTable | None, clients: int) -> Floats:
-    if table is not None and table.clients_xy is not None:
-        return table.clients_xy
-    return place_clients(clients, settings.network.side_metres, generator(settings.seed, "positions"))
+def _first_positions(settings: Settings, known: NetworkClients) -> Floats:
+    if known.table is not None and known.table.clients_xy is not None:
+        return known.table.clients_xy
+    return place_clients(known.clients, settings.network.side_metres, generator(settings.seed, "positions"))
 
 
 def _topology(settings: Settings) -> "nx.Graph[int]":
@@ -290,7 +210,7 @@ def _from_links(
     """Make the network of a file of links; without links between aggregators, those of the topology are used."""
     from atoll.network.routes import linked_network  # NetworkX loads slowly
 
-    wanted, pattern, table = settings.network, _pattern_of(settings), file.table
+    wanted, pattern, table = settings.network, settings.method.get("pattern"), file.table
     assert wanted.file is not None
     names = None if table is None else table.names
     with reading("network.file"):
@@ -318,16 +238,3 @@ def _from_links(
         ways = f"{wanted.topology!r} exchange models over the file's other links"
         warn(f"network.file = {wanted.file!r}: {told} {ways}", SettingWarning, 2)
     return replace(network, neighbours=neighbours_of(_topology(settings)))
-
-
-def _pattern_of(settings: Settings) -> str | None:
-    """Return how clusters merge, from the settings or the method; None if the method leaves it open."""
-    own = parameters_of(method_kind(settings).make).get("pattern")
-    found: str | None = settings.method.get("pattern", None if own is None else own.default)
-    return found
-
-
-def _ascending(name: str, ends: list[float]) -> tuple[float, float]:
-    if ends[0] > ends[1]:
-        raise InputError(f"{name} = {ends}: must be two numbers, the lower first")
-    return ends[0], ends[1]

@@ -1,22 +1,17 @@
 """The executor for a fleet: cohorts train where their data are."""
 
-import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import groupby
+from dataclasses import replace
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from atoll.aggregation.mean import Combine
-from atoll.aggregation.reductions import update_norm
 from atoll.aggregation.screening import Screening
-from atoll.aggregation.usual_norms import are_few, limits_of, require_usual
 from atoll.engine.cohorts import ClusterUpdate, Cohort
-from atoll.engine.combining import combine_updates
 from atoll.fleet.agreed.agreement import Agreement
 from atoll.fleet.agreed.messages import pack
 from atoll.fleet.agreed.transport import Fleet, clients_of
@@ -24,24 +19,16 @@ from atoll.fleet.folder.peers import public_keys
 from atoll.fleet.node.versions import named
 from atoll.fleet.server.attendance import Attendance
 from atoll.fleet.server.cohort_sum import Summation, begin
+from atoll.fleet.server.collected import Collected, Replies, average_sound, leave_out_unusual
 from atoll.fleet.server.gathering import Call, Reply, gather
 from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.fleet.server.notices import Notices
 from atoll.fleet.server.replies import CheckedUpdate, Expected, Reason, read_losses, read_trained
 from atoll.fleet.server.secure_sums import SecureSums
 from atoll.local.models import Model
-from atoll.support.arrays import Floats, Ids, Mask
+from atoll.support.arrays import Floats, Ids
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, eq=False)
-class _Collected(Generic[Result]):
-    """A group's replies: good results by client, numbers of missing or rejected ones by reason, norms if learned."""
-
-    results: dict[int, Result]
-    refused: Counter[str]
-    norms: dict[int, float] = field(default_factory=dict)
 
 
 class FleetExecutor:
@@ -115,18 +102,8 @@ class FleetExecutor:
         ]
         collected = self._collect(groups, calls, self._read_trained, aside)
         if screening.learns_norms:
-            self._leave_out_unusual(cohorts, collected, screening)
-        while True:
-            updates = _average_all(cohorts, combine, collected)
-            bad = [
-                replies
-                for replies, update in zip(collected, updates, strict=True)
-                if replies.results and not self.is_sound(update.model)
-            ]
-            if not bad:
-                return updates
-            for replies in bad:  # the others are combined again, since their share of the event has changed
-                self._leave_out(replies)
+            leave_out_unusual(cohorts, collected, screening, self._refuse, lambda client: repr(self.nodes[client]))
+        return average_sound(cohorts, combine, collected, self.is_sound, self._refuse)
 
     def carries_through(self, combine: Combine) -> bool:
         """Return False: different clients may answer in every intra-cluster round."""
@@ -213,12 +190,12 @@ class FleetExecutor:
         calls: Sequence[Call],
         read: Callable[[Expected, Reply], Result | Reason],
         aside: Sequence[set[int]],
-    ) -> list[_Collected[Result]]:
+    ) -> list[Collected[Result]]:
         """Make the calls; return each group's replies, by number.
 
         Only a client's first reply counts.
         """
-        collected = [_Collected[Result]({}, Counter()) for _ in groups]
+        collected = [Collected[Result]({}, Counter()) for _ in groups]
         settled: dict[tuple[int, int], str] = {}
         for reply in gather(self.fleet, calls, self.deadline_seconds, self.notices.say):
             into = collected[reply.call.number]
@@ -291,49 +268,13 @@ class FleetExecutor:
         came.pop(-1, None)  # clients that were not asked
         self.attendance.take(late, set(came), {client for client, reason in came.items() if not reason})
 
-    def _leave_out(self, replies: _Collected[CheckedUpdate]) -> None:
-        """Reject unsound replies; if each alone is sound, reject all."""
-        results = replies.results
-        unsound = [client for client, result in results.items() if not self.is_sound(result.outcome.model)]
-        for client in unsound or list(results):
-            self._refuse(replies, client, "unsound")
-
-    def _refuse(self, replies: _Collected[CheckedUpdate], client: int, reason: str) -> None:
+    def _refuse(self, replies: Replies, client: int, reason: str) -> None:
         """Count a client's result no longer."""
         del replies.results[client]
         replies.refused[reason] += 1
         self.notices.add(self.nodes[client], reason)
         with self._lock:
             self.refused[reason] += 1
-
-    def _leave_out_unusual(
-        self, cohorts: Sequence[Cohort], collected: Sequence[_Collected[CheckedUpdate]], screening: Screening
-    ) -> None:
-        """Reject updates that are much longer than usual, as `engine.combining` does; note the others' norms."""
-
-        def name_of(client: int) -> str:
-            return repr(self.nodes[client])
-
-        pairs = list(zip(cohorts, collected, strict=True))
-        for event, of_event in groupby(pairs, lambda pair: pair[0].event):
-            together = list(of_event)
-            for cohort, replies in together:
-                for client, result in replies.results.items():
-                    replies.norms[client] = update_norm(result.outcome.model, cohort.start)
-            known = [cohort.usual for cohort, _ in together]
-            norms = tuple((norm, client) for _, replies in together for client, norm in replies.norms.items())
-            own = norms if any(map(are_few, known)) else ()
-            if screening.usual_norms == "note":
-                continue
-            limits = limits_of(event, known, own, name_of)
-            unusual: dict[int, float] = {}
-            for limit, (_, replies) in zip(limits, together, strict=True):
-                above = {client: norm for client, norm in replies.norms.items() if norm > limit}
-                unusual |= above
-                for client in above:
-                    self._refuse(replies, client, "unusual")
-            accepted = sum(len(replies.results) for _, replies in together)
-            require_usual(event, accepted, unusual, max(limits), name_of)
 
     def _read_trained(self, asked: Expected, reply: Reply) -> CheckedUpdate | Reason:
         result = read_trained(asked, reply.sender, reply.content)
@@ -345,30 +286,3 @@ class FleetExecutor:
 def _without(cohort: Cohort, clients: set[int]) -> Cohort:
     kept = ~np.isin(cohort.clients, list(clients))
     return replace(cohort, clients=cohort.clients[kept], weights=cohort.weights[kept]) if clients else cohort
-
-
-def _average_all(
-    cohorts: Sequence[Cohort], combine: Combine, collected: Sequence[_Collected[CheckedUpdate]]
-) -> list[ClusterUpdate]:
-    """Combine each cohort's results; a client lost to an event counts in none of its clusters."""
-    lost: Counter[int] = Counter()
-    answered = []
-    for cohort, replies in zip(cohorts, collected, strict=True):
-        answered.append(np.array([client in replies.results for client in cohort.clients.tolist()], bool))
-        lost[cohort.event] += cohort.weights[~answered[-1]].sum()
-    return [
-        _average(replace(cohort, event_weight=cohort.event_weight - lost[cohort.event]), combine, replies, there)
-        for cohort, replies, there in zip(cohorts, collected, answered, strict=True)
-    ]
-
-
-def _average(cohort: Cohort, combine: Combine, replies: _Collected[CheckedUpdate], answered: Mask) -> ClusterUpdate:
-    """Combine the available results in client order."""
-    if not answered.any():
-        return ClusterUpdate(cohort.start, math.nan, 0.0, replies.refused, answered)
-    there = replace(cohort, clients=cohort.clients[answered], weights=cohort.weights[answered])
-    updates = (replies.results[client].outcome for client in there.clients.tolist())
-    (average,) = combine_updates([there], combine, updates)
-    arrived = 1.0 if answered.all() else float(there.weights.sum() / cohort.weights.sum())
-    norms = tuple((replies.norms[client], client) for client in there.clients.tolist() if client in replies.norms)
-    return replace(average, arrived=arrived, refused=replies.refused, answered=answered, norms=norms)
