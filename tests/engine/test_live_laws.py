@@ -35,6 +35,7 @@ ROTATED = ("data.partition=rotated", "data.samples=12", "data.alpha=", "data.rot
 METHODS = {
     "fedavg": ("method.name=fedavg", "method.fraction=0.5"),
     "fedcluster": ("method.name=fedcluster",),
+    "local": ("method.name=local",),
     "censyn": (*HIERARCHICAL, "method.pattern=censyn"),
     "cenasy": (*HIERARCHICAL, "method.pattern=cenasy"),
     "decsyn": (*HIERARCHICAL, "method.pattern=decsyn"),
@@ -156,6 +157,23 @@ def test_what_happened_is_replayed_to_the_same_bits(method: str, seed: int, shar
     assert_same_steps(steps, simulated(experiment, schedule))
     if experiment.method.arrivals is not None:
         assert_told_truly(schedule.events)
+
+
+def test_what_is_lost_of_a_method_that_exchanges_no_models_is_counted_without_negative_models() -> None:
+    with losing(EXPERIMENTS["local"], lambda cohort: cohort.clients[:2]) as executor:
+        steps = live(EXPERIMENTS["local"], executor)
+    assert [(step.event.late, step.event.models_up, step.event.models_down) for step in steps] == [(2, 0, 0)] * 4
+
+
+def test_candidates_that_report_no_loss_are_missed_only_if_too_few_are_left() -> None:
+    changes = ("method.name=fedavg", "method.fraction=0.5", "method.select=power-of-choice", "method.candidates=7")
+    experiment = Experiment(make_runs(BASE, changes=changes)[0])
+    for silent, trained in ((0, 4), (3, 4), (5, 2)):
+        with losing(experiment, lambda cohort, silent=silent: cohort.clients[: silent * (cohort.event < 0)]) as executor:
+            for step in live(experiment, executor):
+                event = step.event
+                assert (event.dropped, len(event.cohort)) == (silent, trained)
+                assert event.models_up == event.client_updates == trained
 
 
 @pytest.mark.parametrize("method", thinned(METHODS, 1))

@@ -73,6 +73,8 @@ def test_noise_is_as_many_times_as_long_as_the_update_and_new_in_each_task() -> 
     first, again, later, other = (attacked.train(each).model for each in (task(1), task(1), task(1, 3), task(4)))
     assert same(first, again)
     assert update_norm(first, start) == pytest.approx(30 * update_norm(trainer().train(task(1)).model, start))
+    replayed = attacked.train(replace(task(1, 3), drawn_as=2))
+    assert same(first, replayed.model), "of a work that was begun as event 2"
     vectors = [as_vector(model) - as_vector(start) for model in (first, later, other)]
     for i, one in enumerate(vectors):
         for two in vectors[:i]:

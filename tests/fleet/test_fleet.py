@@ -81,6 +81,12 @@ METHODS: dict[str, dict[str, Any]] = {
         "local": {"steps": 2},
     },
     "augmented": {"data": {"augment": "crop-flip", "shift": 1}, "method": {"name": "ifca", "clusters": 2}},
+    "fednova": {
+        "method": {"name": "fednova", "fraction": 0.5},
+        "local": {"epochs": 0.3, "batch_size": 4},
+        "data": {"partition": "dirichlet", "samples": None},
+    },
+    "power of choice": {"method": {"name": "fedavg", "fraction": 0.5, "select": "power-of-choice", "candidates": 3}},
     "topk, nothing kept": {"travel": {"codec": "topk", "feedback": False}},
 }
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from atoll.fleet.flower import bodies, holding
 from atoll.fleet.flower import guard as guards
-from atoll.fleet.flower import holding
-from atoll.fleet.flower.guard import OVERHEAD, Guard, GuardedReply, GuardedRequest, Message
+from atoll.fleet.flower.bodies import Message
+from atoll.fleet.flower.guard import OVERHEAD, Guard, GuardedReply, GuardedRequest
 
 SECRET = "s" * 64
 MOST = 1000
@@ -285,8 +286,8 @@ def test_bodies_have_a_length_and_only_parts_are_long(fleet: Fleet) -> None:
 def test_a_slow_body_is_given_up(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet.push()
     fleet.reached.clear()
-    monkeypatch.setattr(guards, "BODY_SECONDS", 0.0)
-    monkeypatch.setattr(guards, "BYTES_A_SECOND", 1e9)
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.0)
+    monkeypatch.setattr(bodies, "BYTES_A_SECOND", 1e9)
     assert fleet.call(PART, b"b:" + bytes(500), "seven") == 408
     assert fleet.reached == []
 
@@ -347,7 +348,7 @@ def test_a_long_answer_is_sent_as_it_is_taken(monkeypatch: pytest.MonkeyPatch) -
         await asyncio.sleep(10)
 
     async def say(to: Any) -> None:
-        await guards._in_pieces(to)(message)
+        await bodies.in_pieces(to)(message)
 
     content = bytes(range(256)) * 4096
     message = {"type": "http.response.body", "body": content}
@@ -355,7 +356,7 @@ def test_a_long_answer_is_sent_as_it_is_taken(monkeypatch: pytest.MonkeyPatch) -
     assert len(sent) == 4
     assert b"".join(part["body"] for part in sent) == content
     assert [part["more_body"] for part in sent] == [True, True, True, False]
-    monkeypatch.setattr(guards, "BODY_SECONDS", 0.0)
-    monkeypatch.setattr(guards, "BYTES_A_SECOND", 1e9)
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.0)
+    monkeypatch.setattr(bodies, "BYTES_A_SECOND", 1e9)
     with pytest.raises(TimeoutError):
         asyncio.run(say(stuck))

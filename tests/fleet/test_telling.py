@@ -114,6 +114,16 @@ def test_what_is_told_of_a_training_says_no_more(folder: Path) -> None:
         assert again.seconds_per_sample == pytest.approx(reply.seconds / reply.passed)
 
 
+def test_epochs_count_as_the_steps_that_they_are(folder: Path) -> None:
+    """20 steps, were `local.steps` counted, which epochs replace."""
+    made = small(local={"epochs": 3.0, "batch_size": 4})
+    site = node(folder, None, made)
+    samples = int(site.population.sizes[1])
+    assert site.agreement.passed_by(samples) == 4 * made.method.rule.steps_of(samples) > 4 * made.method.rule.steps
+    assert site.agreement.can_pass(16 * site.agreement.passed_by(samples), samples)
+    assert not site.agreement.can_pass(16 * site.agreement.passed_by(samples) + 1, samples)
+
+
 def losses_of(site: Node, store: Store) -> LossesReply | Refusal:
     request = LossesRequest(settings_digest=site.agreement.digest, nonce="ab", round=0, client=1)
     reply = answer(site, store, "losses", encode(request) + pack(EXPERIMENT.training.initial_models()))

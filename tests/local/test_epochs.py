@@ -114,7 +114,6 @@ def test_fedrep_trains_the_head_with_what_a_clients_steps_leave() -> None:
         (["method.name=ifca", "method.option=gradients", "local.steps=1"], r"local\.epochs = 1\.5: .*'gradients'"),
         (["run.executor=stacked"], r"run\.executor = 'stacked': local\.epochs = 1\.5: clients take different"),
         (["run.executor=weighted", "local.steps=1"], r"run\.executor = 'weighted': local\.epochs = 1\.5: clients"),
-        (["run.executor=fleet"], r"local\.epochs = 1\.5: cannot be used with run\.executor = 'fleet'"),
         (["method.name=fedcluster", "clustering.method=feduc"], r"local\.epochs = 1\.5: .*FedUC's bound"),
     ],
 )

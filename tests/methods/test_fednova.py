@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from atoll import InputError, LocalRule, Method, fedavg, fednova
+from atoll import InputError, LocalRule, Method, fedavg, fednova, read_model
 from atoll.local.rule import adam, momentum, sgd
 from atoll.methods.papers.fednova import length_of
 from atoll.support.arrays import Floats
@@ -50,6 +52,23 @@ def test_with_equally_many_steps_it_is_fedavg_to_the_bit(optimizer: object) -> N
     rule = replace(RULE, optimizer=optimizer, batch_size="full", steps=3)  # type: ignore[arg-type]
     ours, theirs = run(fednova(POPULATION, replace(rule, epochs=3.0), 8, 0.5)), run(fedavg(POPULATION, rule, 8, 0.5))
     assert all(np.array_equal(server(a), server(b)) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_running_statistics_stay_between_those_of_the_clients() -> None:
+    """Beyond their mean a variance could be negative."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 1), nn.BatchNorm1d(1)).double()
+    method = fednova(POPULATION, NOVA, 1, 1.0, module=module)
+    start = read_model(module)
+    client = {name: torch.full_like(tensor, 0.0 if "running" in name else 2.0) for name, tensor in start.items()}
+    sizes = sorted(POPULATION.sizes.tolist())
+    pairs = [(float(sizes[0]), start), (float(sizes[-1]), client)]
+    made = method.combine(iter(pairs), start, float(sizes[0] + sizes[-1]))
+    weights = np.array(sizes)[[0, -1]] / [NOVA.steps_of(size) for size in (sizes[0], sizes[-1])]
+    assert made["1.running_var"].item() == pytest.approx(weights[0] / weights.sum())
+    without = fednova(POPULATION, NOVA, 1, 1.0).combine(iter(pairs), start, float(sizes[0] + sizes[-1]))
+    assert without["1.running_var"].item() != pytest.approx(made["1.running_var"].item())
+    assert without["0.weight"].equal(made["0.weight"])
 
 
 def test_lengths_are_the_papers() -> None:

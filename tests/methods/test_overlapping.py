@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from atoll import Clock, Event, InputError, LocalRule, Method, fedasync, fedat, fedavg, fedbuff
 from atoll.faults.dropouts import lose_clients
@@ -139,6 +140,14 @@ def test_fedat_of_one_tier_is_fedavg_to_the_bit(fraction: float) -> None:
     ours, theirs = fedat(POPULATION, RULE, CLOCK, 8, 1, fraction), fedavg(POPULATION, RULE, 8, fraction, CLOCK)
     assert [event.seconds for event in ours.schedule.events] == [event.seconds for event in theirs.schedule.events]
     assert all(np.array_equal(server(a), server(b)) for a, b in zip(run(ours), run(theirs), strict=True))
+
+
+def test_fedbuff_refuses_running_statistics() -> None:
+    """A late update of a variance that has become small since could make it negative."""
+    module = nn.Sequential(nn.Linear(3, 1), nn.BatchNorm1d(1))
+    with pytest.raises(InputError, match=r"^model: layer '1' \(BatchNorm1d\) keeps running statistics, and cannot be"):
+        fedbuff(POPULATION, RULE, CLOCK, 3, 4, 2, module=module)
+    fedbuff(POPULATION, RULE, CLOCK, 3, 4, 2, module=nn.Sequential(nn.Linear(3, 1), nn.GroupNorm(1, 1)))
 
 
 def test_an_update_that_is_lost_adds_nothing_to_fedbuff() -> None:

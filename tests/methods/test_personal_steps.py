@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from atoll import (
     Clock,
@@ -25,6 +27,8 @@ from atoll import (
 )
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask
+from atoll.methods.papers.pfedme import TowardMean
+from atoll.methods.parts.server_optimizers import buffers_of
 from atoll.schedules.events import Event
 from atoll.support.arrays import Floats
 from tests.methods.running import SEED, equal, states_of, trainer_of
@@ -143,6 +147,15 @@ def test_pfedme_whose_local_models_are_its_personal_ones_is_fedavg_to_the_bit() 
     same_servers(
         pfedme(POPULATION, rule, 6, 2.0, 1, LR, 1.0, 0.5), fedavg(POPULATION, LocalRule(sgd, LR, STEPS, 2), 6, 0.5)
     )
+
+
+def test_pfedme_steps_past_the_mean_of_parameters_alone() -> None:
+    """A variance beyond the mean could be negative."""
+    before, merged = ({"w": torch.tensor([w]), "variance": torch.tensor([v])} for w, v in ((1.0, 1.0), (0.0, 0.1)))
+    found, _ = TowardMean(1.5, frozenset({"variance"}))(before, merged, None)
+    assert (found["w"].item(), found["variance"].item()) == (-0.5, pytest.approx(0.1))
+    module = nn.Sequential(nn.Linear(3, 1), nn.BatchNorm1d(1))
+    assert pfedme(POPULATION, RULE, 2, server_lr=1.5, module=module).server_rule == TowardMean(1.5, buffers_of(module))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.4, 1.0])

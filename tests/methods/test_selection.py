@@ -136,6 +136,11 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
         _ = Experiment(made(settings)).method
 
 
+@pytest.mark.parametrize("sections", [{"run": {"executor": "fleet"}}, {"faults": {"max_update_norm": 9.0}}])
+def test_losses_go_with_checks_of_results(sections: dict[str, Any]) -> None:
+    assert Experiment(made({"select": "power-of-choice"}, **sections)).method.screening is not None
+
+
 def test_losses_do_not_go_with_faults() -> None:
     settings = made({"select": "power-of-choice"}, faults={"dropout": 0.1})
     with pytest.raises(InputError, match=r"method\.select = 'power-of-choice': cannot be used with \[faults\]"):

@@ -94,7 +94,7 @@ def test_on_row_sees_every_row_and_can_stop() -> None:
 
     result = run(None, on_row=note)
     assert seen == [0, 1, 2, 3]
-    assert result.summary["stopped"] == "in round 3, since on_row returned something true"
+    assert result.summary["stopped"] == "in round 3, because on_row returned a true value"
 
 
 def test_a_metric_that_the_rows_lack_is_refused(tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def benchmark(
         if number is not None and number < 1:
             raise InputError(f"{option} {number}: must be at least 1")
     others = results if results is not None else [PUBLISHED] if PUBLISHED.is_dir() else []
-    if missing := [each for each in others if not each.is_dir()]:
-        raise InputError(f"--results {missing[0]}: is not a folder")
+    if unknown_ones := [each for each in others if not each.is_dir()]:
+        raise InputError(f"--results {unknown_ones[0]}: is not a folder")
     chosen = [Suite(name, scale, updates) for name in require_suites(suites or [])]
     contestants = find_contestants(() if methods is None else methods.split(","))
     is_quiet, places = quiet or as_json, (folder, *others)
@@ -71,8 +71,8 @@ def benchmark(
     if not any(files.values()):
         raise InputError(f"--out {folder}: holds no results; leave out --no-run to make them")
     found = {key: stand(own, budget) for key, own in files.items() if own}
-    out_of = [f"{each.title} on {key}: {each.why_missing}" for key, own in files.items() for each in own]
-    out_of = [told for told in out_of if not told.endswith(": ")]
+    missing = [(key, each) for key, own in files.items() for each in own if each.why_missing]
+    out_of = [f"{each.title} on {key}: {each.why_missing}" for key, each in missing]
     text = page.as_markdown(found, budget)
     make_folder(folder)
     write_atomically(folder / "table.md", text.encode())

@@ -15,7 +15,7 @@ from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.executors.serial import Serial
 from atoll.local.precision import products_in
-from atoll.local.rule import LocalRule, sgd
+from atoll.local.rule import LocalRule, made_by, sgd
 from atoll.local.trainer import Trainer, descend
 from atoll.local.weights import is_finite, load_model, read_model
 from atoll.support.process import one_thread
@@ -96,9 +96,7 @@ def why_not_weighted(rule: LocalRule, module: nn.Module) -> str:
     """Return why one weighted pass would differ from the mean over clients; empty if it would not."""
     if rule.steps != 1:
         return f"local.steps = {rule.steps}: must be 1"
-    is_sgd = (
-        rule.optimizer is sgd or type(rule.optimizer([nn.Parameter(torch.zeros(1, 1))], rule.lr)) is torch.optim.SGD
-    )
+    is_sgd = rule.optimizer is sgd or type(made_by(rule)) is torch.optim.SGD
     if not is_sgd or rule.carry_moments:
         return "the optimizer must be SGD, whose step is linear in the gradient, and keep no state between rounds"
     for layer in module.modules():

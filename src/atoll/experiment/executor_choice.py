@@ -25,7 +25,6 @@ from atoll.local.models import Model
 from atoll.local.precision import has_bfloat16, lacks_bfloat16, slowness_of_bfloat16, why_card_lacks
 from atoll.local.rounded import Rounded
 from atoll.local.trainer import plain_of
-from atoll.methods.parts.rule_requirements import refuse_epochs
 from atoll.settings.sections import RunSettings
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
@@ -148,7 +147,6 @@ def require_states_apart(method: Method) -> None:
 
     Server rules and combine rules see only models; the rule that finds clusters (`Method.regroup`) sees client states.
     """
-    refuse_epochs(method.rule, "run.executor = 'fleet', whose nodes take local.steps; use another executor")
     if method.labels is not None:
         raise InputError(
             "run.executor = 'fleet': the method's clusters are learned from clients' data or updates, which nodes "

@@ -182,7 +182,7 @@ def _until(settings: Settings, method: Method, limit: Literal["virtual_seconds",
 
 
 def _put_on_clock(settings: Settings, method: Method, clock: Clock) -> tuple[Method, Clock | None]:
-    """Return the method, and the clock of its schedule; None if it has a time of its own.
+    """Return the method, and the clock of its schedule; None if the method keeps its own time.
 
     A custom function that asks for no clock makes rounds of one second, and would lead in virtual time; its rounds take
     what their clients need. If its events take other seconds, there is a `SettingWarning`.

@@ -88,6 +88,13 @@ class LocalRule:
         return not self.rates and self.lr_decay == 1
 
 
+def made_by(rule: LocalRule) -> "optim.Optimizer":
+    """Return an optimiser as the rule makes it, of a parameter of no use, to see what kind it is."""
+    import torch
+
+    return rule.optimizer([torch.nn.Parameter(torch.zeros(1, 1))], rule.lr)
+
+
 def sgd(parameters: Iterable["nn.Parameter"], lr: float) -> "optim.Optimizer":
     """Plain SGD: ``w <- w - lr * g``."""
     from torch import optim

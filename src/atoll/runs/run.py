@@ -111,7 +111,7 @@ def run_events(
     with closing(fleet), folder.claimed():
         if resume and folder.is_finished:
             if why := stopped_otherwise(folder, recorder):
-                told = f"--resume: {folder.path} stopped {why}, and a fleet's run does not go on"
+                told = f"--resume: {folder.path} stopped {why}, and a run on a fleet cannot be continued"
                 raise InputError(f"{told}; begin a new one with model.start = '{folder.path}'")
             yield _last(folder, recorder, [], is_live=True)
             return

@@ -113,7 +113,7 @@ class Stopping:
         if len(rows) > 1:
             self._look(rows)
         if self._on_row is not None and self._on_row(dict(rows[-1])):
-            self.why = self.why or f"in round {rows[-1]['round']}, since on_row returned something true"
+            self.why = self.why or f"in round {rows[-1]['round']}, because on_row returned a true value"
 
     def _look(self, rows: Sequence[Row]) -> None:
         self.why = self.why or next(filter(None, (rule.why(rows) for rule in self._rules)), "")

@@ -42,8 +42,8 @@ class Stacked:
         """Use this trainer, whose rule and module must fit, and stacks of about so many bytes at most.
 
         `client_bytes` says how they are estimated; the default is half of a GPU's memory, or `STACK_BYTES`, and then a
-        stack has one client at least. With `cuda_graphs` a GPU is told a step's work once, and does it again from then
-        on: faster where models are small and cohorts alike.
+        stack has one client at least. With `cuda_graphs` a GPU captures a step once and replays it: faster
+        where models are small and cohorts alike.
 
         Raises:
             InputError: `stack_bytes` is not positive or has no room for a client, or CUDA graphs without a GPU.

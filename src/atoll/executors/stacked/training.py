@@ -69,7 +69,7 @@ def client_bytes(trainer: Trainer, fit: Fit, samples: int) -> int:
 
 @one_thread()
 def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], graphs: Graphs | None = None) -> TrainedStack:
-    """Train clients of one kind in one batch; with `graphs`, what a GPU does in a step is told to it once."""
+    """Train clients of one kind in one batch; with `graphs`, a GPU captures a step once and replays it."""
     rule, module = trainer.rule, trainer.module
     device = next(module.parameters()).device
     models = [task.start for task in tasks]

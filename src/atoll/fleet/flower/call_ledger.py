@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from atoll.fleet.flower.guard import PARTS_OF_A_REPLY, GuardedReply, GuardedRequest, Message
+from atoll.fleet.flower.bodies import Message
+from atoll.fleet.flower.guard import PARTS_OF_A_REPLY, GuardedReply, GuardedRequest
 
 _Request = TypeVar("_Request")
 

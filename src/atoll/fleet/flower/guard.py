@@ -8,10 +8,12 @@ import asyncio
 import contextlib
 import hmac
 import json
-from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from atoll.fleet.flower import bodies
+from atoll.fleet.flower.bodies import App, Message, Receive, Send
 from atoll.fleet.flower.holding import HeldReply
 from atoll.fleet.flower.refusals import Refusals
 
@@ -24,8 +26,6 @@ FORGET = "/atoll/forget"
 OVERHEAD = 64 * 1024
 # Total size of bodies being received or processed, over all nodes; a larger one may come alone.
 MOST_IN_FLIGHT = 64 * 2**20
-BODY_SECONDS, BYTES_A_SECOND = 20.0, 64 * 1024
-"""Time limit for a body or an answer: this plus its length at this rate."""
 UNANNOUNCED = 409
 """The status of a part that no push-messages call announced, as far as a restarted superlink knows."""
 # A reply, its content, and its one record.
@@ -38,12 +38,6 @@ _PUSH, _PUSH_OBJECT, _PULL, _PULL_OBJECT = (
 _CALLS = {_PUSH, _PUSH_OBJECT, _PULL, _PULL_OBJECT} | {
     _FLEET + call for call in ("activate-node", "deactivate-node", "send-node-heartbeat")
 }
-_PIECE = 256 * 1024
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -137,7 +131,7 @@ class Guard:
             if status is not None:
                 if status >= 400:
                     self._refusals.add(status, str((scope.get("client") or ("nowhere",))[0]))
-                await _answer(send, status)
+                await bodies.answer(send, status)
 
     async def _serve(self, scope: Message, receive: Receive, send: Send) -> int | None:
         """Pass on a request, or return the status to answer with."""
@@ -167,19 +161,19 @@ class Guard:
             turn.callback(self._busy.discard, node)
             limit = OVERHEAD + (push.most if push is not None and path == _PUSH_OBJECT else 0)
             # The node may call again as soon as it has its answer, possibly before this function ends.
-            return await self._serve_node(node, limit, headers, scope, receive, _before_last(send, turn.close))
+            return await self._serve_node(node, limit, headers, scope, receive, bodies.before_last(send, turn.close))
 
     async def _serve_operator(
         self, path: str, headers: dict[bytes, bytes], scope: Message, receive: Receive, send: Send
     ) -> int | None:
-        length = _length(headers)
+        length = bodies.length_of(headers)
         if length is None or length > self._max_bytes:
             return 413
         if path == OPEN:
             self._is_open = True
             return 200
         if path == FORGET:
-            body = await _read(receive, length)
+            body = await bodies.read(receive, length)
             if body is None:
                 return 400
             messages = json.loads(body)
@@ -192,7 +186,7 @@ class Guard:
     async def _serve_node(
         self, node: int, limit: int, headers: dict[bytes, bytes], scope: Message, receive: Receive, send: Send
     ) -> int | None:
-        length = _length(headers)
+        length = bodies.length_of(headers)
         if length is None:
             return 411
         if length > limit:
@@ -206,12 +200,12 @@ class Guard:
             return 503
         self._in_flight += length
         try:
-            body = await _read(receive, length)
+            body = await bodies.read(receive, length)
             if body is None:
                 return 408
             status = await asyncio.to_thread(self._check, scope["path"], node, body)
             if status is None:
-                await self._app(scope, _replaying(body, receive), _in_pieces(send))
+                await self._app(scope, bodies.replaying(body, receive), bodies.in_pieces(send))
             return status
         finally:
             self._in_flight -= length
@@ -247,74 +241,3 @@ class Guard:
             return 413
         push.parts[name] = size
         return None
-
-
-def _length(headers: dict[bytes, bytes]) -> int | None:
-    """Return a body's declared length; None without one, as in chunked transfer."""
-    if b"transfer-encoding" in headers:
-        return None
-    told = headers.get(b"content-length", b"0")
-    return int(told) if told.isdigit() else None
-
-
-async def _read(receive: Receive, length: int) -> bytes | None:
-    """Return a body; None if the sender is gone or too slow."""
-    parts, left = list[bytes](), length
-    try:
-        async with asyncio.timeout(BODY_SECONDS + length / BYTES_A_SECOND):
-            while True:
-                message = await receive()
-                parts.append(message.get("body", b""))
-                left -= len(parts[-1])
-                if message["type"] != "http.request" or left < 0:
-                    return None
-                if not message.get("more_body", False):
-                    return b"".join(parts)
-    except TimeoutError:
-        return None
-
-
-def _replaying(body: bytes, receive: Receive) -> Receive:
-    """Return a receiver that replays a body, then passes on the end of the connection."""
-    waiting = [body]
-
-    async def replay() -> Message:
-        if waiting:
-            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
-        return await receive()
-
-    return replay
-
-
-def _before_last(send: Send, do: Callable[[], None]) -> Send:
-    """Return a sender that does something before the last piece of an answer."""
-
-    async def send_piece(message: Message) -> None:
-        if message["type"] == "http.response.body" and not message.get("more_body", False):
-            do()
-        await send(message)
-
-    return send_piece
-
-
-def _in_pieces(send: Send) -> Send:
-    """Return a sender that sends a long answer at its reader's pace, with a time limit, so that it does not pile up."""
-
-    async def send_pieces(message: Message) -> None:
-        body, more = message.get("body", b""), message.get("more_body", False)
-        if message["type"] != "http.response.body" or len(body) <= _PIECE:
-            await send(message)
-            return
-        async with asyncio.timeout(BODY_SECONDS + len(body) / BYTES_A_SECOND):
-            for begin in range(0, len(body), _PIECE):
-                is_last = begin + _PIECE >= len(body)
-                piece = body[begin : begin + _PIECE]
-                await send({"type": "http.response.body", "body": piece, "more_body": more or not is_last})
-
-    return send_pieces
-
-
-async def _answer(send: Send, status: int) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"2"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"{}"})

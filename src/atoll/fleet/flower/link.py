@@ -16,11 +16,14 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atoll.fleet.flower.call_ledger import FlowerLedger, compact
 from atoll.fleet.flower.connections import Connections
 from atoll.fleet.flower.guard import Guard
+
+if TYPE_CHECKING:
+    import uvicorn
 
 LOOK_SECONDS = 1.0
 """How often the superlink looks for a renewed certificate."""
@@ -62,6 +65,23 @@ def _renewing(config: Any, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext
 
 def main() -> None:
     """Serve until standard input ends or a signal comes."""
+    given = _arguments()
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    from atoll.fleet.flower.patience import PatientServer
+
+    os.umask(0o077)
+    app, ledger = _open(given)
+    logging.getLogger("flwr").setLevel(logging.WARNING)  # it would write a line per message
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # macOS names no number
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    connections = Connections(given.nodes)
+    secret = (given.folder / "secret").read_text().strip()
+    guard = Guard(app, secret, ledger, given.max_bytes, given.open, connections.know)
+    PatientServer(_configuration(guard, given), connections).run()
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Flower's superlink for one fleet; started by atoll fleet server.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("host")
@@ -69,15 +89,14 @@ def main() -> None:
     parser.add_argument("max_bytes", type=int)
     parser.add_argument("nodes", type=int)
     parser.add_argument("--open", action="store_true", help="started again: let nodes in, and keep their messages")
-    given = parser.parse_args()
-    threading.Thread(target=_end_with_input, daemon=True).start()
-    import uvicorn
+    return parser.parse_args()
+
+
+def _open(given: argparse.Namespace) -> tuple[Any, FlowerLedger]:
+    """Return Flower's application and what is known of its calls; end the process if the database is unreadable."""
     from alembic.util import CommandError
     from sqlalchemy.exc import DatabaseError, OperationalError
 
-    from atoll.fleet.flower.patience import PatientServer
-
-    os.umask(0o077)
     database = given.folder / "state" / "flower.db"
     database.touch()
     database.chmod(0o600)
@@ -89,17 +108,17 @@ def main() -> None:
             raise
         traceback.print_exc()
         os._exit(UNREADABLE)
-    logging.getLogger("flwr").setLevel(logging.WARNING)  # it would write a line per message
     if not given.open:  # whoever expected pending replies is gone
         ledger.forget_all()
         compact(database)
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # macOS names no number
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    connections = Connections(given.nodes)
-    secret = (given.folder / "secret").read_text().strip()
-    configuration = uvicorn.Config(
-        Guard(app, secret, ledger, given.max_bytes, given.open, connections.know),
+    return app, ledger
+
+
+def _configuration(guard: Guard, given: argparse.Namespace) -> "uvicorn.Config":
+    import uvicorn
+
+    return uvicorn.Config(
+        guard,
         host=given.host,
         port=given.port,
         ws="none",
@@ -112,7 +131,6 @@ def main() -> None:
         access_log=False,
         server_header=False,
     )
-    PatientServer(configuration, connections).run()
 
 
 def _end_with_input() -> None:

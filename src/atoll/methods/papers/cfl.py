@@ -10,7 +10,7 @@ from atoll.engine.method import Method
 from atoll.engine.run_state import State
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
-from atoll.methods.parts.learned import Turn, apart, as_vectors, cosine_distances
+from atoll.methods.parts.learned import as_vectors, cosine_distances, everyone_apart
 from atoll.schedules.events import Clock, Event
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.limits import NotNegative, Positive, Probability
@@ -48,13 +48,11 @@ def cfl(
     """
     from atoll.methods.parts.update_trainers import UpdateTrainer  # late: reading settings needs no PyTorch
 
-    everyone = np.arange(len(population))
-    turns = (Turn(everyone, j, regroups=True) for j in range(rounds))
     return Method(
-        apart(population, clusters, turns, rounds, clock),
+        everyone_apart(population, clusters, rounds, clock),
         rule,
         trainer=UpdateTrainer,
-        labels=np.zeros_like(everyone),
+        labels=np.zeros(len(population), np.int64),
         regroup=Splitting(population, eps1, eps2, gamma),
     )
 

@@ -11,7 +11,7 @@ from atoll.engine.method import Method
 from atoll.engine.run_state import State
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
-from atoll.methods.parts.learned import Turn, apart, as_vectors
+from atoll.methods.parts.learned import as_vectors, everyone_apart
 from atoll.methods.parts.rule_requirements import refuse_proximal
 from atoll.schedules.events import Clock, Event
 from atoll.support.arrays import Floats
@@ -56,13 +56,11 @@ def fedamp(
         )
     from atoll.methods.parts.update_trainers import ModelTrainer  # late: reading settings needs no PyTorch
 
-    everyone = np.arange(len(population))
-    turns = (Turn(everyone, j, regroups=True) for j in range(rounds))
     return Method(
-        apart(population, len(everyone), turns, rounds, clock),
+        everyone_apart(population, len(population), rounds, clock),
         replace(rule, proximal=penalty / alpha),
         trainer=ModelTrainer,
-        labels=everyone,
+        labels=np.arange(len(population)),
         regroup=MessagePassing(alpha, sigma),
     )
 

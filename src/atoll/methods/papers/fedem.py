@@ -68,7 +68,7 @@ def fedrc(
 
     Guo, Tang and Lin 2024, "FedRC: tackling diverse distribution shifts challenge in federated learning by robust
     clustering", Algorithm 1. So clients that differ in labels or inputs share clusters, and only those whose labels
-    mean something else are apart. In the place of FedEM's exp(-l) is ``I(x, y; theta_k) = exp(-l(theta_k; x, y)) /
+    mean something else are apart. FedEM's exp(-l) is replaced by ``I(x, y; theta_k) = exp(-l(theta_k; x, y)) /
     C_{y,k}``, where ``C_{y,k} = sum of gamma_ijk over samples with y_ij = y / sum of gamma_ijk`` is a mean by samples
     over the clients of the previous round, uniform at first, at least 1e-8. It is communicated with the models.
 

@@ -8,7 +8,7 @@ from atoll.aggregation.mean import Weighted, mean
 from atoll.data.population import Population
 from atoll.engine.method import Method
 from atoll.local.models import Model
-from atoll.local.rule import LocalRule
+from atoll.local.rule import LocalRule, made_by
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.rule_requirements import refuse_proximal
@@ -107,7 +107,7 @@ def _require_linear(rule: LocalRule) -> None:
     """Reject an optimiser whose total step is not a weighted sum of gradients."""
     import torch
 
-    made = rule.optimizer([torch.nn.Parameter(torch.zeros(1, 1))], rule.lr)
+    made = made_by(rule)
     if type(made) is not torch.optim.SGD or made.defaults["weight_decay"]:
         raise InputError(
             f"local.optimizer = {type(made).__name__}: must be 'sgd' or 'momentum' with method.name = 'fednova', whose "

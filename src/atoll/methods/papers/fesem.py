@@ -11,7 +11,7 @@ from atoll.engine.method import Method
 from atoll.engine.run_state import State
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
-from atoll.methods.parts.learned import Turn, apart, as_vectors, nearest_means
+from atoll.methods.parts.learned import as_vectors, everyone_apart, nearest_means
 from atoll.schedules.events import Clock, Event
 from atoll.support.arrays import Floats, Ids
 from atoll.support.limits import Positive
@@ -43,14 +43,12 @@ def fesem(
     """
     from atoll.methods.parts.update_trainers import ModelTrainer  # late: reading settings needs no PyTorch
 
-    everyone = np.arange(len(population))
-    turns = (Turn(everyone, j, regroups=True) for j in range(rounds))
     return Method(
-        apart(population, clusters, turns, rounds, clock),
+        everyone_apart(population, clusters, rounds, clock),
         rule,
         combine=keep_start,  # centres move in the M-step
         trainer=ModelTrainer,
-        labels=np.zeros_like(everyone),
+        labels=np.zeros(len(population), np.int64),
         regroup=ExpectationMaximisation(clusters, seed),
     )
 

@@ -5,9 +5,15 @@ from typing import TYPE_CHECKING
 from atoll.data.population import Population
 from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
-from atoll.methods.papers.pacfl import Linkage
 from atoll.methods.parts.checking import checked
-from atoll.methods.parts.learned import agglomerate, cosine_distances, fedavg_apart, normalised, require_enough
+from atoll.methods.parts.learned import (
+    PairwiseLinkage,
+    agglomerate,
+    cosine_distances,
+    fedavg_apart,
+    normalised,
+    require_enough,
+)
 from atoll.schedules.events import Clock
 from atoll.support.limits import NotNegative, Positive, Share
 
@@ -30,7 +36,7 @@ def fmcl(
     module: "nn.Module",
     encoder: "nn.Module | None" = None,
     clusters: Positive = 4,
-    linkage: Linkage = "average",
+    linkage: PairwiseLinkage = "average",
     threshold: NotNegative | None = None,
     fraction: Share = 0.1,
     clock: Clock | None = None,

@@ -48,9 +48,10 @@ def lcfed(
     Omega_k)``, M being the leading principal directions of clients' models; Omega_k becomes the mean of its cohort's
     models, and Phi that of all their embeddings.
 
-    Of the paper only its abstract and what CFLA makes of it were at hand; the rest is our reading. All clients train in
-    the first round, from one model; k-means of their low-rank models, scaled to length 1, are the first clusters. M is
-    made anew after each round from all clients' last models. Local steps begin at Omega_k, and means weigh by samples.
+    Of the paper only the abstract and CFLA's implementation were available; the rest is our reading. All clients
+    train in the first round, from one model; k-means of their low-rank models, scaled to length 1, are the first
+    clusters. M is made anew after each round from all clients' last models. Local steps begin at Omega_k, and means
+    weigh by samples.
 
     Args:
         clusters: number of clusters, K.

@@ -9,7 +9,7 @@ from atoll.data.population import Population
 from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
-from atoll.methods.parts.learned import agglomerate, fedavg_apart, require_enough
+from atoll.methods.parts.learned import PairwiseLinkage, agglomerate, fedavg_apart, require_enough
 from atoll.schedules.events import Clock
 from atoll.support.arrays import Floats, Ids
 from atoll.support.limits import NotNegative, Positive, Share
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 Angle = Literal["smallest", "sum"]
-Linkage = Literal["complete", "average", "single"]  # not Ward's, which needs Euclidean distances
 
 
 @checked
@@ -30,7 +29,7 @@ def pacfl(
     clusters: Positive = 4,
     vectors: Positive = 3,
     angle: Angle = "sum",
-    linkage: Linkage = "average",
+    linkage: PairwiseLinkage = "average",
     threshold: NotNegative | None = None,
     fraction: Share = 0.1,
     clock: Clock | None = None,
@@ -102,7 +101,7 @@ def distances_between(bases: Floats, angle: Angle) -> Floats:
 def _angles(bases: Floats, ranks: Ids, client: int, angle: Angle) -> Floats:
     """Return a client's distances to all later clients."""
     products = np.swapaxes(bases[client], 1, 2) @ bases[client + 1 :]
-    cosines = np.minimum(np.linalg.svd(products, compute_uv=False), 1.0)  # of the principal angles, ascending
+    cosines = np.minimum(np.linalg.svd(products, compute_uv=False), 1.0)  # of the principal angles, which ascend
     degrees = np.degrees(np.arccos(cosines))
     if angle == "smallest":
         return np.asarray(degrees.min(axis=(1, 2)))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Linkage = Literal["ward", "complete", "average", "single"]
+PairwiseLinkage = Literal["complete", "average", "single"]  # not Ward's, which needs Euclidean distances
 
 SENDING = "whose clusters are found from what every client sends"
 """Why such a method supports neither faults nor a fleet."""
@@ -54,6 +55,12 @@ def newcomers_first(population: Population, rounds: int, fraction: float, seed: 
             yield Turn(newcomers, j, regroups=True, asks=True)
             seen = np.union1d(seen, newcomers)
         yield Turn(cohort, j)
+
+
+def everyone_apart(population: Population, clusters: int, rounds: int, clock: Clock | None = None) -> Schedule:
+    """Return the schedule of independent clusters, `apart`, in which all clients train and regroup in every round."""
+    everyone = np.arange(len(population))
+    return apart(population, clusters, (Turn(everyone, j, regroups=True) for j in range(rounds)), rounds, clock)
 
 
 def apart(

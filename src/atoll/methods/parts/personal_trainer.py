@@ -1,4 +1,4 @@
-"""Trainers for clients that keep a personal model besides the server's (`bcd`, `local`, `ditto`)."""
+"""Trainers for clients that keep a personal model besides the server's, such as Ditto's."""
 
 from dataclasses import replace
 from typing import Any

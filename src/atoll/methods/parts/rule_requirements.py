@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from atoll.local.rule import LocalRule, sgd
+from atoll.local.rule import LocalRule, made_by, sgd
 from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -12,11 +12,9 @@ if TYPE_CHECKING:
 
 def require_sgd(rule: LocalRule, why: str) -> None:
     """Reject any optimiser but plain SGD; `why` follows "must be 'sgd' with"."""
-    import torch
-
     if rule.optimizer is sgd:
         return
-    made = rule.optimizer([torch.nn.Parameter(torch.zeros(1, 1))], rule.lr)
+    made = made_by(rule)
     if not _is_plain_sgd(made, rule.lr):
         found = f"{type(made).__name__}{' with momentum' if made.defaults.get('momentum') else ''}"
         raise InputError(f"local.optimizer = {found}: must be 'sgd' with {why}")
