@@ -112,6 +112,8 @@ def data_inspect(
     claim_plot(plot)
     claim_file("--write", write)
     if write is not None:
+        if write.suffix != ".npz":
+            raise InputError(f"--write {write}: must end in .npz")
         _require_one(experiment, runs)
     held = [each.clients.dealt for each in runs]
     counts = [population.class_counts() for population in held]

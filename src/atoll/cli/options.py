@@ -43,7 +43,7 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="SECTION.KEY=VALUE",
-        help="Override a setting; an empty value unsets it. Repeatable.",
+        help="Override a setting; an empty value unsets an optional one. Repeatable.",
         autocompletion=_complete_setting,
     ),
 ]

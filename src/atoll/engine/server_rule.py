@@ -38,11 +38,14 @@ def apply_rule(
 def require_like(known: Model, made: Any) -> None:
     """Reject what a combine rule returned unless it is a model of these names and shapes, other types aside."""
     if not _is_model(made):
-        raise TypeError(f"the rule must return the cluster's model, a dict of tensors, not {kind_of(made)}")
+        parts = made.items() if isinstance(made, dict) else ()
+        odd = (f"one with {kind_of(part)} at {name!r}" for name, part in parts if not _is_model({name: part}))
+        told = next(odd, kind_of(made))
+        raise TypeError(f"the rule must return the cluster's model, a dict of tensors, not {told}")
     shapes = [{(name, *each.shape) for name, each in model.items() if "@" not in name} for model in (known, made)]
-    if odd := sorted(shapes[0] ^ shapes[1]):
+    if unlike := sorted(shapes[0] ^ shapes[1]):
         told = "returned a model with other names or shapes than the clients' ones"
-        raise ValueError(f"the rule {told}, at {odd[0][0]!r}")
+        raise ValueError(f"the rule {told}, at {unlike[0][0]!r}")
 
 
 def _is_model(made: Any) -> bool:

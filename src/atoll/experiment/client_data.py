@@ -187,6 +187,9 @@ def deal_out(settings: Settings, data: Dataset, clients: int, purpose: str, *key
     """Partition a pool among this many clients, as drawn for a purpose and key."""
     wanted = settings.data
     rule: Callable[..., Any] = resolve("data.partition", wanted.partition, PARTITIONS)
+    if not data.classes and asks_for(rule, "classes"):
+        told = "deals by class, which this data set has not"
+        raise InputError(f"data.partition = {wanted.partition!r}: {told}; use another one, such as 'iid' or 'natural'")
     given = {
         **dict(wanted),
         "clients": clients,

@@ -110,11 +110,12 @@ class ClusterPlan:
         """
         settings, population = self.settings, self.conditions.reported
         wanted, may_empty = settings.clustering, uses_network(settings)
-        if not may_empty and wanted.clusters > len(population):
+        rule = resolve("clustering.method", wanted.method, CLUSTERINGS)
+        is_counted = not may_empty and ":" in wanted.method and not asks_for(rule, "clusters")
+        if not (may_empty or is_counted) and wanted.clusters > len(population):
             raise InputError(
                 f"clustering.clusters = {wanted.clusters}: must be at most data.clients = {len(population)}"
             )
-        rule = resolve("clustering.method", wanted.method, CLUSTERINGS)
         given: dict[str, Any] = {
             **dict(wanted),
             "population": population,
@@ -129,18 +130,25 @@ class ClusterPlan:
         }
         given |= {name: make() for name, make in made_if_asked.items() if asks_for(rule, name)}
         made = call("clustering.method", rule, given, wanted.model_extra)
-        return read_clustering(made, wanted.clusters, wanted.method, len(population), may_empty=may_empty)
+        return read_clustering(made, wanted.clusters, wanted.method, len(population), may_empty, is_counted)
 
 
-def read_clustering(made: Any, clusters: int, name: str, clients: int, may_empty: bool) -> Clustering:
-    """Return a clustering of these clients, made from a `Clustering` or from labels."""
+def read_clustering(
+    made: Any, clusters: int, name: str, clients: int, may_empty: bool, is_counted: bool = False
+) -> Clustering:
+    """Return a clustering of these clients, made from a `Clustering` or from labels.
+
+    With `is_counted` there are as many clusters as the labels name, at most `clusters`.
+    """
     with reading(f"clustering.method = {name!r}"):
         clustering = made if isinstance(made, Clustering) else Clustering(made, clusters)
+    if is_counted and clustering is not made:
+        clustering = replace(clustering, clusters=max(1, 1 + int(clustering.labels.max(initial=-1))))
     if len(clustering.labels) != clients:
         raise InputError(f"clustering.method = {name!r}: gave {len(clustering.labels)} labels for {clients} clients")
     if not may_empty and (empty := np.flatnonzero(clustering.sizes == 0)).size:
         raise InputError(
             f"clustering.clusters = {clustering.clusters}: clustering.method = {name!r} leaves "
-            f"cluster {empty[0]} without clients; lower clustering.clusters"
+            f"cluster {empty[0]} without clients; {'number them' if is_counted else 'lower clustering.clusters'}"
         )
     return clustering

@@ -23,6 +23,7 @@ from atoll.experiment.selecting import choose_clients
 from atoll.privacy.noise import from_seed, from_system
 from atoll.schedules.events import Clock, Event, Schedule
 from atoll.schedules.packed import pack
+from atoll.schedules.schedule_checks import require_sound
 from atoll.schedules.schedule_files import fitting
 from atoll.secure.requirements import refuse_cohorts
 from atoll.settings.choices import method_kind, method_needs
@@ -146,6 +147,8 @@ def _make_method(settings: Settings, offered: Mapping[str, Any], clients: int, p
         raise InputError(f"{told}: must return an atoll.Method, it returned {type(method).__name__!r}")
     if method.labels is not None and len(method.labels) != clients:
         raise InputError(f"{told}: gave Method.labels for {len(method.labels)} clients, but there are {clients}")
+    if ":" in wanted.name:
+        require_sound(method.schedule, clients, told)
     return replace(method, told=partial(_told_by, settings))
 
 

@@ -92,7 +92,7 @@ class TorchClass:
         given = {key: tuple(each) if isinstance(each, list) else each for key, each in settings.items()}
         try:
             return self._made(*args, **given, **dict(self.fixed))
-        except (ValueError, TypeError, RuntimeError) as error:
+        except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
             told = " ".join(str(error).split())
             raise InputError(f"{self.setting} = {self.class_name!r}: PyTorch rejects its settings ({told})") from error
 

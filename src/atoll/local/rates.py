@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from atoll.local.from_torch import torch_schedules
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, blaming
 from atoll.support.limits import NotNegative
 
 if TYPE_CHECKING:
@@ -49,11 +49,8 @@ def scheduled_rates(make: "Callable[[Optimizer], LRScheduler]", lr: float, round
     rates = [float(optimizer.param_groups[0]["lr"])][:rounds]
     while len(rates) < rounds:
         optimizer.step()
-        try:
+        with blaming(f"local.schedule: its rates end after {len(rates)} rounds, but rounds = {rounds}", InputError):
             scheduler.step()
-        except ValueError as error:
-            ends = f"its rates end after {len(rates)} rounds, but rounds = {rounds}"
-            raise InputError(f"local.schedule: {ends} ({' '.join(str(error).split())})") from error
         rates.append(float(optimizer.param_groups[0]["lr"]))
     return rates
 

@@ -20,7 +20,7 @@ LARGEST_LOSS = 1e15  # that a client may report: means stay finite, however many
 def check_outputs(module: nn.Module, shape: Shape, outputs: int, name: str) -> None:
     """Refuse a module that does not map [n, *shape] to [n, outputs]."""
     sample = torch.zeros(2, *shape, dtype=next(module.parameters(), torch.empty(0)).dtype)
-    if not any(True for _ in module.parameters()):
+    if not any(parameter.requires_grad for parameter in module.parameters()):
         raise InputError(f"model.name = {name!r}: the model has no parameters to train")
     training = module.training
     try:

@@ -36,6 +36,7 @@ from atoll.support.wording import unknown
 
 _AT_ONCE = 1000  # inputs of a forward pass
 ENDINGS = {"safetensors": ".safetensors", "state-dict": ".pt", "onnx": ".onnx"}
+_FORMATS = {ending: name for name, ending in ENDINGS.items()} | {".pth": "state-dict"}
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,11 @@ def export_model(
 
 
 def format_of(out: Path | str | None) -> str:
-    """Return the format that a file's ending names, or else safetensors."""
-    return next((name for name, ending in ENDINGS.items() if out and Path(out).suffix == ending), "safetensors")
+    """Return the format that a file's ending names; safetensors without one."""
+    ending = Path(out).suffix if out else ""
+    if ending and ending not in _FORMATS:
+        raise InputError(f"--out {out}: must end in {', '.join(_FORMATS)}, or give --format")
+    return _FORMATS.get(ending, "safetensors")
 
 
 def load_module(settings: Settings, model: Model) -> nn.Module:

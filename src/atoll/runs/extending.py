@@ -56,10 +56,10 @@ def _why_not(folder: RunFolder, first: Experiment, longer: Experiment) -> str:
     """Return why a run cannot become a longer one, and what to do; empty if it can."""
     rows, whole = folder.rows(), len(longer.method.schedule)
     done = rows[-1]["event"] if rows else 0
-    if done > whole or (folder.is_finished and whole <= done and not folder.summary().get("stopped")):
-        return f"it has done {done} events, and the new schedule has {whole}; raise rounds"
     if longer.planned.private is not None or folder.happened.exists():
         return "its privacy budget, or its fleet, was planned for the first length"
+    if done > whole or (folder.is_finished and whole <= done and not folder.summary().get("stopped")):
+        return f"it has done {done} events, and the new schedule has {whole}; raise rounds"
     old, new = first.method, longer.method
     shared = min(len(old.rule.rates), len(new.rule.rates))
     unlike = [r for r, (a, b) in enumerate(zip(old.rule.rates, new.rule.rates, strict=False)) if a != b]

@@ -64,6 +64,10 @@ def stop_rules(experiment: Experiment, probed: Sequence[str]) -> list[StopRule]:
         if found[1].endswith("accuracy") and not experiment.clients.dealt.data.classes:
             raise InputError(f"{told}: the data have no classes, so there is no {found[1]}")
         limit = float(found[3] or found[4])
+        if found[1].endswith("accuracy") and found[3] and limit > 1:
+            raise InputError(f"{told}: accuracies are from 0 to 1; {limit:g} % is {limit / 100:g}")
+        if found[4] and not limit:
+            raise InputError(f"{told}: patience must be at least 1 round")
         if found[4] and limit < run.evaluate_every:
             each = f"run.evaluate_every = {run.evaluate_every}"
             raise InputError(f"{told}: {each} gives no evaluation in {limit:g} rounds; lower it, or wait longer")

@@ -9,6 +9,8 @@ from atoll.support.errors import InputError
 from atoll.sweep.goal import Goal
 from atoll.sweep.sweep_plan import Member
 
+_ENDS = "run.stop_at"  # a run may resume with another one, but may end elsewhere
+
 
 def require_effect(names: Iterable[str], members: Sequence[Member], goal: Goal) -> list[str]:
     """Reject a setting that changes no run of a sweep; return a warning for each that leaves some runs unchanged."""
@@ -16,7 +18,7 @@ def require_effect(names: Iterable[str], members: Sequence[Member], goal: Goal) 
     for name in names:
         idle = {run: _is_idle(name, own) for run, own in _variants(name, members).items()}
         runs = [run for run, is_idle in idle.items() if is_idle]
-        if not runs or (goal.metric == "wall_time" and name in free_settings()):
+        if not runs or name == _ENDS or (goal.metric == "wall_time" and name in free_settings()):
             continue
         if all(idle.values()):
             raise InputError(f"--over {name}: {_why(name, members[0].settings)}")

@@ -209,8 +209,8 @@ def natural(clients: int, owners: Indices | None = None, min_samples: Positive |
     """
     if owners is None:
         raise InputError(
-            "data.partition = 'natural': this data set does not say which client holds a sample; data.dataset = "
-            "'folder' and atoll.from_torch with a list of data sets do"
+            "data.partition = 'natural': this data set does not say which client holds a sample; for a table set "
+            "data.client, or use data.dataset = 'folder' or atoll.from_torch with a list of data sets"
         )
     parts = rows_by_owner(owners)
     if min_samples is not None:

@@ -92,6 +92,9 @@ def _task_of(table: "pa.Table", names: tuple[str, ...], kept: Mask) -> Task:
 
 def _classes(table: "pa.Table", name: str, uses: Uses, schema: "pa.Schema") -> Targets:
     labels = only(labels_of(table, [name], "data.target", uses <= TEST), uses <= TEST)
+    if len(labels.names) == 1:
+        told = f"has one value only, {show(labels.names[0])}, in the rows that are used"
+        raise InputError(f"data.target = {name!r}: {told}; there is nothing to predict")
     if len(labels.names) > MOST_CLASSES:
         raise InputError(f"data.target = {name!r}: has {len(labels.names)} classes; at most {MOST_CLASSES} are allowed")
     in_training = np.bincount(labels.codes[uses == TRAIN], minlength=len(labels.names))

@@ -28,7 +28,9 @@ MAX_CLIENTS = 60
 MANY_BARS = 2000  # beyond this an SVG holds the bars as an image, so that browsers still open it quickly
 
 
-def draw_shares(ax: Axes, class_counts: ArrayLike, title: str = "") -> None:
+def draw_shares(
+    ax: Axes, class_counts: ArrayLike, title: str = "", label: str = "Share of the client's samples"
+) -> None:
     """Draw the share of each class in each client's samples as a heatmap, clients across and classes down.
 
     `class_counts` is [clients, classes], whole numbers. Of more than 60 clients, 60 at even spacing are
@@ -40,8 +42,8 @@ def draw_shares(ax: Axes, class_counts: ArrayLike, title: str = "") -> None:
     if clients > MAX_CLIENTS:
         title = f"{title} ({MAX_CLIENTS} of {clients:,} clients)".strip()
     shares = counts[drawn] / np.maximum(counts[drawn].sum(axis=1, keepdims=True), 1)
-    _draw_heatmap(ax, shares, "Share of the client's samples")
-    ticks = range(0, len(drawn), max(1, len(drawn) // 10))
+    _draw_heatmap(ax, shares, label)
+    ticks = client_ticks(len(drawn))
     ax.set_xticks(ticks, [str(drawn[tick]) for tick in ticks])
     ax.set(xlabel="Client", title=title)
 
@@ -218,6 +220,11 @@ def add_colorbar(image: AxesImage, label: str, form: Formatter | None = None) ->
     assert figure is not None, "an image is drawn into axes, which have a figure"
     bar = figure.colorbar(image, ax=image.axes, label=label, pad=0.02, format=form)
     strip_frame(bar.ax)
+
+
+def client_ticks(clients: int) -> range:
+    """Return the places of about ten clients to label."""
+    return range(0, clients, max(1, clients // 10))
 
 
 def evenly(count: int, most: int) -> Ids:
