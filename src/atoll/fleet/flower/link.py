@@ -21,6 +21,7 @@ from typing import Any
 from atoll.fleet.flower.call_ledger import FlowerLedger, compact
 from atoll.fleet.flower.connections import Connections
 from atoll.fleet.flower.guard import Guard
+from atoll.support.process import end_with_input
 
 LOOK_SECONDS = 1.0
 """How often the superlink looks for a renewed certificate."""
@@ -70,7 +71,7 @@ def main() -> None:
     parser.add_argument("nodes", type=int)
     parser.add_argument("--open", action="store_true", help="started again: let nodes in, and keep their messages")
     given = parser.parse_args()
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    threading.Thread(target=end_with_input, daemon=True).start()
     import uvicorn
     from alembic.util import CommandError
     from sqlalchemy.exc import DatabaseError, OperationalError
@@ -113,11 +114,6 @@ def main() -> None:
         server_header=False,
     )
     PatientServer(configuration, connections).run()
-
-
-def _end_with_input() -> None:
-    sys.stdin.buffer.read()
-    os._exit(0)
 
 
 if __name__ == "__main__":
