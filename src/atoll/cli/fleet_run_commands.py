@@ -1,8 +1,6 @@
 """`atoll fleet up`, `server` and `node`: run an experiment on real machines."""
 
-import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -29,6 +27,7 @@ from atoll.cli.teller import Teller
 from atoll.fleet.agreed.waiting import EVERY_SECONDS, passed, waiting
 from atoll.fleet.folder.certificates import require_flower
 from atoll.support.errors import InputError
+from atoll.support.process import end_with_input
 
 if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
@@ -132,7 +131,7 @@ def node(
     """
     require_flower()
     if attached:
-        threading.Thread(target=_end_with_input, daemon=True).start()
+        threading.Thread(target=end_with_input, daemon=True).start()
     with _starting():
         from atoll.fleet.flower.flower_node import serve
         from atoll.fleet.folder.configuration import read_node
@@ -245,9 +244,3 @@ def _ended_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _end_with_input() -> None:
-    """End when the process that started this one ends, however that happens."""
-    sys.stdin.buffer.read()
-    os._exit(0)

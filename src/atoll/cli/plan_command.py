@@ -1,17 +1,13 @@
 """`atoll plan`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from atoll.cli.common import app, read_experiments
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, QuietOption, ScaleOption, SetOption
 from atoll.support.errors import InputError
-
-if TYPE_CHECKING:
-    from atoll.experiment.experiment import Experiment
-
 
 SecondsOption = Annotated[
     float | None, typer.Option(metavar="S", help="Budget of virtual time; by default run.virtual_seconds.")
@@ -68,7 +64,14 @@ def plan(
         raise InputError(f"--seeds {seeds}: must be at least 1")
     _check_numbers(seconds, size)
     runs = read_experiments(experiment, scale, changes, only)
-    settings = _the_one(runs)
+    if len(runs) > 1:
+        from atoll.runs.titles import title_of
+
+        titles = "; ".join(title_of(each.settings) for each in runs)
+        raise InputError(
+            f"atoll plan: plans for one run, but the experiment has {len(runs)}; choose one with --only: {titles}"
+        )
+    settings = runs[0].settings
     from atoll.cli.plan_action import PlanOptions, plan_it
     from atoll.planner.budget import PlanBudget
     from atoll.sweep.goal import require_column
@@ -88,15 +91,3 @@ def _check_numbers(seconds: float | None, size: float | None) -> None:
     for option, value in (("--seconds", seconds), ("--bytes", size)):
         if value is not None and not 0 < value < float("inf"):
             raise InputError(f"{option} {value:g}: must be a positive number")
-
-
-def _the_one(runs: "list[Experiment]"):  # type: ignore[no-untyped-def]
-    """Return the settings of the run to plan for."""
-    from atoll.runs.titles import title_of
-
-    if len(runs) > 1:
-        titles = "; ".join(title_of(each.settings) for each in runs)
-        raise InputError(
-            f"atoll plan: plans for one run, but the experiment has {len(runs)}; choose one with --only: {titles}"
-        )
-    return runs[0].settings

@@ -65,10 +65,8 @@ def folder_of(out: Path, name: str) -> Path:
     return out / RACE / slug(name.replace(",", " ").replace("=", "-"))
 
 
-def write_chosen(out: Path, settings: Settings, name: str, reason: str) -> Path:
-    """Write the chosen experiment file, with all its settings; return its path."""
+def write_chosen(out: Path, settings: Settings, name: str, reason: str) -> None:
+    """Write the chosen experiment file, with all its settings."""
     told = f"Chosen by atoll plan: {name}. {reason} Paths in it are relative to the folder where Atoll runs."
     comment = textwrap.fill(told, 118, initial_indent="# ", subsequent_indent="# ") + "\n\n"
-    path = out / CHOSEN
-    write_atomically(path, (comment + tomli_w.dumps(resolved(settings))).encode())
-    return path
+    write_atomically(out / CHOSEN, (comment + tomli_w.dumps(resolved(settings))).encode())

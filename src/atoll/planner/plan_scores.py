@@ -103,6 +103,7 @@ def score(experiment: Experiment) -> PlanScore:
     cohorts = {id(event.cohort): event.cohort for event in events}  # a cluster's events share theirs
     taking_part = np.unique(np.concatenate(list(cohorts.values())))
     slowest = int(taking_part[busy[taking_part].argmax()])
+    steps = [experiment.plan.rule.steps_of(size) for size in np.unique(experiment.population.sizes).tolist()]
     energy, price = energy_of(experiment), price_of(experiment)
     joules = () if energy is None else tuple(energy.of_clusters(experiment).tolist())
     return PlanScore(
@@ -110,7 +111,7 @@ def score(experiment: Experiment) -> PlanScore:
         events=len(events),
         rounds=schedule.rounds,
         merges=float(works[works > 0].mean()),
-        steps=_steps(experiment) * updates / len(experiment.population),
+        steps=float(np.mean(steps)) * updates / len(experiment.population),
         client_updates=updates,
         longest_event=float(lengths.max()),
         mean_event=float(lengths.mean()),
@@ -176,12 +177,6 @@ def _waiting(events: Sequence[Event], lengths: Floats, busy: Floats) -> float:
         working += sums[key] * event.intra_rounds
         there += len(event.cohort) * length
     return max(0.0, 1 - working / there) if there else 0.0
-
-
-def _steps(experiment: Experiment) -> float:
-    """Return the local steps of one training, averaged over the distinct data sizes."""
-    sizes = np.unique(experiment.population.sizes).tolist()
-    return float(np.mean([experiment.plan.rule.steps_of(size) for size in sizes]))
 
 
 def _hops(experiment: Experiment) -> tuple[Hop, ...]:

@@ -25,12 +25,11 @@ def _why_unsound(event: Event, place: int, last: int, schedule: Schedule, client
         return f"is of round {event.round}; rounds must not go back, and be below Schedule.rounds = {schedule.rounds}"
     if outside := sorted(set(cohort.tolist()).difference(range(clients))):
         return f"trains client {outside[0]}, but clients are numbered from 0 to {clients - 1}"
-    if len(weights) != len(cohort) or (clusters is not None and len(clusters) != len(cohort)):
-        other = len(weights) if len(weights) != len(cohort) else len(np.atleast_1d(clusters))
-        return f"has a cohort of {len(cohort)} clients, but {other} weights or clusters"
+    own = np.zeros(len(cohort), np.int64) if clusters is None else clusters
+    if len(weights) != len(cohort) or len(own) != len(cohort):
+        return f"has {len(cohort)} clients in its cohort, {len(weights)} weights, and clusters of {len(own)} clients"
     if not (np.isfinite(weights).all() and (weights >= 0).all()):
         return f"has the weights {weights[:5].tolist()}; they must be finite numbers of at least 0"
-    own = np.zeros(len(cohort), np.int64) if clusters is None else clusters
     if outside := sorted(set(own.tolist()).difference(range(schedule.clusters))):
         return f"trains cluster {outside[0]}, but clusters are numbered from 0 to {schedule.clusters - 1}"
     if unweighted := [each for each in np.unique(own).tolist() if not weights[own == each].sum()]:

@@ -1,6 +1,7 @@
 """This process: its threads, and the memory it keeps."""
 
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,3 +43,9 @@ def keep_freed_memory() -> None:
     set_option(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
     set_option(_TRIM_THRESHOLD, 2**31 - 1)
     set_option(_ARENA_MAX, 1)
+
+
+def end_with_input() -> None:
+    """End when the process that started this one, and holds its standard input, ends, however that happens."""
+    sys.stdin.buffer.read()
+    os._exit(0)

@@ -4,6 +4,7 @@ import multiprocessing
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -109,10 +110,8 @@ def _how_it_died(code: int) -> str:
 
 
 def _tell(one: _Running, answer: Answer) -> None:
-    try:
+    with suppress(OSError):  # it has died, which the next read will show
         one.pipe.send(answer)
-    except OSError:  # it has died, which the next read will show
-        return
 
 
 def _stop(running: list[_Running]) -> None:
@@ -136,8 +135,6 @@ def _stop(running: list[_Running]) -> None:
 
 def _drain(one: _Running) -> None:
     """Read a job's reports until it ends, so that it never blocks sending one."""
-    try:
+    with suppress(EOFError, OSError):
         while one.pipe.recv().state == "running":
             pass
-    except (EOFError, OSError):
-        return

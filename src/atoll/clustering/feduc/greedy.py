@@ -71,7 +71,12 @@ def feduc_labels(problem: Problem, overshoot: bool = False, opened: Ids | None =
     def stuck(labels: Ids, client: int, completions: Floats) -> Ids | int:
         nonlocal within_limits
         if within_limits:
-            moved = _make_room(problem, labels, client, overshoot, may_empty=opened is None)
+            try:
+                moved = make_room(problem, labels, client, may_empty=opened is None)
+            except InputError:  # no proof within the time limit
+                if not overshoot:
+                    raise
+                moved = None
             if moved is not None:
                 return moved
             if not overshoot:
@@ -102,15 +107,6 @@ def place_in_turn(problem: Problem, labels: Ids, pick: Pick, stuck: Stuck) -> Id
         else:
             labels, state = found, start(problem, found)
     return labels
-
-
-def _make_room(problem: Problem, labels: Ids, client: int, overshoot: bool, may_empty: bool) -> Ids | None:
-    try:
-        return make_room(problem, labels, client, may_empty=may_empty)
-    except InputError:  # no proof within the time limit
-        if overshoot:
-            return None
-        raise
 
 
 def _no_room(problem: Problem, client: int, completions: Floats) -> InputError:

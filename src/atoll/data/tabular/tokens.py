@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -97,20 +98,15 @@ def _tokenised(tokenizer: Any, texts: list[str]) -> tuple[npt.NDArray[np.int32],
     for text in texts:
         made_of.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
     file = Path(pooch.os_cache("atoll"), "tokens", f"{made_of.hexdigest()}.npz")
-    try:
-        with np.load(file, allow_pickle=False) as kept:
-            return kept["ids"], kept["ends"]
-    except (OSError, ValueError, KeyError):  # not there, or damaged
-        pass
+    with suppress(OSError, ValueError, KeyError), np.load(file, allow_pickle=False) as kept:  # not there, or damaged
+        return kept["ids"], kept["ends"]
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads do not survive the fork of workers
     parts = [each.ids for each in tokenizer.encode_batch(texts)]
     ids = np.fromiter((token for part in parts for token in part), np.int32)
     ends = np.cumsum([0, *map(len, parts)])
     content = BytesIO()
     np.savez(content, ids=ids, ends=ends)
-    try:
+    with suppress(RunError):  # a cache that cannot be written saves no time, and does no harm
         make_folder(file.parent)
         write_atomically(file, content.getvalue())
-    except RunError:  # a cache that cannot be written saves no time, and does no harm
-        pass
     return ids, ends

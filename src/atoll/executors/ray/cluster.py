@@ -118,7 +118,9 @@ def is_listening(address: str, seconds: float) -> bool:
 
 
 def _start(ray: Any, workers: int) -> Cluster:
-    cluster = Cluster(ray, "", workers, _make_folder())
+    usual = tempfile.gettempdir()
+    folder = Path(tempfile.mkdtemp(prefix="atoll-", dir=usual if len(usual) <= _LONGEST_FOLDER else "/tmp"))
+    cluster = Cluster(ray, "", workers, folder)
     try:
         with _own_signals():
             # 127.0.0.1 keeps other machines out; see `_import_ray`.
@@ -198,11 +200,6 @@ def _import_ray(own: bool) -> Any:
     # Unless clusters of several machines are disabled, Ray replaces 127.0.0.1 by an address that others can reach.
     vars(importlib.import_module("ray._private.ray_constants"))["ENABLE_RAY_CLUSTER"] = not own
     return ray
-
-
-def _make_folder() -> Path:
-    usual = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="atoll-", dir=usual if len(usual) <= _LONGEST_FOLDER else "/tmp"))
 
 
 @contextmanager

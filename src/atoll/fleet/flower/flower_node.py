@@ -155,12 +155,10 @@ def _receive(link: PresenceLink) -> "Message | None":
     until = time.monotonic() + min(metadata.ttl, _SENDING_SECONDS)
     for name in names_of(pulled.message_object_trees[0], PARTS_OF_A_TASK):
         request = PullObjectRequest(node=node, run_id=metadata.run_id, object_id=name)
-        part = _insist(partial(link.client.PullObject, request), until)
-        while not part.object_available:  # the server is still uploading it
+        while not (part := _insist(partial(link.client.PullObject, request), until)).object_available:
             if time.monotonic() > until or not part.object_found:
                 return None
-            time.sleep(_POLL_SECONDS)
-            part = _insist(partial(link.client.PullObject, request), until)
+            time.sleep(_POLL_SECONDS)  # the server is still uploading it
         parts[name] = part.object_content
     try:
         return join_parts(metadata.message_id, parts)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.fleet.flower.call_ledger import FlowerLedger, compact
 from atoll.fleet.flower.connections import Connections
 from atoll.fleet.flower.guard import Guard
+from atoll.support.process import end_with_input
 
 if TYPE_CHECKING:
     import uvicorn
@@ -66,7 +67,7 @@ def _renewing(config: Any, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext
 def main() -> None:
     """Serve until standard input ends or a signal comes."""
     given = _arguments()
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    threading.Thread(target=end_with_input, daemon=True).start()
     from atoll.fleet.flower.patience import PatientServer
 
     os.umask(0o077)
@@ -131,11 +132,6 @@ def _configuration(guard: Guard, given: argparse.Namespace) -> "uvicorn.Config":
         access_log=False,
         server_header=False,
     )
-
-
-def _end_with_input() -> None:
-    sys.stdin.buffer.read()
-    os._exit(0)
 
 
 if __name__ == "__main__":

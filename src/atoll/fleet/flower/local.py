@@ -6,12 +6,12 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
 from atoll.experiment.experiment import Experiment
-from atoll.fleet.agreed.transport import Failure, Properties
+from atoll.fleet.agreed.transport import Properties
 from atoll.fleet.flower.flower_fleet import FlowerFleet
 from atoll.fleet.flower.superlink import end_child, free_port, start_child
 from atoll.fleet.flower.wire import environment
@@ -45,7 +45,7 @@ def _temporary() -> Iterator[Path]:
         yield Path(place)
 
 
-class LocalFleet:
+class LocalFleet(FlowerFleet):
     """A superlink and nodes as processes on this machine, with TLS and keys, running inside this context.
 
     A node that ends before it was ever online is an error; one that dies later is tolerated.
@@ -68,27 +68,22 @@ class LocalFleet:
         clients = len(experiment.population)
         samples = tuple(experiment.population.sizes.tolist())
         plan = FleetPlan(nodes, "127.0.0.1", clients=clients, listen="127.0.0.1", port=free_port(), samples=samples)
-        self.configuration = init_fleet(folder / "fleet", plan)
+        super().__init__(init_fleet(folder / "fleet", plan), tell)
         write_shards(experiment, folder / "data")
-        self.flower = FlowerFleet(self.configuration, tell)
         self.children: dict[str, subprocess.Popen[bytes]] = {}
         self._folder, self._words = folder, words
         self._seen: set[str] = set()
-        self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         """Start the superlink and the nodes; `nodes` shows when they are online."""
-        with contextlib.ExitStack() as held:
-            held.enter_context(self.flower)
-            held.callback(self._end_nodes)
+        super().__enter__()
+        with contextlib.ExitStack() as failed:
+            failed.callback(self.close)
+            self._held.callback(self._end_nodes)
             for node in self.configuration.nodes:
                 self.start(node.name)
-            self._held = held.pop_all()
+            failed.pop_all()
         return self
-
-    def __exit__(self, *raised: object) -> None:
-        """End all processes."""
-        self.close()
 
     def start(self, name: str) -> None:
         """Start or restart a node's process."""
@@ -106,27 +101,13 @@ class LocalFleet:
 
     def nodes(self) -> dict[str, Properties]:
         """Return the nodes that are online."""
-        there = self.flower.nodes()
+        there = super().nodes()
         self._seen |= there.keys()
         for name, child in self.children.items():
             if name not in self._seen and child.poll() is not None:
                 lines = self.log_of(name).read_text(errors="replace").strip().splitlines()
                 raise RunError(f"{name} ended: {lines[-1].removeprefix('error: ') if lines else 'it said nothing'}")
         return there
-
-    def allow(self, most: int) -> None:
-        """Limit the size of replies; see `FlowerFleet.allow`."""
-        self.flower.allow(most)
-
-    def call(
-        self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float
-    ) -> Iterator[tuple[str, bytes | Failure]]:
-        """Send a task to nodes; see `FlowerFleet.call`."""
-        return self.flower.call(heads, task, payload, timeout)
-
-    def close(self) -> None:
-        """End all processes."""
-        self._held.close()
 
     def _end_nodes(self) -> None:
         """End the nodes together; each signs off from the superlink."""

@@ -67,7 +67,8 @@ def as_reported(population: Population, table: ReportedTable) -> Population:
     stated = None if same and counts is None else Stated(sizes, counts)
     attributes = dict(population.attributes)
     attributes |= {name: rows for name, rows in _attributes(population, table).items() if rows is not None}
-    if stated is None and attributes.keys() == population.attributes.keys() and _agree(attributes, population):
+    known = population.attributes
+    if stated is None and all(name in known and np.array_equal(rows, known[name]) for name, rows in attributes.items()):
         return population
     return replace(population, stated=stated, attributes=attributes)
 
@@ -93,10 +94,6 @@ def _attributes(population: Population, table: ReportedTable) -> dict[str, npt.N
         slots = slot_table([before[k] if row is None else row for k, row in enumerate(table.slots)])
     reported = not np.isnan(table.utc_offset).all() and not np.isnan(offset).any()
     return {"utc_offset": offset if reported else None, "slots": slots}
-
-
-def _agree(attributes: Mapping[str, npt.NDArray[Any]], population: Population) -> bool:
-    return all(np.array_equal(rows, population.attributes[name]) for name, rows in attributes.items())
 
 
 def _column(rows: Sequence[ClientReport | None], name: str) -> Floats:

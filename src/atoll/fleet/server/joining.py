@@ -123,7 +123,10 @@ class _Joining:
         self._patience.forget_all_but(there)
 
     def joined(self) -> Joined:
-        joined = _join(self.known)
+        joined = Joined()
+        for name, reply in self.known.items():
+            for report in reply.clients:
+                joined.nodes[report.client], joined.reports[report.client] = name, report
         joined.left_out.update(name for name, unfit in self.refused.items() if unfit.is_description)
         return joined
 
@@ -246,15 +249,6 @@ def _contradicts(report: ClientReport, classes: int) -> str | None:
     if sum(counts) != report.samples:
         return f"reports {report.samples} samples, but {sum(counts)} in all classes,"
     return None
-
-
-def _join(known: Mapping[str, DescribeReply]) -> Joined:
-    """Collect which node serves which client."""
-    joined = Joined()
-    for name, reply in known.items():
-        for report in reply.clients:
-            joined.nodes[report.client], joined.reports[report.client] = name, report
-    return joined
 
 
 def _missing(joined: Joined, clients: int, refused: Mapping[str, Unfit]) -> str:
