@@ -283,7 +283,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         r"column 'x' holds numbers, but also 'unknown'; correct it, leave it out of",
     ),
     "gigantic categories": (
-        "x,y\n" + "".join(f"v{i},0\n" for i in range(200)),
+        "x,y\n" + "".join(f"v{i},{i % 2}\n" for i in range(200)),
         {"target": "y"},
         r"data.categories = 100: column 'x' has more categories, such as 'v0'; leave it out of",
     ),
@@ -291,6 +291,11 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         "x,y\n" + "".join(f"1,{i}\n" for i in range(200)),
         {"target": "y"},
         r"data.target = 'y': has 200 different whole numbers; set data.task to 'regression' or 'classes'",
+    ),
+    "one class": (
+        "x,y\n1,a\n2,a\n",
+        {"target": "y"},
+        r"data.target = 'y': has one value only, 'a', in the rows that are used; there is nothing to predict",
     ),
     "a class that only test rows have": (
         "x,y,s\n1,a,train\n2,b,test\n",
@@ -308,7 +313,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         r"data.group: client 'a' is in the groups 'n' and 's'; name the group's column in",
     ),
     "a client without training rows": (
-        "c,s,x,y\na,train,1,0\na,test,1,0\nb,test,2,0\n",
+        "c,s,x,y\na,train,1,0\na,train,1,1\na,test,1,0\nb,test,2,0\n",
         {"target": "y", "client": "c", "split": "s"},
         r"client 'b' has no sample for training \(1 such clients\); data.min_samples = 1 leaves such clients out",
     ),

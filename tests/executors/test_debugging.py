@@ -201,7 +201,7 @@ def test_a_users_own_warnings_come_through() -> None:
     [
         (lambda model: None, "must return the cluster's model, a dict of tensors, not nothing"),
         (lambda model: {}, "returned a model with other names or shapes than the clients' ones, at '"),
-        (lambda model: {name: each.numpy() for name, each in model.items()}, "a dict of tensors, not"),
+        (lambda model: {name: each.numpy() for name, each in model.items()}, "dict of tensors, not one with an array"),
         (lambda model: {**model, "more": torch.zeros(1)}, "than the clients' ones, at 'more'"),
         (lambda model: {name: each[None] for name, each in model.items()}, "than the clients' ones, at '"),
     ],

@@ -156,7 +156,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"data": {"dataset": "regression", "partition": "dirichlet"}},
-        "data.dataset: classes = 0: must be a whole number of at least 1",
+        "data.partition = 'dirichlet': deals by class, which this data set has not; use another one, such as 'iid'",
     ),
     (
         {"method": {"weights": "equal"}, "privacy": {**PRIVATE, "samples_cap": 50}},

@@ -78,6 +78,21 @@ def test_a_run_of_objects_has_the_bits_of_one_of_names(tmp_path: Path) -> None:
     assert atoll.read_result(tmp_path / "objects").module()(torch.ones(1, 2)).shape == (1, 2)
 
 
+def test_a_clustering_of_ones_own_that_asks_for_no_number_of_clusters_says_it_by_its_labels() -> None:
+    def made(labels: list[int], **more: Any) -> atoll.Experiment:
+        own: dict[str, Any] = {"method": lambda population: labels, **more}
+        return atoll.Experiment(rounds=2, data={"clients": 4, "samples": 20}, clustering=own)
+
+    assert made([0, 1, 1, 0]).clustering.clusters == 2
+    assert made([2, 0, 1, -1], clusters=3).clustering.clusters == 3
+    with pytest.raises(atoll.InputError, match=r"from 0 to 3 \(clustering.clusters = 2"):
+        _ = made([0, 1, 2, 3], clusters=2).clustering
+    with pytest.raises(atoll.InputError, match="leaves cluster 1 without clients; number them without gaps"):
+        _ = made([0, 2, 2, 0]).clustering
+    with pytest.raises(atoll.InputError, match="leaves out all clients"):
+        _ = made([-1, -1, -1, -1]).clustering
+
+
 def test_what_can_be_imported_keeps_its_name() -> None:
     assert named({"clustering": evens})["clustering"] == {"method": f"{__name__}:evens"}
     assert named({"method": atoll.cfl})["method"] == {"name": "cfl"}

@@ -49,3 +49,20 @@ def test_samples_classes_and_features_stand_below_each_other() -> None:
         ["no", "yes"],
         ["a", "b", "c"],
     ]
+
+
+def test_numbers_to_predict_have_no_classes_to_share() -> None:
+    figure = plot_holdings([[3], [5]], [[1, -2], [0, 1]], ["a", "b"])
+    sizes, features = (ax for ax in figure.axes if ax.get_label() != "<colorbar>")
+    assert [bar.get_height() for bar in sizes.patches] == [3, 5]  # type: ignore[attr-defined]
+    assert [label.get_text() for label in features.get_xticklabels()] == ["0", "1"]
+
+
+def test_labels_beside_low_panels_do_not_overlap() -> None:
+    figure = plot_holdings([[3, 1], [0, 5]], [[1, -2], [0, 1]], ["a", "b"])
+    figure.canvas.draw()
+    bars = [ax for ax in figure.axes if ax.get_label() == "<colorbar>"]
+    boxes = [bar.yaxis.label.get_window_extent() for bar in bars]
+    assert len(boxes) == 2
+    assert boxes[0].y0 > boxes[1].y1
+    assert min(box.y0 for box in boxes) >= 0

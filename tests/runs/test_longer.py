@@ -123,6 +123,8 @@ def test_a_run_stops_at_columns_that_only_some_runs_have(tmp_path: Path) -> None
         ({"stop_at": "test_accuracy >= much"}, "must be such as"),
         ({"stop_at": "test_acuracy >= 0.5"}, "'test_acuracy' is unknown, did you mean 'test_accuracy'"),
         ({"stop_at": "h_device <= 0.5"}, "'h_device' is unknown"),
+        ({"stop_at": "test_accuracy >= 90"}, "accuracies are from 0 to 1; 90 % is 0.9"),
+        ({"stop_at": "test_loss patience 0"}, "patience must be at least 1 round"),
         ({"stop_at": "test_loss patience 3", "evaluate_every": 5}, "run.evaluate_every = 5 gives no evaluation in 3"),
     ],
 )
@@ -189,6 +191,13 @@ def test_a_run_that_would_have_begun_differently_says_what_to_do(tmp_path: Path)
         run(tmp_path / "c", 8, method={"name": "fedbuff", "concurrency": 3, "buffer": 2}, resume=True)
     assert (tmp_path / "a" / "config.toml").read_bytes() == before
     assert RunFolder(tmp_path / "a").is_finished
+
+
+def test_a_private_run_whose_budget_is_spent_says_that_it_was_planned(tmp_path: Path) -> None:
+    privacy = {"trust": "server", "clip": 1.0, "noise": 2.0, "epsilon": 2.0}
+    run(tmp_path / "a", 8, privacy=privacy)
+    with pytest.raises(InputError, match="its privacy budget, or its fleet, was planned for the first length"):
+        run(tmp_path / "a", 16, privacy=privacy, resume=True)
 
 
 def spoil(out: Path, what: str) -> None:

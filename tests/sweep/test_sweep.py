@@ -348,6 +348,11 @@ def test_a_sweep_over_what_changes_nothing_is_refused(experiment: dict[str, Any]
         require_effect(["seed", over.partition("=")[0]], members, Goal("test_accuracy"))
 
 
+def test_conditions_to_stop_may_be_compared() -> None:
+    members = make_members({}, parse_axes(['run.stop_at="test_loss patience 3","test_loss patience 5"']))
+    assert require_effect(["run.stop_at"], members, Goal("test_accuracy")) == []
+
+
 def test_what_changes_some_runs_only_is_told() -> None:
     members = make_members(TWO, parse_axes(["clustering.clusters=2,5"]))
     (told,) = require_effect(["clustering.clusters"], members, Goal("test_accuracy"))

@@ -40,8 +40,8 @@ class Clustering:
         object.__setattr__(self, "clusters", require("clustering.clusters", self.clusters, Positive))
         if len(labels) and not -1 <= labels.min() <= labels.max() < self.clusters:
             told = f"-1 (left out) to {self.clusters - 1}"
-            found = f"they are from {labels.min()} to {labels.max()}"
-            raise InputError(f"clustering: labels must be from {told} (clustering.clusters = {self.clusters}); {found}")
+            found = f"they are from {labels.min()} to {labels.max()} (clustering.clusters = {self.clusters})"
+            raise InputError(f"clustering: labels must be from {told}; {found}")
         if self.hours is not None and len(self.hours) != self.clusters:
             raise InputError(f"clustering: {len(self.hours)} times of day for {self.clusters} clusters")
 

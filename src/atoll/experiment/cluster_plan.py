@@ -146,9 +146,12 @@ def read_clustering(
         clustering = replace(clustering, clusters=max(1, 1 + int(clustering.labels.max(initial=-1))))
     if len(clustering.labels) != clients:
         raise InputError(f"clustering.method = {name!r}: gave {len(clustering.labels)} labels for {clients} clients")
+    if not may_empty and not clustering.sizes.any():
+        raise InputError(f"clustering.method = {name!r}: leaves out all clients")
     if not may_empty and (empty := np.flatnonzero(clustering.sizes == 0)).size:
+        advice = "number them without gaps" if is_counted else "lower clustering.clusters"
         raise InputError(
             f"clustering.clusters = {clustering.clusters}: clustering.method = {name!r} leaves "
-            f"cluster {empty[0]} without clients; {'number them' if is_counted else 'lower clustering.clusters'}"
+            f"cluster {empty[0]} without clients; {advice}"
         )
     return clustering

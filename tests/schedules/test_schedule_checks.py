@@ -1,0 +1,62 @@
+"""What a method of one's own may not put into its schedule, each in one sentence before anything is written."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import atoll
+from atoll import Event, InputError, Method, Schedule, make_event
+from atoll.schedules.schedule_checks import require_sound
+from tests.methods.test_every_method import METHOD_CASES, experiment
+from tests.tiers import thinned
+
+WRONG: dict[str, tuple[Callable[[Event], Event], str]] = {
+    "order": (lambda event: replace(event, index=9), "has the index 9; events are numbered from 0, in order"),
+    "late": (lambda event: replace(event, round=3), "is of round 3; rounds must not go back, and be below"),
+    "stranger": (lambda event: replace(event, cohort=np.array([0, 4])), "trains client 4, but clients are numbered"),
+    "short": (lambda event: replace(event, weights=np.ones(1)), "has 2 clients in its cohort, 1 weights, and clusters"),
+    "negative": (lambda event: replace(event, weights=np.array([-1.0, 2.0])), "has the weights [-1.0, 2.0]; they must"),
+    "nan": (lambda event: replace(event, weights=np.array([np.nan, 2.0])), "has the weights [nan, 2.0]; they must"),
+    "nothing": (lambda event: replace(event, weights=np.zeros(2)), "gives every client of cluster 0 the weight 0"),
+    "cluster": (lambda event: replace(event, clusters=np.array([0, 1])), "trains cluster 1, but clusters are numbered"),
+    "past": (lambda event: replace(event, began=(-1.0,)), "begins at [-1.0] s and ends at 2 s; it must begin at 0 or"),
+    "backwards": (lambda event: replace(event, began=(5.0,)), "begins at [5.0] s and ends at 2 s"),
+}
+
+
+def schedule(change: Callable[[Event], Event] = lambda event: event) -> Schedule:
+    events = [make_event(j, np.array([0, 1]), np.ones(2), float(j), float(j + 1)) for j in range(3)]
+    events[1] = change(events[1])
+    return Schedule(tuple(events), clusters=1, rounds=3)
+
+
+@pytest.mark.parametrize(("change", "told"), WRONG.values(), ids=WRONG)
+def test_an_unsound_event_is_refused(change: Callable[[Event], Event], told: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"mine: event 1 of its schedule {told}")):
+        require_sound(schedule(change), 4, "mine")
+    require_sound(schedule(), 4, "mine")
+
+
+def test_a_schedule_without_events_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^mine: its schedule has no events$"):
+        require_sound(Schedule((), clusters=1, rounds=3), 4, "mine")
+
+
+def test_nothing_is_written_for_a_method_of_ones_own_with_such_a_schedule(tmp_path: Path) -> None:
+    def mine(rule: Any) -> Method:
+        return Method(schedule(WRONG["stranger"][0]), rule)
+
+    with pytest.raises(InputError, match="event 1 of its schedule trains client 4, but clients"):
+        atoll.run(rounds=3, data={"clients": 4, "samples": 20}, method=mine, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("case", thinned(METHOD_CASES))
+def test_the_schedules_of_all_methods_are_sound(case: str) -> None:
+    made = experiment(case)
+    require_sound(made.method.schedule, len(made.population), case)
