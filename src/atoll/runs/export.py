@@ -66,7 +66,8 @@ def export_model(
     All formats name parameters as the module does. ONNX has one input, ``input``: a batch [n, *shape] of float32, as
     the data set stores it, since the graph begins with its scaling and standardisation; and one output, ``output``:
     [n, classes] before softmax. Writing ONNX rebuilds the module, for which the data is read. The other formats hold
-    parameters alone; safetensors tells ``scale``, ``means`` and ``deviations`` as JSON in its metadata ``scaling``.
+    parameters alone; safetensors tells ``scale``, ``means`` and ``deviations`` as JSON in its metadata ``scaling``, and
+    a table's ``columns``, which must be encoded as `atoll.load` encodes them.
 
     Args:
         run: the run's folder.
@@ -151,7 +152,9 @@ def _inputs_in_words(settings: Settings) -> str:
         data = load_dataset(settings)
     except AtollError:
         return f"data.standardise = {settings.data.standardise}"
-    return f"stored values times {data.scale:.6g}" + ("" if data.standard is None else f", {data.standard}")
+    columns = ", ".join(data.names.get("inputs", ()))
+    values = f"the table's columns {columns}, encoded and scaled as for training" if columns else "stored values"
+    return f"{values} times {data.scale:.6g}" + ("" if data.standard is None else f", {data.standard}")
 
 
 def _as_safetensors(saved: SavedRun, model: Model, inputs: str) -> bytes:
@@ -161,6 +164,7 @@ def _as_safetensors(saved: SavedRun, model: Model, inputs: str) -> bytes:
         data = load_dataset(saved.settings)
         means, deviations = ((), ()) if data.standard is None else (data.standard.means, data.standard.deviations)
         metadata["scaling"] = json.dumps({"scale": data.scale, "means": means, "deviations": deviations})
+        metadata["columns"] = json.dumps(data.names.get("inputs", ()))
     return save(dict(model), metadata=metadata)
 
 
