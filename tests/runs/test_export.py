@@ -63,6 +63,18 @@ def test_the_servers_model_in_two_formats(tmp_path: Path) -> None:
     assert_equal(module.state_dict(), state.server)
 
 
+def test_a_tables_columns_are_told(tmp_path: Path) -> None:
+    lines = [f"{i % 4},{i},{'AB'[i % 2]},{i % 3}" for i in range(24)]
+    (tmp_path / "t.csv").write_text("\n".join(["site,x,ward,y", *lines]))
+    data = {"dataset": "table", "root": str(tmp_path / "t.csv"), "target": "y", "client": "site", "clients": 4}
+    result = atoll.run(rounds=1, data={**data, "partition": "natural"}, method="fedavg", out=tmp_path / "run")
+    made = export_model(tmp_path / "run")
+    assert made.inputs.startswith("the table's columns x, ward = A, ward = B, encoded and scaled as for training")
+    with safetensors.safe_open(made.file, "pt") as file:
+        assert json.loads(file.metadata()["columns"]) == ["x", "ward = A", "ward = B"]
+    assert result.module()(torch.zeros(1, 3)).shape == (1, 3)
+
+
 def test_an_unfinished_run(tmp_path: Path) -> None:
     state = train(tmp_path / "run", events=3)
     made = export_model(tmp_path / "run")
