@@ -123,6 +123,8 @@ def test_schedules_alone_write_nothing(atoll: Command, folder: Path) -> None:
     printed = atoll(*PLAN, "--no-race").succeeded()
     assert "merges" in printed
     assert not (folder / "plans").exists()
+    refused = atoll(*PLAN, "--no-race", "--out", "scores").refused()
+    assert refused == "--out scores: --no-race writes nothing; leave out one of them"
     told = json.loads(atoll(*PLAN, "--no-race", "--json").succeeded())
     assert told["plans"][0]["schedule"]["events"] > 0
     assert told["dropped"]

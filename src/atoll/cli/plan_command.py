@@ -62,6 +62,8 @@ def plan(
     """
     if seeds < 1:
         raise InputError(f"--seeds {seeds}: must be at least 1")
+    if folder is not None and not race:
+        raise InputError(f"--out {folder}: --no-race writes nothing; leave out one of them")
     _check_numbers(seconds, size)
     runs = read_experiments(experiment, scale, changes, only)
     if len(runs) > 1:
