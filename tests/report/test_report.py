@@ -397,6 +397,17 @@ class TestTables:
             "To a target: round / client updates / virtual time / bytes sent of the first measurement that meets it.\n"
         )
 
+    def test_runs_without_accuracies_show_the_test_loss(self, tmp_path: Path) -> None:
+        rows = [make_row(i, loss=1.0, accuracy=None, test_loss=3.0 - i) for i in range(2)]
+        numbers = read_run(write_run(tmp_path / "numbers", rows, label="numbers"))
+        assert (
+            table_of(rounds_to_target([numbers])).as_markdown().splitlines()[2]
+            == "| numbers |          1 |         2 |"
+        )
+        both = table_of(rounds_to_target([numbers, *write_pair(tmp_path)], [0.6])).as_markdown().splitlines()
+        assert both[0].split("|")[3:6] == [" Final accuracy ", " Best accuracy ", " Test loss "]
+        assert both[3].split("|")[5].strip() == "–", "those with accuracies"
+
     def test_markdown_of_panels_pipes_and_unfinished_runs(self, tmp_path: Path) -> None:
         rows = [{"round": 0, "test_accuracy": 0.5}]
         folder = write_run(tmp_path / "r", rows, label="a|b", panel="left", finished=False)

@@ -36,9 +36,9 @@ class Reached:
 class Row:
     """One run's line of the table: its final results, its best accuracy, and the cost of each target.
 
-    `final` has the last values of custom evaluation metrics, by column; `stable` says whether a target counts as met
-    only once all later values meet it, `by_time` whether virtual time compares the runs better than rounds, and
-    `own_seconds` whether virtual times are a custom method's own.
+    `final` has the last values of custom evaluation metrics, by column, and the test loss if there is no accuracy;
+    `stable` says whether a target counts as met only once all later values meet it, `by_time` whether virtual time
+    compares the runs better than rounds, and `own_seconds` whether virtual times are a custom method's own.
     """
 
     panel: str
@@ -91,13 +91,19 @@ def rounds_to_target(
             final_ari=_number(run.rows["ari"][-1]) if "ari" in run.rows else None,
             metric=metric,
             targets=tuple(_reach(run, target, metric, stable) for target in targets),
-            final={name: _number(values[-1]) for name, values in run.rows.items() if not is_built_in(name)},
+            final={name: _number(values[-1]) for name, values in run.rows.items() if _is_shown(run, name)},
             stable=stable,
             by_time=by_time,
             own_seconds=run.own_seconds,
         )
         for run in runs
     ]
+
+
+def _is_shown(run: Run, column: str) -> bool:
+    """Return whether the table has a column's last value besides the usual ones."""
+    has_accuracy = np.isfinite(run.rows["test_accuracy"]).any()
+    return not is_built_in(column) or (column == "test_loss" and not has_accuracy)
 
 
 def rounds_compare(runs: Sequence[Run]) -> bool:

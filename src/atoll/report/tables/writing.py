@@ -101,9 +101,11 @@ def _probed(rows: Sequence[Row]) -> list[str]:
 
 
 def _cells(rows: Sequence[Row], *costs: str, probed: Sequence[str] | None = None) -> list[list[str]]:
-    """Return the table as text, its header first; panel, adjusted Rand index and custom metrics only if present."""
+    """Return the table as text, its header first; panel, accuracies, Rand index and custom metrics only if present."""
     panels, aris, probed = _texts(rows) > 1, _has_ari(rows), _probed(rows) if probed is None else probed
-    header = [*(["Panel"] if panels else []), "Run", "Final loss", "Final accuracy", "Best accuracy"]
+    has_accuracy = not rows or any(row.best_test_accuracy is not None for row in rows)
+    header = [*(["Panel"] if panels else []), "Run", "Final loss"]
+    header += [*(["Final accuracy", "Best accuracy"] if has_accuracy else [])]
     header += [*(["ARI"] if aris else []), *map(column_title, probed)]
     if rows:
         header += [f"To {target_name(rows[0].metric, r.target)}" for r in rows[0].targets]
@@ -112,8 +114,7 @@ def _cells(rows: Sequence[Row], *costs: str, probed: Sequence[str] | None = None
             *([row.panel] if panels else []),
             row.shown_label,
             DASH if row.final_train_loss is None else f"{row.final_train_loss:.4g}",
-            _percent(row.final_test_accuracy),
-            _percent(row.best_test_accuracy),
+            *([_percent(row.final_test_accuracy), _percent(row.best_test_accuracy)] if has_accuracy else []),
             *([DASH if row.final_ari is None else f"{row.final_ari:.3f}"] if aris else []),
             *(show_number(name, row.final.get(name)) for name in probed),
             *(_write_costs(reached, costs) for reached in row.targets),
