@@ -1,5 +1,6 @@
 """From settings to the model, the local rule and the trainer, and a check that they are compatible."""
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,7 +26,7 @@ from atoll.settings.choices import method_kind
 from atoll.settings.plugins import bind, call, resolve
 from atoll.settings.signatures import asks_for
 from atoll.settings.validation import Settings
-from atoll.support.errors import InputError, RunError, failure_of
+from atoll.support.errors import InputError, RunError, blaming
 from atoll.support.seeds import layers_drawing_from
 from atoll.support.wording import show
 
@@ -40,13 +41,9 @@ def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: in
         given = {**dict(settings.method), "make": factory, "loss": data.loss, "classes": data.outputs}
         factory = bind("method.name", kind.together, given)
     key = (cluster, restart) if cluster or restart else ()
-    with layers_drawing_from(settings.seed, "model", *key):
-        try:
-            module = factory()
-        except InputError:
-            raise
-        except Exception as error:  # raised by PyTorch or the factory
-            raise InputError(f"model.name = {name!r}: cannot be made ({failure_of(error)})") from error
+    told = f"model.name = {name!r}: cannot be made"
+    with layers_drawing_from(settings.seed, "model", *key), blaming(told, InputError):
+        module = factory()
     if not isinstance(module, nn.Module):
         raise InputError(f"model.name = {name!r}: must return a torch.nn.Module, it returned {type(module).__name__!r}")
     if any(map(nn.parameter.is_lazy, module.parameters())):
@@ -121,12 +118,8 @@ def make_chain(
     """Return the method's trainer with its stages; the module is its scratch space from now on."""
     given = module, population, settings.seed, device, settings.run.precision, not settings.run.debug, tolerant
     told = f"method.name = {settings.method.name!r}"
-    try:
+    with blaming(f"{told}: making its trainer failed", InputError):
         chain = chain_of(method, *given)
-    except InputError:
-        raise
-    except Exception as error:  # raised by a user's trainer
-        raise InputError(f"{told}: making its trainer failed ({failure_of(error)})") from error
     trainer = chain.trainer
     if trainer.keeps_state != method.trained_by.keeps_state:
         raise InputError(
@@ -142,20 +135,13 @@ def rehearse(settings: Settings, trainer: Chain, event: Event, start: Model) -> 
     If clients keep state, it then trains again from its state. Returns its last update; None if that is not finite.
     """
     task = ClientTask(event=0, round=0, repeat=0, cluster=0, client=int(event.cohort[0]), start=start)
-    try:
+    local = f"local.optimizer = {settings.local.optimizer!r} and local.batch_size = {settings.local.batch_size!r}"
+    told = f"model.name = {settings.model.name!r}: a step of training with {local} failed"
+    with suppress(RunError), blaming(told, InputError):  # a loss that is not finite: the run will name the step
         require_halves(trainer, task)
         update = _train_checked(settings, trainer, task)
         return _train_checked(settings, trainer, replace(task, state=update.state)) if trainer.keeps_state else update
-    except RunError:  # a loss that is not finite: the run will name the step
-        return None
-    except InputError:
-        raise
-    except Exception as error:
-        told = failure_of(error)
-        raise InputError(
-            f"model.name = {settings.model.name!r}: a step of training with local.optimizer = "
-            f"{settings.local.optimizer!r} and local.batch_size = {settings.local.batch_size!r} failed ({told})"
-        ) from error
+    return None
 
 
 def _train_checked(settings: Settings, trainer: Chain, task: ClientTask) -> ClientUpdate:

@@ -12,6 +12,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -157,12 +158,7 @@ def names_of(tree: "ObjectTree", most: int) -> list[str]:
     """Return the identifiers in a tree, at most one more than allowed."""
     from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
-    ids = []
-    for part in iterate_object_tree(tree):
-        ids.append(part.object_id)
-        if len(ids) > most:
-            break
-    return ids
+    return [part.object_id for part in islice(iterate_object_tree(tree), most + 1)]
 
 
 def join_parts(identifier: str, parts: Mapping[str, bytes]) -> "Message":

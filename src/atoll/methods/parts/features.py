@@ -10,7 +10,7 @@ from atoll.data.population import Population
 from atoll.local.batches import Batches, cut_rows
 from atoll.local.travel import layers_of
 from atoll.support.arrays import Floats
-from atoll.support.errors import InputError, failure_of
+from atoll.support.errors import InputError, blaming
 
 
 @contextmanager
@@ -43,13 +43,11 @@ def prototypes(population: Population, module: nn.Module, encoder: nn.Module | N
     with watching(module) as seen:
         for client in range(len(population)):
             rows, embedded = population.samples(client), []
-            try:
+            with blaming(f"{told} the model fails", InputError):
                 for part in cut_rows([rows], batches.inputs.device.type):
                     out = embed(batches.gather(part)[0])
                     embedded.append(seen.get(embed, out).flatten(1).double().cpu())
                 each = torch.cat(embedded)
-            except Exception as error:  # raised by PyTorch or a user's model
-                raise InputError(f"{told} the model fails ({failure_of(error)})") from error
             if len(each) != len(rows) or not each.isfinite().all():
                 raise InputError(f"{told} the model must give each a row of finite numbers")
             labels = torch.from_numpy(data.labels_of(rows)) if data.classes else torch.zeros(len(rows))
