@@ -1,6 +1,5 @@
 """The figures of `atoll cluster --plot`."""
 
-import re
 from collections.abc import Callable, Sequence
 
 from matplotlib.figure import Figure
@@ -13,6 +12,7 @@ from atoll.report.figures.before_training import plot_clusters
 from atoll.report.figures.comparisons import plot_bars, plot_completion
 from atoll.report.figures.network_map import plot_map
 from atoll.report.figures.sizes import plot_size_against
+from atoll.runs.titles import without_seed
 from atoll.settings.validation import Settings
 
 
@@ -75,5 +75,4 @@ def _by_group(
 
 
 def _series(settings: Settings) -> str:
-    """Return a run's label without its seed."""
-    return re.sub(r"[\s,]*\bseed \d+$", "", settings.label) or settings.clustering.method
+    return without_seed(settings.label) or settings.clustering.method

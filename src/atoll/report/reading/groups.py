@@ -5,6 +5,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from atoll.report.reading.runs import Run
@@ -182,9 +183,6 @@ def _common_label(labels: Sequence[str]) -> str:
     """
     if len(set(labels)) == 1:
         return labels[0]
-    words: list[str] = []
-    for column in zip(*(label.split() for label in labels), strict=False):
-        if len(set(column)) > 1:
-            break
-        words.append(column[0])
-    return re.sub(r"(\bseed)?[\s,;:(\[/|–-]*$", "", " ".join(words)).rstrip(" ,;:([/|–-")
+    alike = takewhile(lambda column: len(set(column)) == 1, zip(*map(str.split, labels), strict=False))
+    words = " ".join(column[0] for column in alike)
+    return re.sub(r"(\bseed)?[\s,;:(\[/|–-]*$", "", words).rstrip(" ,;:([/|–-")
