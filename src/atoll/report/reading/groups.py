@@ -107,7 +107,8 @@ def _make_group(runs: Sequence[Run]) -> Group:
     first = runs[0]
     data = first.config.get("data")
     dataset = str(data.get("dataset", "")) if isinstance(data, dict) else ""
-    return Group(first.panel, dataset, label_of_seeds(runs), tuple(runs))
+    labels = [printable(run.config.get("label")) or run.name for run in runs]
+    return Group(first.panel, dataset, _common_label(labels) or first.name, tuple(runs))
 
 
 def find_baseline(groups: Sequence[Group], label: str) -> Group:
@@ -168,11 +169,6 @@ def setting_of(run: Run) -> str:
 def seed_of(run: Run) -> int:
     """Return a run's seed; 0 if its settings have no whole number there."""
     return seed if isinstance(seed := run.config.get("seed"), int) else 0
-
-
-def label_of_seeds(runs: Sequence[Run]) -> str:
-    """Return the common label of runs that differ only in their seed."""
-    return _common_label([printable(run.config.get("label")) or run.name for run in runs]) or runs[0].name
 
 
 def _common_label(labels: Sequence[str]) -> str:
