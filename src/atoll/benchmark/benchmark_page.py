@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from html import escape
-from importlib import resources
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -15,7 +14,7 @@ from atoll.report.figures.ranks import plot_fronts, plot_ranks
 from atoll.report.page.markup import Body, Cell, items, paragraph, table
 from atoll.report.reading.units import format_seconds
 from atoll.report.tables.formats import DASH, TextTable, show_p
-from atoll.reproduce.pictures import as_address
+from atoll.reproduce.pictures import as_address, document
 
 HEADER = ("Method", "Score", "95 % CI", "Worst tenth", "Spread", "New clients", "ARI", "As good as FedAvg after")
 NOTE = (
@@ -100,13 +99,8 @@ def render(suites: Suites, budget: str, missing: Sequence[str]) -> str:
         fronts = plot_fronts({suite: points}, ("Virtual seconds", "MB sent"))
         body += [f"<h2>{escape(suite)}</h2>", _table(suite, suite_table(placings)), _figure(f"{suite}: fronts", fronts)]
     body += [paragraph(NOTE), f"<h2>In no table: {len(missing)}</h2><ul>{items(missing)}</ul>"]
-    style = (resources.files("atoll.reproduce") / "page.css").read_text(encoding="utf-8")
-    return (
-        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
-        'content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
-        f"<title>Benchmark</title><style>{style}</style></head><body><header><h1>The benchmark, equal {escape(budget)}"
-        f"</h1></header><main>{''.join(body)}</main></body></html>\n"
-    )
+    heading = f"<header><h1>The benchmark, equal {escape(budget)}</h1></header>"
+    return document("Benchmark", f"{heading}<main>{''.join(body)}</main>")
 
 
 def _table(caption: str, shown: TextTable) -> str:

@@ -31,7 +31,7 @@ from atoll.cli import (  # noqa: F401  (they register themselves)
 )
 from atoll.cli.common import app, err
 from atoll.cli.interrupts import Interrupts
-from atoll.support.errors import AtollError, SettingWarning
+from atoll.support.errors import AtollError, SettingWarning, reason_of
 from atoll.support.wording import printable
 
 __all__ = ["app", "main"]
@@ -79,7 +79,7 @@ def _main(words: list[str]) -> int:
         if error.filename is None:  # without a file name it is the output that cannot be written
             _drop_output()
         where = "the output" if error.filename is None else str(error.filename)
-        return _fail(f"{where}: {error.strerror or error}", 1)
+        return _fail(f"{where}: {reason_of(error)}", 1)
 
 
 @cache

@@ -1,6 +1,5 @@
 """The figures of `atoll cluster --plot`."""
 
-import re
 from collections.abc import Callable, Sequence
 
 from matplotlib.figure import Figure
@@ -13,6 +12,7 @@ from atoll.report.figures.before_training import plot_clusters
 from atoll.report.figures.comparisons import plot_bars, plot_completion
 from atoll.report.figures.network_map import plot_map
 from atoll.report.figures.sizes import plot_size_against
+from atoll.runs.titles import without_seed
 from atoll.settings.validation import Settings
 
 
@@ -38,17 +38,12 @@ def draw_clusterings(
     figures.append(("-completion", plot_completion(seconds, first.plan.problem.limits, title)))
     found = [(each.settings, made) for each, made in zip(runs, plans, strict=True) if made is not None]
     figures.append(("-sizes", _plot_sizes(found)))
-    return figures + (_compare(found) if len(found) > 1 else [])
-
-
-def _compare(found: Sequence[tuple[Settings, ClusteringSummary]]) -> list[tuple[str, Figure]]:
-    emd = _by_group(found, lambda made: made.mean_emd)
-    longest = _by_group(found, lambda made: made.max_completion_seconds)
-    name = found[0][0].name
-    return [
-        ("-emd", plot_bars(emd, "Mean EMD", name)),
-        ("-longest", plot_bars(longest, "Longest completion (s)", name)),
-    ]
+    if len(found) > 1:
+        emd = _by_group(found, lambda made: made.mean_emd)
+        longest = _by_group(found, lambda made: made.max_completion_seconds)
+        figures.append(("-emd", plot_bars(emd, "Mean EMD", first.settings.name)))
+        figures.append(("-longest", plot_bars(longest, "Longest completion (s)", first.settings.name)))
+    return figures
 
 
 def _plot_sizes(found: Sequence[tuple[Settings, ClusteringSummary]]) -> Figure:
@@ -75,5 +70,4 @@ def _by_group(
 
 
 def _series(settings: Settings) -> str:
-    """Return a run's label without its seed."""
-    return re.sub(r"[\s,]*\bseed \d+$", "", settings.label) or settings.clustering.method
+    return without_seed(settings.label) or settings.clustering.method

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from atoll.cli.fleet_roles import CERTIFICATES, last_row, status_rows
 from atoll.fleet.folder.certificates import validity
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, reason_of
 from atoll.support.extras import load_extra
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def serving_metrics(address: str | None, fleet: "FleetConfiguration", folder: Pa
     try:
         server, thread = prometheus.start_http_server(int(port), host.strip("[]") or "127.0.0.1", registry)
     except OSError as error:
-        raise InputError(f"--metrics {address}: {error.strerror or error}; give another address") from error
+        raise InputError(f"--metrics {address}: {reason_of(error)}; give another address") from error
     try:
         yield
     finally:

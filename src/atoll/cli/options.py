@@ -15,12 +15,9 @@ def _complete_recipe(incomplete: str) -> list[str]:
 
 def setting_paths() -> list[str]:
     """Return the settings as `--set` takes them, section by section."""
-    from atoll.settings.validation import full_model
+    from atoll.settings.setting_list import sections, settings_in
 
-    sections = {
-        name: getattr(field.annotation, "model_fields", {}) for name, field in full_model().model_fields.items()
-    }
-    return [path for name, keys in sections.items() for path in ([f"{name}.{key}" for key in keys] or [name])]
+    return [each.name for section in sections() for each in settings_in(section)]
 
 
 def _complete_setting(incomplete: str) -> list[str]:

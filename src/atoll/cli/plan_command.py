@@ -64,7 +64,9 @@ def plan(
         raise InputError(f"--seeds {seeds}: must be at least 1")
     if folder is not None and not race:
         raise InputError(f"--out {folder}: --no-race writes nothing; leave out one of them")
-    _check_numbers(seconds, size)
+    for option, value in (("--seconds", seconds), ("--bytes", size)):
+        if value is not None and not 0 < value < float("inf"):
+            raise InputError(f"{option} {value:g}: must be a positive number")
     runs = read_experiments(experiment, scale, changes, only)
     if len(runs) > 1:
         from atoll.runs.titles import title_of
@@ -86,10 +88,3 @@ def plan(
         experiment, over or [], changes or [], scale, only, budget, seeds, source, place, as_json, quiet, verbose
     )
     plan_it(asked, runs[0], race, resume)
-
-
-def _check_numbers(seconds: float | None, size: float | None) -> None:
-    """Reject an invalid budget before anything is imported for it."""
-    for option, value in (("--seconds", seconds), ("--bytes", size)):
-        if value is not None and not 0 < value < float("inf"):
-            raise InputError(f"{option} {value:g}: must be a positive number")

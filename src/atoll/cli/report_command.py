@@ -90,7 +90,9 @@ def report_command(
     if page:
         from atoll.report.page import write_page
 
-        command = _command(folders, page, target, stable, overlay, baseline)
+        options = option_words(("--html", page), ("--target", target), ("--stable", stable), ("--overlay", overlay))
+        options += option_words(("--baseline", baseline))
+        command = shlex.join(["atoll", "report", *map(str, folders), *options])
         write_page(runs, page, target, command, stable, notices, baseline)
         files.append(page)
     files += _write_probes(runs, as_csv, as_parquet)
@@ -157,12 +159,3 @@ def _check_page(page: Path | None) -> None:
         raise InputError(f"--html {page}: is a folder; give the path of a file that ends in .html")
     if page.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--html {page}: must end in .html, so that a browser knows what it is")
-
-
-def _command(
-    folders: Sequence[Path], page: Path, targets: list[float] | None, stable: bool, overlay: bool, baseline: str | None
-) -> str:
-    """Return the command that makes this page."""
-    options = option_words(("--html", page), ("--target", targets), ("--stable", stable), ("--overlay", overlay))
-    options += option_words(("--baseline", baseline))
-    return shlex.join(["atoll", "report", *map(str, folders), *options])

@@ -223,21 +223,16 @@ def _seeds_of(asked: ReproduceOptions, has_kept: bool) -> int:
     place, note = asked.place, asked.place / _NOTE
     before = _read_note(note) if note.is_file() else {}
     if not before:
-        _require_new(place, asked.run or has_kept)
+        if place.exists() and (place.is_file() or {each.name for each in place.iterdir()} - {_HALF}):
+            raise InputError(f"--out {place}: holds files other than reproduced figures; give another folder")
+        if not asked.run and not has_kept:
+            raise InputError(f"--out {place}: holds no reproduced figures; leave out --no-run to make them")
     elif (scale := before["scale"]) != asked.scale:
         raise InputError(f"--out {place}: holds runs at scale {scale}; add --scale {scale}, or give another folder")
     held = before.get("seeds", 0)
     if asked.seeds is not None and asked.seeds < held:
         raise InputError(f"--seeds {asked.seeds}: {place} has {held} seeds already; omit it, or give another folder")
     return asked.seeds or held or running.SEEDS
-
-
-def _require_new(place: Path, run: bool) -> None:
-    """Reject a folder without a note that holds other files, or in which nothing is to be run."""
-    if place.exists() and (place.is_file() or {each.name for each in place.iterdir()} - {_HALF}):
-        raise InputError(f"--out {place}: holds files other than reproduced figures; give another folder")
-    if not run:
-        raise InputError(f"--out {place}: holds no reproduced figures; leave out --no-run to make them")
 
 
 def _read_note(note: Path) -> dict[str, Any]:

@@ -51,7 +51,8 @@ class Runs:
     def show(self, done: int, total: int, latest: str = "") -> None:
         """Show how many events of the run are over, and the latest measurement, if there is a new one."""
         self.latest = latest or self.latest
-        self.bars.update(self._run, completed=done, total=total, latest=self.latest[: max(0, self._room)])
+        room = max(0, err.width - _TITLE - _OTHERS)
+        self.bars.update(self._run, completed=done, total=total, latest=self.latest[:room])
         self.show_all(self.number - 1 + (done / total if total else 1))
         now = time.monotonic()
         if self.logs and now - self._told >= self.log_seconds:
@@ -69,11 +70,6 @@ class Runs:
     def say(self, sentence: str) -> None:
         """Print a line above the bars, wrapped between words."""
         err.print(sentence, soft_wrap=not err.is_terminal)
-
-    @property
-    def _room(self) -> int:
-        """Columns left for the latest measurement."""
-        return err.width - _TITLE - _OTHERS
 
 
 def describe(row: dict[str, Any]) -> str:

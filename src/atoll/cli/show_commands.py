@@ -125,7 +125,19 @@ def _as_dict(experiment: "Experiment") -> dict[str, Any]:
         "max_updates_per_client_round": table.max_updates_per_client_round(),
         "frequencies": table.frequencies.tolist(),
         **({"data_changes": changes} if changes else {}),
-        "rows": [_event_row(event, experiment) for event in table.events],
+        "rows": [
+            {
+                "event": event.index,
+                "round": event.round,
+                "began": list(event.began),
+                "seconds": event.seconds,
+                "clusters": list(event.active),
+                "cohort": event.cohort.tolist(),
+                "staleness": list(event.staleness),
+                **_bytes_of(experiment, [event]),
+            }
+            for event in table.events
+        ],
     }
 
 
@@ -154,16 +166,3 @@ def _totals_table(runs: "list[Experiment]", shown: list[dict[str, Any]]) -> Tabl
 def _bytes_of(experiment: "Experiment", events: Sequence["Event"]) -> dict[str, int]:
     up, down = experiment.traffic.bytes_of(events)
     return {"bytes_up": up, "bytes_down": down}
-
-
-def _event_row(event: "Event", experiment: "Experiment") -> dict[str, Any]:
-    return {
-        "event": event.index,
-        "round": event.round,
-        "began": list(event.began),
-        "seconds": event.seconds,
-        "clusters": list(event.active),
-        "cohort": event.cohort.tolist(),
-        "staleness": list(event.staleness),
-        **_bytes_of(experiment, [event]),
-    }

@@ -161,7 +161,8 @@ def search(asked: SweepOptions, runs: Sequence[Settings], resume: bool) -> Watch
     searched = {each.name: tuning.describe(each) for each in space}
     note = {"kind": "search", **_note(asked), "over": searched, "settings": digest(runs[0]), "runs": {}}
     folders.require_folder(asked.folder, note, resume)
-    with folders.claimed(asked.folder, folders.with_runs_before(asked.folder, note)):
+    before = folders.read_note(asked.folder) or {}
+    with folders.claimed(asked.folder, note | {"runs": before.get("runs", {})}):  # a search adds runs as it goes
         study = tuning.Search(asked.folder, space, asked.goal, make, runs[0].rounds, runs[0].seed)
 
         def write_down() -> None:

@@ -64,7 +64,13 @@ def sweep(
 
     Example: atoll sweep quickstart --over local.lr=0.01,0.05 --over seed=0..4 --jobs 2
     """
-    _check_numbers(jobs, trials, part, tune)
+    for option, number in (("--jobs", jobs), ("--trials", trials)):
+        if number is not None and number < 1:
+            raise InputError(f"{option} {number}: must be at least 1")
+    if trials is not None and not tune:
+        raise InputError(f"--trials {trials}: is for --tune; without that, every combination is run")
+    if part is not None and tune:
+        raise InputError(f"--part {part}: is for a grid; a search proposes its trials one after another")
     if both := {each.partition("=")[0] for each in changes or ()} & {each.partition("=")[0] for each in over}:
         raise InputError(f"--set {min(both)}: --over gives its values; leave out one of them")
     from atoll.sweep.axes import around, parse_axes, parse_part
@@ -85,14 +91,3 @@ def sweep(
         watched = search(asked, runs, resume) if tune else run_all(asked, runs, chosen, resume)
     if watched.exit_code:
         end_interrupted(asked.resume_command(), watched.exit_code)
-
-
-def _check_numbers(jobs: int, trials: int | None, part: str | None, tune: bool) -> None:
-    """Reject numbers below 1, and options that exclude each other."""
-    for option, number in (("--jobs", jobs), ("--trials", trials)):
-        if number is not None and number < 1:
-            raise InputError(f"{option} {number}: must be at least 1")
-    if trials is not None and not tune:
-        raise InputError(f"--trials {trials}: is for --tune; without that, every combination is run")
-    if part is not None and tune:
-        raise InputError(f"--part {part}: is for a grid; a search proposes its trials one after another")

@@ -1,6 +1,6 @@
 """Constants of FedUC's bound, estimated without training: deviations, L, mu and the initial gap."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -156,7 +156,10 @@ def _parameters(module: nn.Module, model: Model) -> Floats:
 
 
 def _gram_at(population: Population, module: nn.Module, model: Model, rows: Sequence[npt.NDArray[np.int32]]) -> Floats:
-    """Return the inner products of the gradients of the mean loss over each of these sets of pool samples."""
+    """Return the inner products of the gradients of the mean loss over each of these sets of pool samples.
+
+    One block of the gradients is kept at a time.
+    """
     load_model(module, model)
     module.eval()
     batches = Batches(population.data, module)
@@ -166,14 +169,10 @@ def _gram_at(population: Population, module: nn.Module, model: Model, rows: Sequ
         own = rows[number]
         return client_gradient(module, batches, own) if len(own) else np.zeros(parameters)
 
-    return _gram(gradient, len(rows), parameters)
-
-
-def _gram(gradient: Callable[[int], Floats], count: int, length: int) -> Floats:
-    """Return the inner products of `count` vectors of this length, keeping one block of them at a time."""
+    count = len(rows)
     gram = np.empty((count, count))
-    held = max(1, min(count, _HELD_BYTES // (8 * length)))
-    block = np.empty((held, length))
+    held = max(1, min(count, _HELD_BYTES // (8 * parameters)))
+    block = np.empty((held, parameters))
     for low in range(0, count, held):
         high = min(low + held, count)
         for number in range(low, high):

@@ -2,10 +2,10 @@
 
 import hashlib
 import ipaddress
-import os
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -17,7 +17,7 @@ from typing import Any
 from atoll.report.page import Content, Scenes, make_content, policy, render
 from atoll.report.reading.groups import overlay
 from atoll.report.reading.runs import read_begun, run_folders
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, reason_of
 
 REST = 10.0  # reading takes at most 1 part in 10 of the time, since the runs share the machine
 WATCHED_FILES = ("config.toml", "metrics.jsonl", "summary.json", "clients.json", "schedule.npz")
@@ -72,14 +72,11 @@ class Watch:
 def _fingerprint(folder: Path) -> list[tuple[str, int, int]]:
     """Return names, sizes and times of the files the page depends on."""
     files = [folder / "experiment.json", *(place / name for place in run_folders(folder)[0] for name in WATCHED_FILES)]
-    return [(str(file), status.st_size, status.st_mtime_ns) for file in files if (status := _stat(file))]
-
-
-def _stat(file: Path) -> os.stat_result | None:
-    try:
-        return file.stat()
-    except OSError:
-        return None
+    found = []
+    for file in files:
+        with suppress(OSError):
+            found.append((str(file), file.stat().st_size, file.stat().st_mtime_ns))
+    return found
 
 
 def make_server(watch: Watch, host: str, port: int) -> ThreadingHTTPServer:
@@ -100,7 +97,7 @@ def make_server(watch: Watch, host: str, port: int) -> ThreadingHTTPServer:
     except OSError as error:
         if isinstance(error, socket.gaierror):
             raise InputError(f"--host {host}: is not an address of this machine") from error
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error).lower()
         raise InputError(
             f"--port {port}: cannot listen on {host} ({reason}); give another port, or 0 for any"
         ) from error

@@ -1,8 +1,10 @@
-"""Our figures of a recipe, as images embedded in the page."""
+"""Our figures of a recipe, as images embedded in the page, and the page around them."""
 
 import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from importlib import resources
 from io import BytesIO
 from typing import Any
 
@@ -68,6 +70,16 @@ def _plot_sizes(plans: Plans, against: str) -> Figure:
         x.setdefault(name, []).append([float(cluster[against]) for cluster in plan["clusters"]])
         sizes.setdefault(name, []).append([float(cluster["size"]) for cluster in plan["clusters"]])
     return plot_size_against(x, sizes, "Share of the merges" if against == "psi" else "Neighbours")
+
+
+def document(title: str, body: str) -> str:
+    """Return a page as self-contained HTML, in the style of the pages of claims."""
+    style = (resources.files("atoll.reproduce") / "page.css").read_text(encoding="utf-8")
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        'content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
+        f"<title>{escape(title)}</title><style>{style}</style></head><body>{body}</body></html>\n"
+    )
 
 
 def as_address(figure: Figure) -> str:

@@ -138,7 +138,7 @@ def _unit(claim: Claim, is_lead: bool = False) -> tuple[float, int, str]:
         return 1.0, 2, " s"
     if claim.measure.startswith("emd"):
         return 1.0, 3, ""
-    if claim.measure in ("size-frequency", "size-links", "fall") or claim.measure.startswith("size-"):
+    if claim.measure == "fall" or claim.measure.startswith("size-"):
         return 1.0, 2, ""
     percent = " points" if is_lead or claim.check == "lead" or claim.measure == "jitter" else " %"
     return (100.0, 1, percent) if "accuracy" in claim.column else (1.0, 3, "")

@@ -3,14 +3,13 @@
 import platform
 from collections.abc import Iterator, Sequence
 from html import escape
-from importlib import resources
 from itertools import groupby
 
 from atoll.reproduce.claim_results import ClaimResult
 from atoll.reproduce.claims import Claim, Paper
 from atoll.reproduce.costs import RunCost
 from atoll.reproduce.judging import Verdict
-from atoll.reproduce.pictures import draw
+from atoll.reproduce.pictures import document, draw
 from atoll.reproduce.verdict_wording import (
     NONE,
     count,
@@ -52,15 +51,9 @@ def render(papers: Sequence[Paper], results: Sequence[ClaimResult], scale: str) 
         body += [_section(result) for result in each]
         body.append("</section>")
     body.append(_costs([result.cost for result in results if result.cost is not None], scale))
-    style = (resources.files("atoll.reproduce") / "page.css").read_text(encoding="utf-8")
     versions = ", ".join(f"{name} {version}" for name, version in package_versions().items())
-    return (
-        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta name="color-scheme" content="light dark"><title>Reproduced figures</title><style>{style}</style></head>'
-        f"<body>{''.join(body)}</main><footer>Made by Atoll with {escape(versions)}, Python "
-        f"{platform.python_version()}, on {escape(platform.machine())}.</footer></body></html>\n"
-    )
+    made = f"Made by Atoll with {versions}, Python {platform.python_version()}, on {platform.machine()}."
+    return document("Reproduced figures", f"{''.join(body)}</main><footer>{escape(made)}</footer>")
 
 
 def _scale_note(scale: str) -> str:

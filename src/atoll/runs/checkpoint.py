@@ -5,7 +5,6 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from atoll.runs.fingerprint import Fingerprint
 from atoll.runs.spilling import Shelf, SpilledStates, drop_files
 from atoll.runs.state_layout import lay_out, restore
 from atoll.support.environment import package_versions
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, reason_of
 from atoll.support.files import to_json, write_atomically
 from atoll.support.untrusted import read_bytes, read_json
 
@@ -77,8 +76,7 @@ def load_checkpoint(folder: Path, first: State, origin: Fingerprint) -> tuple[St
             _require_origin(path, note, origin)
             state = read_state(path, note, next(iter(first.starts[0].values())).device)
         except DAMAGED as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            warnings.append(f"the checkpoint {path.stem} is damaged ({reason}); an earlier one is used")
+            warnings.append(f"the checkpoint {path.stem} is damaged ({reason_of(error)}); an earlier one is used")
             continue
         _require_same(state, first)
         return state, warnings + _changed_packages(path, note)
@@ -120,16 +118,11 @@ def drop_others(folder: Path, events_done: int) -> None:
         for path in folder.glob(pattern):
             if path.stem not in kept:
                 path.unlink(missing_ok=True)
-    drop_files(folder, chain.from_iterable(_files_of(folder / f"{stem}.json") for stem in kept))
-
-
-def _files_of(path: Path) -> Note:
-    """Return the files of client states of a checkpoint; none if its JSON file is damaged."""
-    try:
-        files: Note = read_note(path)["state"].get("files", {})
-    except DAMAGED:
-        return {}
-    return files
+    used = set[str]()
+    for stem in kept:
+        with suppress(*DAMAGED):
+            used.update(read_note(folder / f"{stem}.json")["state"].get("files", {}))
+    drop_files(folder, used)
 
 
 def _stem(folder: Path, events_done: int) -> Path:

@@ -131,7 +131,8 @@ class _Measure:
     def before(self, state: State, labels: Ids | None = None) -> Floats:
         """Return the accuracies before local training, [clients]; NaN if not measured."""
         found = np.full(len(self.population), np.nan)
-        for some, model in _by_model(self._starts(state, labels), self._kept(state)):
+        keep = self.experiment.method.keeps_model and self.population is self.experiment.clients.dealt
+        for some, model in _by_model(self._starts(state, labels), state.clients if keep else {}):
             found[some] = self.tests.scores(self.initial | model, some)
         return found
 
@@ -166,7 +167,3 @@ class _Measure:
         for cluster, model, clients in starts:
             if len(measured := np.intersect1d(clients, self.drawn)):
                 yield cluster, model, measured
-
-    def _kept(self, state: State) -> Mapping[int, Model]:
-        own = self.experiment.method.keeps_model and self.population is self.experiment.clients.dealt
-        return state.clients if own else {}

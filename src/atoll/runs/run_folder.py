@@ -149,7 +149,7 @@ class RunFolder:
                 self._clear()
             if isinstance(error, RunError):
                 raise
-            raise RunError(f"cannot write to the folder {self.path}: {error.strerror or error}") from error
+            raise RunError(f"cannot write to the folder {self.path}: {reason_of(error)}") from error
 
     def _write_settings(self, settings: Settings) -> None:
         write_atomically(self.path / "config.toml", tomli_w.dumps(resolved(settings)).encode())
@@ -211,9 +211,8 @@ class RunFolder:
     def rows(self) -> list[Row]:
         """Return the complete rows of metrics so far; one cut short by a crash is left out."""
         try:
-            return [_whole(parse_json(line)) for line in whole_lines(self.metrics, self.path)]
-        except OSError as error:
-            raise InputError(f"--resume: {self.metrics} cannot be read ({error.strerror})") from error
+            with refusing(f"--resume: {self.metrics} cannot be read"):
+                return [_whole(parse_json(line)) for line in whole_lines(self.metrics, self.path)]
         except ValueError as error:
             raise InputError(
                 f"--resume: {self.metrics} is damaged ({error}); add --overwrite to start again"

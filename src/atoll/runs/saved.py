@@ -76,19 +76,15 @@ def read_saved(folder: Path | str) -> SavedRun:
         raise InputError(f"{folder} {fault if folder.exists() else 'does not exist'}")
     with refusing(f"{config} cannot be read", ValueError):
         settings = validate(read_toml(config, folder))
-    notes = sorted((folder / "checkpoint").glob("event-*.json"), reverse=True)
-    for note in notes:
+    paths = sorted((folder / "checkpoint").glob("event-*.json"), reverse=True)
+    for path in paths:
         try:
-            state = _read_state(note)
+            note = read_note(path)
+            if note["format"] != FORMAT:
+                raise InputError(f"{path}: has format {note['format']}, but this version of Atoll reads {FORMAT}")
+            state = read_state(path, note, torch.device("cpu"))
         except DAMAGED:
             continue
-        return SavedRun(folder, settings, state, (folder / "summary.json").is_file() and note == notes[0])
-    fault = "all its checkpoints are damaged" if notes else "it has no checkpoint yet"
+        return SavedRun(folder, settings, state, (folder / "summary.json").is_file() and path == paths[0])
+    fault = "all its checkpoints are damaged" if paths else "it has no checkpoint yet"
     raise InputError(f"{folder}: {fault}, so there is no model")
-
-
-def _read_state(path: Path) -> State:
-    note = read_note(path)
-    if note["format"] != FORMAT:
-        raise InputError(f"{path}: has format {note['format']}, but this version of Atoll reads {FORMAT}")
-    return read_state(path, note, torch.device("cpu"))

@@ -25,7 +25,7 @@ from atoll.schedules.recorded import (
     why_wrong,
     write_merge,
 )
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, reason_of, refusing
 from atoll.support.files import seal, whole_lines, write_atomically
 from atoll.support.numpy_files import read_npz
 from atoll.support.untrusted import parse_json
@@ -85,7 +85,7 @@ def read_schedule(path: Path) -> Schedule:
     except ValidationError as error:
         raise InputError(f"--schedule {path}: is damaged, or not a schedule (mixes, {first_fault(error)})") from error
     except OSError as error:
-        raise InputError(f"--schedule {path}: cannot be read ({error.strerror})") from error
+        raise InputError(f"--schedule {path}: cannot be read ({reason_of(error)})") from error
     except (ValueError, LookupError, TypeError, OverflowError) as error:
         raise InputError(f"--schedule {path}: is damaged, or not a schedule ({error})") from error
 
@@ -93,9 +93,8 @@ def read_schedule(path: Path) -> Schedule:
 def keep_events(path: Path, events_done: int) -> Sequence[Event]:
     """Truncate a ``happened.jsonl`` after this many events; return those kept."""
     try:
-        lines = whole_lines(path, path.parent)
-    except OSError as error:
-        raise InputError(f"--resume: {path} cannot be read ({error.strerror})") from error
+        with refusing(f"--resume: {path} cannot be read"):
+            lines = whole_lines(path, path.parent)
     except ValueError as error:
         raise InputError(f"--resume: {path} is damaged ({error}); add --overwrite to start again") from error
     kept = lines[: events_done + 1]

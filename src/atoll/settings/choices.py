@@ -49,11 +49,6 @@ class NamedChoice:
         """The built-in functions by name."""
         return _load(self.table)  # type: ignore[no-any-return]
 
-    @property
-    def known_functions(self) -> Mapping[str, Function]:
-        """The built-in functions whose parameters are known without importing PyTorch."""
-        return {name: each for name, each in self.functions.items() if not getattr(each, "is_lazy", False)}
-
     def resolve(self, name: str) -> Function:
         """Return the function of this name."""
         return resolve(self.setting, name, self.functions)  # type: ignore[no-any-return]
@@ -158,7 +153,9 @@ def every_parameter(section: str) -> dict[str, list[tuple[NamedChoice, str, Para
     """Return a section's settings that built-in functions take, by key, with the choice and name of the function."""
     found: dict[str, list[tuple[NamedChoice, str, Parameter]]] = {}
     for choice in CHOICES:
-        for name, function in choice.known_functions.items():
+        # The parameters of the others are not known without importing PyTorch.
+        known = {name: each for name, each in choice.functions.items() if not getattr(each, "is_lazy", False)}
+        for name, function in known.items():
             for key, parameters in taken({choice: function})[section].items():
                 found.setdefault(key, []).extend((choice, name, each) for each in parameters)
     return found

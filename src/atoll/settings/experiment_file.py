@@ -24,7 +24,7 @@ from atoll.settings.file_paths import located
 from atoll.settings.sections import NAME
 from atoll.settings.signatures import asks_for
 from atoll.settings.validation import LISTS, Settings, full_model, unused, validate, who_takes, with_plain_names
-from atoll.support.errors import InputError, SettingWarning
+from atoll.support.errors import InputError, SettingWarning, refusing
 from atoll.support.requiring import require_path
 from atoll.support.untrusted import parse_toml, read_toml
 from atoll.support.wording import natural, nearest, show, unknown
@@ -51,9 +51,8 @@ def read_experiment(name: str | Path) -> Table:
             raise InputError(f"experiment {str(name)!r}: {told}")
         path = recipe
     try:
-        table = located(read_toml(path), path.parent)
-    except OSError as error:
-        raise InputError(f"experiment {str(name)!r}: cannot be read ({error.strerror})") from error
+        with refusing(f"experiment {str(name)!r}: cannot be read"):
+            table = located(read_toml(path), path.parent)
     except ValueError as error:
         raise InputError(f"experiment {str(name)!r}: is not valid TOML ({error})") from error
     if not table:

@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from atoll.support.errors import RunError
+from atoll.support.errors import RunError, reason_of
 from atoll.support.untrusted import MOST_BYTES_OF_LINES, read_bytes
 
 _SEAL = re.compile(rb', "crc32": "[0-9a-f]{8}"\}$')
@@ -31,7 +31,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         aside.replace(path)
         _flush_folder(path.parent)
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+        raise RunError(f"cannot write {path}: {reason_of(error)}") from error
     finally:
         with suppress(OSError):
             aside.unlink()
@@ -54,7 +54,7 @@ def write_new(path: Path, content: bytes, mode: int) -> None:
     except FileExistsError:
         raise
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+        raise RunError(f"cannot write {path}: {reason_of(error)}") from error
 
 
 def make_folder(path: Path, mode: int = 0o777) -> None:
@@ -62,7 +62,7 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
     try:
         path.mkdir(mode, parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"cannot make the folder {path}: {error.strerror or error}") from error
+        raise RunError(f"cannot make the folder {path}: {reason_of(error)}") from error
 
 
 def _flush_folder(path: Path) -> None:
@@ -133,4 +133,4 @@ def append_line(path: Path, value: Mapping[str, Any]) -> None:
     except OSError as error:
         with suppress(OSError):
             os.truncate(path, size)
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+        raise RunError(f"cannot write {path}: {reason_of(error)}") from error

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from atoll.support.errors import InputError, RunError
+from atoll.support.errors import InputError, RunError, reason_of
 
 LOCK = ".lock"
 
@@ -70,7 +70,7 @@ def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
     try:
         descriptor = _acquire(path, time.monotonic() + patience)
     except OSError as error:
-        raise RunError(f"cannot lock {folder}: {error.strerror or error}") from error
+        raise RunError(f"cannot lock {folder}: {reason_of(error)}") from error
     try:
         yield
     finally:

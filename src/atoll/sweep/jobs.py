@@ -25,12 +25,6 @@ class _Running:
     process: BaseProcess
     pipe: Connection
 
-    def end(self, running: dict[Connection, "_Running"]) -> None:
-        """Take a process that has ended out of those that run."""
-        del running[self.pipe]
-        self.process.join()
-        self.pipe.close()
-
 
 def run_jobs(
     jobs: Iterator[Job], at_once: int, judge: Callable[[Job, News], Answer] | None = None
@@ -58,7 +52,9 @@ def run_jobs(
                 one = running[pipe]  # type: ignore[index]
                 news = _read(one)
                 if news.state != "running":
-                    one.end(running)
+                    del running[one.pipe]
+                    one.process.join()
+                    one.pipe.close()
                 yield one.job, news
                 if news.state == "running" and news.row is not None:
                     _tell(one, "go on" if judge is None else judge(one.job, news))

@@ -76,12 +76,6 @@ def in_turn(out: Path) -> AbstractContextManager[None]:
     return locked(out, _PATIENCE_SECONDS)
 
 
-def with_runs_before(out: Path, note: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a search's note with the runs of the folder's note, since a search adds them as it goes."""
-    before = read_note(out) or {}
-    return {**note, "runs": before.get("runs", {})}
-
-
 def write_note(out: Path, note: Mapping[str, Any]) -> None:
     """Write ``sweep.json``, and ``experiment.json``, which gives `atoll report` the order of the runs."""
     write_atomically(out / "experiment.json", to_json({"runs": list(note["runs"])}))

@@ -9,6 +9,7 @@ from typing import Any
 
 from atoll.report.reading.units import time_unit
 from atoll.report.tables.formats import DASH, TextTable
+from atoll.report.tables.spread_tables import as_columns
 from atoll.support.estimates import Estimate, estimate, estimate_share
 from atoll.sweep.axes import short_names
 from atoll.sweep.goal import Goal
@@ -102,8 +103,8 @@ def as_dicts(lines: Sequence[Line], goal: Goal) -> list[dict[str, Any]]:
             "finished": line.finished,
             "metric": goal.metric,
             **({} if goal.target is None else {"target": goal.target, "missed": line.missed}),
-            **_numbers("last", line.last),
-            **_numbers("best", line.best),
+            **as_columns("last", line.last),
+            **as_columns("best", line.best),
             "is_best_last": line.is_best_last,
             "is_best": line.is_best,
         }
@@ -152,11 +153,6 @@ def _values(line: Line, goal: Goal) -> list[str]:
         return [missed, _interval(line.last, goal), "best" if line.is_best_last else ""]
     marks = [*(["last"] if line.is_best_last else []), *(["best"] if line.is_best else [])]
     return [_spread(line.last, goal), _interval(line.last, goal), _spread(line.best, goal), ", ".join(marks)]
-
-
-def _numbers(name: str, found: Estimate | None) -> dict[str, float | None]:
-    columns = {"mean": "mean", "std": "std", "ci_low": "low", "ci_high": "high"}
-    return {f"{name}_{column}": getattr(found, field, None) for column, field in columns.items()}
 
 
 def _spread(found: Estimate | None, goal: Goal) -> str:

@@ -114,10 +114,8 @@ class Search:
             return f"--metric {self.goal.metric}: its rows do not hold it"
         if news.state == "finished":
             self.study.tell(trial, value)
-        elif news.state == "pruned":
-            self.study.tell(trial, state=states.PRUNED)
-        elif news.state == "failed":
-            self.study.tell(trial, state=states.FAIL)
+        elif news.state != "stopped":
+            self.study.tell(trial, state=states.PRUNED if news.state == "pruned" else states.FAIL)
         return news.error
 
     def trials(self) -> list[Trial]:

@@ -10,7 +10,7 @@ from pydantic import Field
 from atoll.clustering.clustering import Clustering
 from atoll.data.population import Stated
 from atoll.experiment.conditions import ReportedClients
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, reason_of
 from atoll.support.files import whole_lines
 from atoll.support.strict import StrictRecord
 
@@ -68,7 +68,7 @@ def read_clusterings(path: Path, clients: int) -> list[Clustered]:
                 raise ValueError("another number of clients")
             lines.append(line)
     except OSError as error:
-        raise InputError(f"--resume: {path} cannot be read ({error.strerror})") from error
+        raise InputError(f"--resume: {path} cannot be read ({reason_of(error)})") from error
     except ValueError as error:  # pydantic's are such
         raise InputError(
             f"--resume: {path} is damaged (line {len(lines) + 1}); add --overwrite to start again"

@@ -43,8 +43,7 @@ def draw_shares(
         title = f"{title} ({MAX_CLIENTS} of {clients:,} clients)".strip()
     shares = counts[drawn] / np.maximum(counts[drawn].sum(axis=1, keepdims=True), 1)
     _draw_heatmap(ax, shares, label)
-    ticks = client_ticks(len(drawn))
-    ax.set_xticks(ticks, [str(drawn[tick]) for tick in ticks])
+    set_client_ticks(ax, drawn)
     ax.set(xlabel="Client", title=title)
 
 
@@ -222,9 +221,10 @@ def add_colorbar(image: AxesImage, label: str, form: Formatter | None = None) ->
     strip_frame(bar.ax)
 
 
-def client_ticks(clients: int) -> range:
-    """Return the places of about ten clients to label."""
-    return range(0, clients, max(1, clients // 10))
+def set_client_ticks(ax: Axes, drawn: Ids) -> None:
+    """Label about ten of the clients drawn, from left to right, by their numbers."""
+    ticks = range(0, len(drawn), max(1, len(drawn) // 10))
+    ax.set_xticks(ticks, [str(drawn[tick]) for tick in ticks])
 
 
 def evenly(count: int, most: int) -> Ids:

@@ -29,7 +29,7 @@ from atoll.report.figures.style import (
     WIDTH_INCHES,
     add_legend,
     drawn_width,
-    legend_inches,
+    lay_out_legend,
     line_styles,
     new_figure,
 )
@@ -58,7 +58,8 @@ def plot_curves(runs: Sequence[Run], x: XColumn = "round", *, title: str = "", b
     if not runs:
         raise InputError("There is nothing to plot: no runs were given.")
     require("band", band, Band)
-    return _plot(group_runs(runs), x_axis(runs, x), _y_axes(runs), title, band)
+    tested = [axis for axis in (ACCURACY, TEST_LOSS) if shown(runs, axis).size]
+    return _plot(group_runs(runs), x_axis(runs, x), [LOSS, *tested[:1]], title, band)
 
 
 def draw_curves(
@@ -117,7 +118,8 @@ def _plot(groups: Sequence[Group], across: CurveAxis, y_axes: Sequence[CurveAxis
     panels = {panel.title: panel.groups for panel in make_panels(groups)}
     with mpl.rc_context(STYLE):
         styles = line_styles(group.label for group in groups)
-        figure, grid = _make_grid(len(panels), len(y_axes), legend_inches(styles, drawn_width(WIDTH_INCHES)))
+        _, _, lines = lay_out_legend(list(styles), drawn_width(WIDTH_INCHES))
+        figure, grid = _make_grid(len(panels), len(y_axes), lines)
         for row, y_axis in enumerate(y_axes):
             pairs = zip(grid[row], panels.values(), strict=True)
             set_y(grid[row], [_draw(axes, members, across, y_axis, styles, band) for axes, members in pairs], y_axis)
@@ -132,24 +134,18 @@ def _plot(groups: Sequence[Group], across: CurveAxis, y_axes: Sequence[CurveAxis
     return figure
 
 
-def _y_axes(runs: Sequence[Run]) -> list[CurveAxis]:
-    """Return the training loss and the accuracy or, without one, the test loss."""
-    second = next((axis for axis in (ACCURACY, TEST_LOSS) if shown(runs, axis).size), None)
-    return [LOSS, second] if second else [LOSS]
-
-
-def _make_grid(panels: int, rows: int, legend: float) -> tuple[Figure, list[list[Axes]]]:
-    """Return the figure, with room for a legend of this height, and its axes as [quantity][panel]."""
+def _make_grid(panels: int, rows: int, legend_lines: int) -> tuple[Figure, list[list[Axes]]]:
+    """Return the figure, with room for a legend of so many lines, and its axes as [quantity][panel]."""
     if panels == 1:
         if drawn_width(WIDTH_INCHES) < BESIDE_INCHES:  # one above the other
-            figure = new_figure(WIDTH_INCHES, 0.6 + 3.0 * rows, legend)
+            figure = new_figure(WIDTH_INCHES, 0.6 + 3.0 * rows, legend_lines)
             return figure, [[axes] for axes in figure.subplots(rows, 1, squeeze=False)[:, 0]]
-        figure = new_figure(WIDTH_INCHES if rows > 1 else 5.0, 3.4, legend)
+        figure = new_figure(WIDTH_INCHES if rows > 1 else 5.0, 3.4, legend_lines)
         return figure, [[axes] for axes in figure.subplots(1, rows, squeeze=False)[0]]
     columns = panel_columns(panels)
     bands = math.ceil(panels / columns)
     width = WIDTH_INCHES if columns < MAX_COLUMNS else 1.25 * WIDTH_INCHES
-    figure = new_figure(width, 0.6 + 2.1 * rows * bands, legend)
+    figure = new_figure(width, 0.6 + 2.1 * rows * bands, legend_lines)
     cells = figure.subplots(rows * bands, columns, squeeze=False)
     grid = [[cells[rows * (p // columns) + row, p % columns] for p in range(panels)] for row in range(rows)]
     used = {axes for row in grid for axes in row}

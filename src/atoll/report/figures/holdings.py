@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike
 from atoll.report.figures.before_training import (
     MAX_CLIENTS,
     add_colorbar,
-    client_ticks,
     draw_shares,
     draw_sizes,
     evenly,
+    set_client_ticks,
 )
 from atoll.report.figures.style import STYLE, WIDTH_INCHES, new_figure, strip_frame
 from atoll.support.arrays import Floats
@@ -47,8 +47,7 @@ def plot_holdings(
                 ax.set_yticks(range(len(classes)), list(classes))
             ax.set(title="", xlabel="")
         _draw_features(inputs, means, names)
-        ticks = client_ticks(len(drawn))
-        inputs.set_xticks(ticks, [str(drawn[tick]) for tick in ticks])
+        set_client_ticks(inputs, drawn)
         more = f" ({len(drawn)} of {len(counts):,})" if len(drawn) < len(counts) else ""
         inputs.set_xlabel(f"Client{more}")
     return figure

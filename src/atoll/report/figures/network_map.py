@@ -81,12 +81,14 @@ def draw_map(
     low, high = _limits(np.concatenate([clients, aggregators, *([] if server is None else [server[None]])]))
     ax.set(aspect="equal", xlim=(low[0], high[0]), ylim=(low[1], high[1]))
     ax.set(xlabel="x (metres)", ylabel="y (metres)", title=title)
-    _draw_links(ax, aggregators, links)
+    if len(links):
+        style: Any = {"colors": LINK_COLOR, "linewidths": 0.9, "linestyles": [LINK_DASHES]}
+        ax.add_collection(LineCollection(list(aggregators[links]), zorder=1, **style), autolim=False)
     _draw_clusters(ax, clients, aggregators, owners, numbered=ids or len(aggregators) <= MAX_NUMBERED)
     if ids:
         for client, xy in enumerate(clients):
-            style: Any = {"fontsize": 5.5, "color": "#444444", "zorder": 7, "clip_on": True}
-            ax.annotate(str(client), (xy[0], xy[1]), (2.5, 2.5), textcoords="offset points", **style)
+            small: Any = {"fontsize": 5.5, "color": "#444444", "zorder": 7, "clip_on": True}
+            ax.annotate(str(client), (xy[0], xy[1]), (2.5, 2.5), textcoords="offset points", **small)
     if server is not None:
         ax.scatter(server[0], server[1], s=260, marker="*", color="black", edgecolors="white", zorder=6)
     return _handles(owners, len(aggregators), with_server=server is not None, with_links=bool(len(links)))
@@ -160,12 +162,6 @@ def _limits(points: Floats) -> tuple[Floats, Floats]:
     low, high = points.min(axis=0), points.max(axis=0)
     margin = 0.04 * float((high - low).max()) or 1.0
     return low - margin, high + margin
-
-
-def _draw_links(axes: Axes, aggregators: Floats, links: Ids) -> None:
-    if len(links):
-        style: Any = {"colors": LINK_COLOR, "linewidths": 0.9, "linestyles": [LINK_DASHES]}
-        axes.add_collection(LineCollection(list(aggregators[links]), zorder=1, **style), autolim=False)
 
 
 def _draw_clusters(axes: Axes, clients: Floats, aggregators: Floats, owners: Ids, *, numbered: bool) -> None:

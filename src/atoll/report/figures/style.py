@@ -103,13 +103,13 @@ def drawn_width(inches: float) -> float:
     return _width.get() or inches
 
 
-def new_figure(width: float, height: float, legend: float = 0.0) -> Figure:
+def new_figure(width: float, height: float, legend_lines: int = 0) -> Figure:
     """Return an empty figure of this size in inches; inside `figure_width`, of that width and less height.
 
-    A legend taller than two lines is given its height, so that it does not flatten the charts.
+    A legend of more than two lines is given the height of the others, so that it does not flatten the charts.
     """
     ratio = drawn_width(width) / width
-    more = max(0.0, legend - 2 * LINE_INCHES)
+    more = max(0.0, LINE_INCHES * legend_lines - 2 * LINE_INCHES)
     return Figure(figsize=(ratio * width, height * ratio**0.5 + more), layout="constrained")
 
 
@@ -142,11 +142,6 @@ def lay_out_legend(labels: Sequence[str], width_inches: float) -> tuple[int, lis
         found.append((max(int(each.sum()) for each in filled), columns, texts))
     lines, columns, texts = min(found, default=(0, 1, []))
     return columns, texts, lines
-
-
-def legend_inches(labels: Iterable[str], width_inches: float) -> float:
-    """Return the height of a legend of this width."""
-    return LINE_INCHES * lay_out_legend(list(labels), width_inches)[2]
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist], **look: float) -> None:

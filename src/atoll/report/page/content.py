@@ -68,7 +68,7 @@ def make_content(
     panels = make_panels(groups)
     against = "" if baseline is None else find_baseline(groups, baseline).label
     pool = RunPool()
-    shown = {"curves": curves(panels, pool), "details": details(groups, pool, scenes or Scenes())}
+    shown = {"curves": curves(panels, pool), "details": list(details(groups, pool, scenes or Scenes()))}
     summary = _summary(runs, groups)
     return Content(
         title=", ".join(dict.fromkeys(run.name for run in runs)) or "Waiting for runs",

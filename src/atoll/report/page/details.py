@@ -31,23 +31,21 @@ MAX_ROWS = 120
 MAX_BANDS = 144  # pairs of planted group and model beyond which bands are indistinguishable
 
 
-def details(groups: Sequence[Group], pool: RunPool, scenes: Scenes) -> list[dict[str, Any]]:
-    """Return title and figures of each group's first run, and why some could not be drawn."""
-    return [_detail(group, pool, scenes) for group in groups]
-
-
-def _detail(group: Group, pool: RunPool, scenes: Scenes) -> dict[str, Any]:
-    run = group.runs[0]
-    scene = scenes.of(run.config)
-    figures = [_gantt(run, pool, scene), *client_curves(run, pool), *_identity(run, pool), _cluster_accuracy(run, pool)]
-    if isinstance(scene, Scene):
-        figures += [_map(scene, pool), _clusters(scene, pool), _shares(scene, pool)]
-    seed = f", seed {run.config.get('seed', 0)}" if len(group.runs) > 1 else ""
-    return {
-        "title": name_of(group) + seed,
-        "figures": [figure for figure in figures if figure],
-        "missing": "" if isinstance(scene, Scene) else f"Clusters and class shares: {scene}",
-    }
+def details(groups: Sequence[Group], pool: RunPool, scenes: Scenes) -> Iterator[dict[str, Any]]:
+    """Yield title and figures of each group's first run, and why some could not be drawn."""
+    for group in groups:
+        run = group.runs[0]
+        scene = scenes.of(run.config)
+        figures = [_gantt(run, pool, scene), *client_curves(run, pool), *_identity(run, pool)]
+        figures.append(_cluster_accuracy(run, pool))
+        if isinstance(scene, Scene):
+            figures += [_map(scene, pool), _clusters(scene, pool), _shares(scene, pool)]
+        seed = f", seed {run.config.get('seed', 0)}" if len(group.runs) > 1 else ""
+        yield {
+            "title": name_of(group) + seed,
+            "figures": [figure for figure in figures if figure],
+            "missing": "" if isinstance(scene, Scene) else f"Clusters and class shares: {scene}",
+        }
 
 
 def _gantt(run: Run, pool: RunPool, scene: Scene | str) -> Figure | None:

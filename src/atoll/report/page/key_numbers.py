@@ -1,7 +1,7 @@
 """The data of the curves, over runs and over clients: quantities, axes, and every run's columns as compact bytes."""
 
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,22 +118,20 @@ def _columns(run: Run, shown: Iterable[str], pool: RunPool) -> dict[str, int]:
     return {name: pool.put(rows[name]) for name in names if name in rows and np.isfinite(rows[name]).any()}
 
 
-def client_curves(run: Run, pool: RunPool) -> list[dict[str, Any]]:
-    """Return a figure for each metric of single clients: its last values, sorted, and their mean."""
-    return [_client_curve(run, column, np.sort(values), pool) for column, values in run.clients.items()]
-
-
-def _client_curve(run: Run, column: str, values: Floats, pool: RunPool) -> dict[str, Any]:
-    title, mean = column_title(column), float(values.mean())
-    low, middle, high = (show_number(column, float(each)) for each in (values[0], mean, values[-1]))
-    return {
-        "kind": "clients",
-        "title": f"{title}, by client",
-        "alt": f"{title} of {len(values):,} clients of {name_of(run)} at the last evaluation, sorted: {low} to {high}, "
-        f"mean {middle}.",
-        "note": "At the last evaluation, in ascending order; the dashed line is the mean.",
-        "column": title,
-        "share": is_share(column),
-        "mean": mean,
-        "values": pool.put(values[evenly(len(values), _MAX_CLIENTS)]),
-    }
+def client_curves(run: Run, pool: RunPool) -> Iterator[dict[str, Any]]:
+    """Yield a figure for each metric of single clients: its last values, sorted, and their mean."""
+    for column, values in run.clients.items():
+        title, ordered = column_title(column), np.sort(values)
+        mean = float(ordered.mean())
+        low, middle, high = (show_number(column, float(each)) for each in (ordered[0], mean, ordered[-1]))
+        yield {
+            "kind": "clients",
+            "title": f"{title}, by client",
+            "alt": f"{title} of {len(values):,} clients of {name_of(run)} at the last evaluation, sorted: {low} to "
+            f"{high}, mean {middle}.",
+            "note": "At the last evaluation, in ascending order; the dashed line is the mean.",
+            "column": title,
+            "share": is_share(column),
+            "mean": mean,
+            "values": pool.put(ordered[evenly(len(values), _MAX_CLIENTS)]),
+        }

@@ -1,6 +1,7 @@
 """The page's tables of epsilon: planned for each cluster, and spent."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from atoll.report.page.compared import name_of
@@ -17,17 +18,15 @@ _SEEDED = "The noise is drawn from the seed, for reproducibility: anyone who kno
 
 def privacy_tables(groups: Sequence[Group]) -> str:
     """Return a table for the first run of each group that is finished and private; nothing for others."""
-    return "".join(_table(group.runs[0]) for group in groups)
+    tables = []
+    for run in (group.runs[0] for group in groups):
+        # A summary is missing or damaged, or of a run that is not private.
+        with suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
+            tables.append(_table(run, read_json(run.folder / "summary.json", run.folder)["privacy"]))
+    return "".join(tables)
 
 
-def _table(run: Run) -> str:
-    try:
-        return _made(run, read_json(run.folder / "summary.json", run.folder)["privacy"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):  # missing or damaged, or not private
-        return ""
-
-
-def _made(run: Run, told: Mapping[str, Any]) -> str:
+def _table(run: Run, told: Mapping[str, Any]) -> str:
     clusters = told["clusters"]
     lines = [_line(str(int(own["cluster"])), own) for own in clusters[:MOST_CLUSTERS]]
     worst = {"releases": told["worst_client_releases"], "epsilon": told["epsilon"]}

@@ -1,7 +1,7 @@
 """A run's clusters, data and positions, recomputed from its settings, since its folder does not hold them."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -120,19 +120,12 @@ def _require_small(settings: Settings) -> None:
     }
     single = {
         f"{section}.{key}": value
-        for section, key, value in _values(settings)
-        if section in ("data", "model", "clustering", "network") and key not in ("clients", "samples")
-        if isinstance(value, int) and value > MAX_NUMBER
+        for section in ("data", "model", "clustering", "network")
+        for key, value in getattr(settings, section).model_dump().items()
+        if key not in ("clients", "samples") and isinstance(value, int) and value > MAX_NUMBER
     }
     if large := [*single, *(name for name, cells in tables.items() if cells > MAX_CELLS)]:
         raise InputError(f"{large[0]} is too large for a page; the command atoll cluster shows it.")
-
-
-def _values(settings: Settings) -> Iterator[tuple[str, str, Any]]:
-    """Yield section, key and value of each setting."""
-    for section, held in settings.model_dump().items():
-        for key, value in held.items() if isinstance(held, dict) else ():
-            yield section, key, value
 
 
 def _texts(value: Any) -> list[str]:

@@ -5,6 +5,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from atoll.report.reading.runs import Run
@@ -106,7 +107,8 @@ def _make_group(runs: Sequence[Run]) -> Group:
     first = runs[0]
     data = first.config.get("data")
     dataset = str(data.get("dataset", "")) if isinstance(data, dict) else ""
-    return Group(first.panel, dataset, label_of_seeds(runs), tuple(runs))
+    labels = [printable(run.config.get("label")) or run.name for run in runs]
+    return Group(first.panel, dataset, _common_label(labels) or first.name, tuple(runs))
 
 
 def find_baseline(groups: Sequence[Group], label: str) -> Group:
@@ -169,11 +171,6 @@ def seed_of(run: Run) -> int:
     return seed if isinstance(seed := run.config.get("seed"), int) else 0
 
 
-def label_of_seeds(runs: Sequence[Run]) -> str:
-    """Return the common label of runs that differ only in their seed."""
-    return _common_label([printable(run.config.get("label")) or run.name for run in runs]) or runs[0].name
-
-
 def _common_label(labels: Sequence[str]) -> str:
     """Return the words with which all labels begin, without a trailing word for the seed.
 
@@ -182,9 +179,6 @@ def _common_label(labels: Sequence[str]) -> str:
     """
     if len(set(labels)) == 1:
         return labels[0]
-    words: list[str] = []
-    for column in zip(*(label.split() for label in labels), strict=False):
-        if len(set(column)) > 1:
-            break
-        words.append(column[0])
-    return re.sub(r"(\bseed)?[\s,;:(\[/|–-]*$", "", " ".join(words)).rstrip(" ,;:([/|–-")
+    alike = takewhile(lambda column: len(set(column)) == 1, zip(*map(str.split, labels), strict=False))
+    words = " ".join(column[0] for column in alike)
+    return re.sub(r"(\bseed)?[\s,;:(\[/|–-]*$", "", words).rstrip(" ,;:([/|–-")

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from atoll.support.arrays import Floats
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, reason_of
 from atoll.support.files import whole_lines
 from atoll.support.untrusted import parse_json, read_json
 
@@ -40,7 +40,7 @@ def read_records(file: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise InputError(f"{file} cannot be read ({error.strerror}).") from error
+        raise InputError(f"{file} cannot be read ({reason_of(error)}).") from error
     except ValueError as error:
         raise InputError(f"{file}, {error}.") from error
     records = []

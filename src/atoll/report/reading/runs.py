@@ -16,7 +16,7 @@ from atoll.report.reading.records import (
     to_tables,
 )
 from atoll.report.reading.recovery import with_recovery
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, reason_of, refusing
 from atoll.support.requiring import require_path
 from atoll.support.untrusted import read_json, read_toml
 from atoll.support.wording import nearest, printable, show
@@ -161,7 +161,7 @@ def run_folders(path: Path) -> tuple[list[Path], list[str]]:
     try:
         children = sorted(path.iterdir())
     except OSError as error:
-        return [], [f"{path} cannot be read ({error.strerror})."]
+        return [], [f"{path} cannot be read ({reason_of(error)})."]
     found, faults = [], []
     for child in children:
         runs, wrong = ([child], []) if _is_run(child) else _runs_of(child) if _is_experiment(child) else ([], [])
@@ -179,7 +179,7 @@ def _runs_of(experiment: Path) -> tuple[list[Path], list[str]]:
     except InputError as error:
         faults.append(str(error))
     except OSError as error:
-        return [], [f"{experiment} cannot be read ({error.strerror})."]
+        return [], [f"{experiment} cannot be read ({reason_of(error)})."]
     return [child for child in children if _is_run(child)], faults
 
 
@@ -208,9 +208,8 @@ def _is_name(text: str) -> bool:
 
 def _read_config(file: Path) -> dict[str, Any]:
     try:
-        return read_toml(file, file.parent)
-    except OSError as error:
-        raise InputError(f"{file} cannot be read ({error.strerror}).") from error
+        with refusing(f"{file} cannot be read", hint="."):
+            return read_toml(file, file.parent)
     except ValueError as error:  # bad TOML and bad UTF-8 alike
         raise InputError(f"{file} is not valid TOML: {error}.") from error
 
@@ -220,12 +219,11 @@ def _told_apart(found: Sequence[Run]) -> list[Run]:
     first: dict[Path, Run] = {}
     for run in found:
         first.setdefault(run.folder.resolve(), run)
-    runs = list(first.values())
     groups = defaultdict(list)
-    for run in runs:
-        groups[run.panel, run.label].append(run.folder.resolve())
+    for folder, run in first.items():
+        groups[run.panel, run.label].append(folder)
     endings = {folder: ending for group in groups.values() for folder, ending in _endings(group).items()}
-    shown = [(run, endings[run.folder.resolve()]) for run in runs]
+    shown = [(run, endings[folder]) for folder, run in first.items()]
     return [replace(run, label=f"{run.label} ({ending})") if ending else run for run, ending in shown]
 
 

@@ -126,24 +126,21 @@ def _record(spread: Spread) -> dict[str, Any]:
     named = {"panel": spread.panel, "label": spread.label, "seeds": " ".join(map(str, spread.seeds))}
     record: dict[str, Any] = {**named, "finished": len(spread.seeds), "planned": spread.planned}
     for column, found in spread.final.items():
-        record |= _numbers(column, found)
+        record |= as_columns(column, found)
     for target in spread.targets:
         prefix = f"to_{target.target:g}_"
         record[f"{prefix}seeds"] = target.reached
         for cost, found in target.costs.items():
-            record |= _numbers(prefix + cost, found)
+            record |= as_columns(prefix + cost, found)
     if spread.difference is not None:
-        record |= _numbers("difference", spread.difference.estimate) | {"difference_p": spread.difference.p}
+        record |= as_columns("difference", spread.difference.estimate) | {"difference_p": spread.difference.p}
     return record
 
 
-def _numbers(name: str, found: Estimate) -> dict[str, float | None]:
-    return {
-        f"{name}_mean": found.mean,
-        f"{name}_std": found.std,
-        f"{name}_ci_low": found.low,
-        f"{name}_ci_high": found.high,
-    }
+def as_columns(name: str, found: Estimate | None) -> dict[str, float | None]:
+    """Return an estimate as plain values for columns such as test_accuracy_mean; all None without one."""
+    columns = {"mean": "mean", "std": "std", "ci_low": "low", "ci_high": "high"}
+    return {f"{name}_{column}": getattr(found, field, None) for column, field in columns.items()}
 
 
 def _head(spreads: Sequence[Spread]) -> list[str]:
