@@ -27,7 +27,9 @@ class Coder:
 
     def send(self, task: ClientTask, update: ClientUpdate) -> ClientUpdate:
         """Return the encoded update, and e as the state."""
-        wanted = _add_error(subtract(update.model, task.start), task.state or {})
+        kept = task.state or {}
+        change = subtract(update.model, task.start)
+        wanted = {name: own + kept[name] if name in kept else own for name, own in change.items()}
         payload = self.coding.encode(wanted, generator(self.seed, "codec", *task.key))
         lost = self._lost(wanted, payload) if self.feedback else None
         return ClientUpdate(as_sent(payload), update.loss, lost)
@@ -63,8 +65,3 @@ def code_updates(coding: Coding, feedback: bool, seed: int, is_own: bool = False
         },
         lacks=lacks,
     )
-
-
-@torch.no_grad()
-def _add_error(update: Model, kept: Model) -> Model:
-    return {name: own + kept[name] if name in kept else own for name, own in update.items()}

@@ -109,13 +109,11 @@ def add(start: Model, update: Model) -> Model:
 
 def _split(model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the floating-point entries of a model or form, and the others."""
-    floating = {name: _dtype(each).is_floating_point for name, each in model.items()}
-    numbers = {name: each for name, each in model.items() if floating[name]}
-    return numbers, {name: each for name, each in model.items() if not floating[name]}
-
-
-def _dtype(entry: Any) -> torch.dtype:
-    return entry.dtype if isinstance(entry, torch.Tensor) else entry[1]
+    numbers, others = dict[str, Any](), dict[str, Any]()
+    for name, each in model.items():
+        dtype = each.dtype if isinstance(each, torch.Tensor) else each[1]
+        (numbers if dtype.is_floating_point else others)[name] = each
+    return numbers, others
 
 
 @lru_cache(maxsize=64)

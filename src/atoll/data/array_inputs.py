@@ -1,5 +1,6 @@
 """Arrays from users: lists, tensors, columns of data frames; read without importing their libraries."""
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,13 @@ def as_array(name: str, value: Any) -> Array:
     Takes NumPy arrays, lists, tensors, and Series and frames of pandas and similar libraries.
     """
     array = value if isinstance(value, np.ndarray) else _read(name, value)
-    array = _from_objects(array) if array.dtype == object else array
+    if array.dtype == object:  # such as a frame's columns of several types
+        with suppress(TypeError, ValueError):
+            array = np.array(array.tolist())
     if array.dtype.kind not in "biuf":
-        raise InputError(f"{name}: must hold numbers, not {kind_of(value)}{_hint(array)}")
+        is_text = array.dtype.kind in "US" or (array.dtype == object and any(isinstance(x, str) for x in array.flat))
+        hint = "; np.unique(names, return_inverse=True)[1] turns names into numbers" if is_text else ""
+        raise InputError(f"{name}: must hold numbers, not {kind_of(value)}{hint}")
     array = np.asarray(array, _stored_type(array.dtype), order="C")
     if not is_finite(array):
         bad = np.count_nonzero(~np.isfinite(array))
@@ -74,20 +79,7 @@ def _read(name: str, value: Any) -> Array:
     return array if array.flags.writeable else array.copy()  # PyTorch warns about a frame's read-only memory
 
 
-def _from_objects(array: Array) -> Array:
-    """Return Python objects as numbers if possible, such as a frame's columns of several types."""
-    try:
-        return np.array(array.tolist())
-    except (TypeError, ValueError):
-        return array
-
-
 def _stored_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     known = ("uint8", "int8", "int16", "int32", "int64", "float32", "float64")
     own = np.dtype(np.float64 if dtype.kind == "f" and dtype.itemsize > 8 else dtype).newbyteorder("=")
     return own if own.name in known else np.dtype(_AS_TORCH_HAS[own.kind])
-
-
-def _hint(array: Array) -> str:
-    is_text = array.dtype.kind in "US" or (array.dtype == object and any(isinstance(each, str) for each in array.flat))
-    return "; np.unique(names, return_inverse=True)[1] turns names into numbers" if is_text else ""

@@ -58,7 +58,13 @@ def load(name: str, root: str | Path | None = None, fetch: bool = True) -> Datas
     if folder is None:
         base = _resolve_root(root)
         if not fetch:
-            raise _not_found(name, base)
+            place = base / SOURCES[name].folder
+            absent = missing(name, place)
+            what = ", ".join(absent) if len(absent) < len(SOURCES[name].files) else "all its files"
+            raise InputError(
+                f"data.dataset = {name!r} lacks {what} in {place}, and downloading is off: "
+                f"run `atoll data fetch {name}`, {explain_by_hand(name, base)}"
+            )
         folder = download(name, base)
     return LOADERS[name](folder)
 
@@ -135,16 +141,6 @@ def make_sea(rng: np.random.Generator, pool: Positive = 15_000, flips: BelowOne 
         pools += inputs.astype(np.float32), (inputs[:, :2].sum(axis=1) > np.take(SEA, groups)) ^ flipped, groups
     inputs, targets, groups, test_inputs, test_targets, test_groups = pools
     return Dataset("sea", inputs, targets, test_inputs, test_targets, 2, groups=groups, test_groups=test_groups)
-
-
-def _not_found(name: str, base: Path) -> InputError:
-    place = base / SOURCES[name].folder
-    absent = missing(name, place)
-    what = ", ".join(absent) if len(absent) < len(SOURCES[name].files) else "all its files"
-    return InputError(
-        f"data.dataset = {name!r} lacks {what} in {place}, and downloading is off: "
-        f"run `atoll data fetch {name}`, {explain_by_hand(name, base)}"
-    )
 
 
 def _check_name(name: str) -> None:

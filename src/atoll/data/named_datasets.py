@@ -75,20 +75,16 @@ def read_hub(repository: str, configuration: str | None = None, **settings: Any)
         repository: the name after ``hf:``.
         configuration: its name, where the repository has several.
     """
-    splits = _load_hub(repository, configuration)
+    told = f"data.dataset = 'hf:{repository}':"
+    datasets = load_extra("datasets", "hf", told, "Hugging Face's datasets")
+    try:
+        splits = datasets.load_dataset(repository, configuration)
+    except Exception as error:  # from the network, the hub or the files
+        raise InputError(f"{told} cannot be loaded ({' '.join(str(error).split())[:300]})") from error
     if "train" not in splits:
-        raise InputError(f"data.dataset = 'hf:{repository}': has no split train, only {', '.join(splits)}")
+        raise InputError(f"{told} has no split train, only {', '.join(splits)}")
     test = splits["test"].data.table if "test" in splits else None
     return make_table(make_source(repository, splits["train"].data.table, test), Wanted(**settings))
-
-
-def _load_hub(repository: str, configuration: str | None) -> Any:
-    told = f"data.dataset = 'hf:{repository}'"
-    datasets = load_extra("datasets", "hf", f"{told}:", "Hugging Face's datasets")
-    try:
-        return datasets.load_dataset(repository, configuration)
-    except Exception as error:  # from the network, the hub or the files
-        raise InputError(f"{told}: cannot be loaded ({' '.join(str(error).split())[:300]})") from error
 
 
 DATASETS: dict[str, Callable[..., Dataset]] = {

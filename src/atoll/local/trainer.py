@@ -112,8 +112,11 @@ class Trainer:
             RunError: the loss or the model is not finite; names event, cluster and client. Not if `tolerant`.
         """
         with self.at_work(task, task.start):
-            if self.dense:
-                mean_loss, moments = self._step_by_hand(self.dense, task), Model()
+            if dense := self.dense:
+                lr = self.rule.lr_at(task.round)
+                outputs, targets = zip(*((dense.step(x, y, lr), y) for x, y in self.draw_batches(task)), strict=True)
+                mean_loss = float(self.batches.losses(torch.cat(outputs), torch.cat(targets)).mean())
+                moments = Model()
             else:
                 losses = (self.batches.losses(self.outputs(x), y).mean() for x, y in self.draw_batches(task))
                 parameters = dict(self.module.named_parameters())
@@ -153,12 +156,6 @@ class Trainer:
             return samples
         order = generator(self.seed, "resample", client).permutation(len(samples))
         return np.array_split(samples[order], self.rule.resample_parts)[2 * round_ + part]
-
-    def _step_by_hand(self, dense: Dense, task: ClientTask) -> float:
-        """Take the rule's steps; return the mean loss."""
-        lr = self.rule.lr_at(task.round)
-        outputs, targets = zip(*((dense.step(x, y, lr), y) for x, y in self.draw_batches(task)), strict=True)
-        return float(self.batches.losses(torch.cat(outputs), torch.cat(targets)).mean())
 
     def draw_batches(self, task: ClientTask) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and targets of each local step's batch, on the device, augmented if the rule says so."""
@@ -228,7 +225,9 @@ def descend(
             parameter.grad = None
         loss.backward(ones)  # type: ignore[no-untyped-call]
         if rule.proximal:
-            _add_proximal(parameters, task.start, rule.proximal)
+            for name, parameter in parameters.items():
+                if parameter.grad is not None:  # add that of ``(mu / 2) * ||w - W||^2``
+                    parameter.grad.add_(parameter.detach() - task.start[name], alpha=rule.proximal)
         step()
         total += loss.detach()
     moments = read_moments(optimizer, parameters) if optimizer and rule.carry_moments else {}
@@ -241,10 +240,3 @@ def _sgd_step(parameters: dict[str, nn.Parameter], lr: float) -> None:
     grads = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
     if grads:
         torch._foreach_add_([parameters[name] for name in grads], list(grads.values()), alpha=-lr)
-
-
-def _add_proximal(parameters: dict[str, nn.Parameter], start: Model, mu: float) -> None:
-    """Add the gradient of ``(mu / 2) * ||w - W||^2``."""
-    for name, parameter in parameters.items():
-        if parameter.grad is not None:
-            parameter.grad.add_(parameter.detach() - start[name], alpha=mu)

@@ -50,17 +50,15 @@ def check_column(path: str | Path, name: str, values: Floats, good: Mask, rule: 
 
 def _read_csv(path: Path) -> tuple[list[str], list[Floats]]:
     names, rows = read_cells(path)
-    return names, [_floats(path, name, [row[place] for row in rows]) for place, name in enumerate(names)]
-
-
-def _floats(path: Path, name: str, cells: list[str]) -> Floats:
-    values = np.empty(len(cells))
-    for row, cell in enumerate(cells):
-        try:
-            values[row] = float(cell)
-        except ValueError as error:
-            raise InputError(f"{path}: column {name!r}, row {row + 1} is {cell!r}; it must be a number") from error
-    return values
+    table = np.empty((len(names), len(rows)))
+    for place, name in enumerate(names):
+        for row, cells in enumerate(rows):
+            try:
+                table[place, row] = float(cells[place])
+            except ValueError as error:
+                told = f"{path}: column {name!r}, row {row + 1} is {cells[place]!r}"
+                raise InputError(f"{told}; it must be a number") from error
+    return names, list(table)
 
 
 def _read_parquet(path: Path) -> tuple[list[str], list[Floats]]:

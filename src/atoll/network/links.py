@@ -115,7 +115,10 @@ def read_links(path: str | Path, clients_file: str | Path | None = None) -> Link
         raise InputError(f"{path}: unknown key {unknown[0]!r}; allowed are {', '.join(_KEYS)}")
     rows = tables(path, "links", document.get("links"))
     require_fields(rows, LINK_FIELDS)
-    devices = _devices(path, document.get("devices", {}))
+    devices: Any = document.get("devices", {})
+    if not isinstance(devices, dict) or not all(isinstance(fields, dict) for fields in devices.values()):
+        raise InputError(f"{path}: 'devices' must be a table of tables, such as [devices.phone]")
+    require_fields([Record(f"{path}: device {name!r}", fields) for name, fields in devices.items()], DEVICE_FIELDS)
     if clients_file is not None and "clients" in document:
         told = f"network.clients_file = {str(clients_file)!r}"
         raise InputError(f"{path}: has 'clients', and {told} is given too; give one of them")
@@ -160,14 +163,6 @@ def _completed(records: Sequence[Record], devices: Mapping[str, Mapping[str, Any
     rows = [replace(record, fields={**own[name], **record.fields}) for record, name in zip(records, names, strict=True)]
     is_numbered = own.keys() == {str(number) for number in range(len(rows))}
     return sorted(rows, key=lambda row: int(row.text("client"))) if is_numbered else rows
-
-
-def _devices(path: Path, given: Any) -> dict[str, Mapping[str, Any]]:
-    if not isinstance(given, dict) or not all(isinstance(fields, dict) for fields in given.values()):
-        raise InputError(f"{path}: 'devices' must be a table of tables, such as [devices.phone]")
-    for name, fields in given.items():
-        require_fields([Record(f"{path}: device {name!r}", fields)], DEVICE_FIELDS)
-    return given
 
 
 def _devices_of(records: Sequence[Record], devices: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

@@ -112,7 +112,11 @@ class Network:
         _check_seconds("download_seconds", self.download_seconds, links)
         _check_seconds("down_transfer_seconds", self.down_transfer_seconds, (aggregators,))
         if self.frequencies is not None:
-            _check_frequencies(self.frequencies, aggregators)
+            if self.frequencies.shape != (aggregators,):
+                told = f"network.frequencies = {self.frequencies.tolist()}"
+                raise InputError(f"{told}: must be clustering.clusters = {aggregators} numbers")
+            for frequency in self.frequencies.tolist():
+                require("network.frequencies", frequency, PositiveFloat)
 
     @cached_property
     def closed_neighbourhoods(self) -> Floats:
@@ -182,14 +186,6 @@ def _check_seconds(name: str, seconds: Any, shape: tuple[int, ...]) -> None:
         place = np.unravel_index(np.argmin((seconds >= 0) & (seconds < np.inf)), shape)
         at = ", ".join(str(int(index)) for index in place)
         raise InputError(f"network: {name}[{at}] = {seconds[place]}, but seconds must be finite and at least 0")
-
-
-def _check_frequencies(frequencies: Floats, aggregators: int) -> None:
-    if frequencies.shape != (aggregators,):
-        told = f"network.frequencies = {frequencies.tolist()}"
-        raise InputError(f"{told}: must be clustering.clusters = {aggregators} numbers")
-    for frequency in frequencies.tolist():
-        require("network.frequencies", frequency, PositiveFloat)
 
 
 def _check_neighbours(neighbours: tuple[tuple[int, ...], ...], aggregators: int) -> None:

@@ -5,7 +5,7 @@ from itertools import chain
 import numpy as np
 
 from atoll.network.network import Network
-from atoll.network.sharing import Sharing, finish_seconds
+from atoll.network.sharing import finish_seconds
 from atoll.support.arrays import Floats, Mask
 
 
@@ -22,15 +22,11 @@ def merged_seconds(network: Network, pattern: str, ready: Floats, sends: Mask) -
     crosses = shared.crosses[:, sends]
     up = network.transfer_seconds[sends]
     ends[sends] = finish_seconds(ready[sends], up, crosses, shared.trunk_up_seconds)
-    return ends + _sent_down(network, shared)
-
-
-def _sent_down(network: Network, shared: Sharing) -> float:
-    """Return the seconds in which the server sends its model to all aggregators at once; 0 if downloads are free."""
-    if network.return_seconds is None:
-        return 0.0
+    if network.return_seconds is None:  # downloads are free
+        return ends
     begins = np.zeros(network.aggregators)
-    return float(finish_seconds(begins, network.return_seconds, shared.crosses, shared.trunk_down_seconds).max())
+    returned = finish_seconds(begins, network.return_seconds, shared.crosses, shared.trunk_down_seconds)
+    return ends + float(returned.max())  # the server sends its model to all aggregators at once
 
 
 def paced_seconds(network: Network, seconds: Floats, pattern: str) -> Floats:

@@ -35,7 +35,12 @@ def render(ranked: Sequence[Entrant], budget: PlanBudget, field: Field, command:
     """Return the page of a finished race, self-contained and without network requests."""
     experiment = field.pool.make(ranked[0].plan.candidate.settings)
     column, values = budget.column_of(True), {each.name: each.plan.candidate.values for each in ranked}
-    axes = _axes([*values.values(), *(dict(each.values) for each in field.dropped)])
+    every = [*values.values(), *(dict(each.values) for each in field.dropped)]
+    names = list(dict.fromkeys(name for each in every for name in each))
+    axes = [
+        {"name": name, "title": short, "texts": list(dict.fromkeys(each[name] for each in every if name in each))}
+        for name, short in zip(names, short_names(names), strict=True)
+    ]
     data = {
         "axes": axes,
         "plans": [_plan(place, each, budget, field) for place, each in enumerate(ranked, 1)],
@@ -85,14 +90,6 @@ def _dropped(field: Field) -> str:
         return paragraph("All of them were.")
     body = Body("", [[Cell(in_words(each.name)), Cell(each.why)] for each in field.dropped])
     return table("Dropped plans", ["Plan", "Reason"], [body], style="settings")
-
-
-def _axes(values: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
-    names = list(dict.fromkeys(name for each in values for name in each))
-    return [
-        {"name": name, "title": short, "texts": list(dict.fromkeys(each[name] for each in values if name in each))}
-        for name, short in zip(names, short_names(names), strict=True)
-    ]
 
 
 def _key(values: Mapping[str, str], axes: Sequence[Mapping[str, Any]]) -> str:

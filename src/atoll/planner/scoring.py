@@ -139,9 +139,10 @@ def prune(plans: Sequence[Scored]) -> tuple[list[Scored], list[Dropped]]:
         better = next((other for other in kept if _outdoes(other, plan)), None)
         if better is not None:  # it is itself kept, or dropped for one that is
             kept.remove(plan)
-            dropped.append(
-                Dropped(plan.name, plan.candidate.values, f"{better.name} has {_how(better.score, plan.score)}")
-            )
+            qualities = _qualities(better.score, plan.score)
+            named = " and ".join(name for name, mine, theirs in qualities if _clearly_less(theirs, mine))
+            why = f"{better.name} has {named}, and nothing clearly worse"
+            dropped.append(Dropped(plan.name, plan.candidate.values, why))
     return kept, dropped
 
 
@@ -202,8 +203,3 @@ def _qualities(one: PlanScore, other: PlanScore) -> Iterator[tuple[str, float, f
 
 def _clearly_less(one: float, other: float) -> bool:
     return one < other - ALIKE * max(abs(one), abs(other))
-
-
-def _how(better: PlanScore, worse: PlanScore) -> str:
-    named = [name for name, mine, theirs in _qualities(better, worse) if _clearly_less(theirs, mine)]
-    return f"{' and '.join(named)}, and nothing clearly worse"

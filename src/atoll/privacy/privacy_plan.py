@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -90,7 +91,8 @@ class Plan:
 
     def over_rounds(self) -> tuple[Ids, Floats]:
         """Return evenly spaced rounds, and what each cluster's worst client has spent by then, [points, clusters]."""
-        ends = self._ends_of_rounds()
+        after = [(self.schedule.rounds_done(events), events) for events in range(1, len(self.schedule) + 1)]
+        ends = [pair for earlier, pair in pairwise([(0, 0), *after]) if pair[0] > earlier[0]]  # complete a round
         picked = sorted({round(place) for place in np.linspace(0, len(ends) - 1, min(len(ends), POINTS))})
         wanted = {ends[place][1]: ends[place][0] for place in picked}
         rounds, epsilons = [0], [np.zeros(self.schedule.clusters)]
@@ -117,12 +119,6 @@ class Plan:
 
     def _spent(self, releases: Ids) -> Floats:
         return np.array([self.epsilon(int(releases[own].max(initial=0))) for own in self.members])
-
-    def _ends_of_rounds(self) -> list[tuple[int, int]]:
-        """Return (rounds done, events done) at each event that completes a round."""
-        done = [(self.schedule.rounds_done(events), events) for events in range(1, len(self.schedule) + 1)]
-        before = [0, *(rounds for rounds, _ in done)]
-        return [pair for pair, earlier in zip(done, before, strict=False) if pair[0] > earlier]
 
 
 def count(counts: Ids, event: Event) -> None:

@@ -130,20 +130,16 @@ def place_again(problem: Problem, labels: Ids, passes: int, may_empty: bool = Tr
     last client stays. A pass costs N x M bounds.
     """
     for _ in range(passes):
-        before, labels = labels, _one_pass(problem, labels.copy(), may_empty)
+        before, labels = labels, labels.copy()
+        for client in placing_order(problem).tolist():
+            own = labels[client]
+            if may_empty or np.count_nonzero(labels == own) > 1:
+                bounds, completions = _candidates(problem, labels, client)
+                allowed = completions <= problem.limits
+                allowed[own] = True  # so that one is chosen
+                labels[client] = choose(bounds, completions, allowed)  # type: ignore[assignment]
         if np.array_equal(before, labels):
             break
-    return labels
-
-
-def _one_pass(problem: Problem, labels: Ids, may_empty: bool) -> Ids:
-    for client in placing_order(problem).tolist():
-        own = labels[client]
-        if may_empty or np.count_nonzero(labels == own) > 1:
-            bounds, completions = _candidates(problem, labels, client)
-            allowed = completions <= problem.limits
-            allowed[own] = True
-            labels[client] = choose(bounds, completions, allowed)  # type: ignore[assignment]  # its own place is allowed
     return labels
 
 

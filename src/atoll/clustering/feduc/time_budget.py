@@ -58,8 +58,10 @@ def feduc_for_time(problem: Problem, seconds: float, refine: bool = True) -> Ids
 
     all(map(attempt, _grid(problem, longest)))  # up to the first that does not fit: shorter ones do not either
     for _ in range(HALVINGS):
-        for limit in _beside_best(tried):
-            attempt(limit)
+        known = sorted(tried)
+        at = known.index(min(known, key=lambda limit: (tried[limit], limit)))
+        for beside in [known[k] for k in (at - 1, at + 1) if 0 <= k < len(known)]:
+            attempt(float(np.sqrt(known[at] * beside)))
     best = _best(timed, candidates)
     return best_refined(timed, best[:REFINED]) if refine else best[0]
 
@@ -74,14 +76,6 @@ def _grid(problem: Problem, longest: float) -> Floats:
     """Return time limits from the longest (exclusive) down to the least with which each client fits somewhere."""
     alone = problem.network.compute_seconds[:, None] + np.asarray(problem.network.upload_seconds)
     return np.geomspace(longest, min(float(alone.min(axis=1).max()), longest), GRID + 1)[1:]
-
-
-def _beside_best(tried: dict[float, float]) -> list[float]:
-    """Return the geometric means of the best limit and those next to it."""
-    known = sorted(tried)
-    at = known.index(min(known, key=lambda limit: (tried[limit], limit)))
-    beside = [known[k] for k in (at - 1, at + 1) if 0 <= k < len(known)]
-    return [float(np.sqrt(known[at] * other)) for other in beside]
 
 
 def _versions(timed: Problem, limit: float) -> Iterator[Problem]:

@@ -34,12 +34,10 @@ def _read_pool(given: dict[str, Any]) -> None:
         given[name] = numbers = as_array(name, given[name])
         if numbers.ndim != 1 or not len(numbers):
             raise InputError(f"{name}: must be flat, one number for each sample of the pool, not {kind_of(numbers)}")
-        if name != "labels" or "classes" in given:
-            _require_codes(name, numbers, given.get("classes") if name == "labels" else None)
-
-
-def _require_codes(name: str, numbers: Any, classes: int | None) -> None:
-    if numbers.dtype.kind == "f" or numbers.min() < 0 or numbers.max() >= (np.inf if classes is None else classes):
-        below = "" if classes is None else f", below classes = {classes}"
-        found = f"{numbers.dtype} from {numbers.min():g} to {numbers.max():g}"
-        raise InputError(f"{name}: must be whole numbers from 0{below}; they are {found}")
+        if name == "labels" and "classes" not in given:
+            continue
+        classes = given["classes"] if name == "labels" else None
+        if numbers.dtype.kind == "f" or numbers.min() < 0 or numbers.max() >= (np.inf if classes is None else classes):
+            below = "" if classes is None else f", below classes = {classes}"
+            found = f"{numbers.dtype} from {numbers.min():g} to {numbers.max():g}"
+            raise InputError(f"{name}: must be whole numbers from 0{below}; they are {found}")

@@ -26,7 +26,11 @@ TARGET_NAMES = ("targets", "target", "y", "label", "labels")
 
 def open_table(path: Path) -> Table:
     """Return the columns of a .parquet or .npz file."""
-    return _open_parquet(path) if path.suffix == ".parquet" else _open_npz(path)
+    if path.suffix == ".parquet":
+        return _open_parquet(path)
+    with refusing(f"{path}: cannot be read", ValueError):
+        names = names_in_npz(path)
+    return {name: partial(_load, path, name) for name in names}
 
 
 def open_arrays(files: Sequence[Path], prefixes: Sequence[str]) -> Table:
@@ -65,12 +69,6 @@ def _column(table: Table, source: str, name: str | None, known: Sequence[str], w
         there = ", ".join(table) or "none"
         raise InputError(f"{source}: has {missing}; set data.{what} to the column of {what}, one of: {there}")
     return table[chosen]()
-
-
-def _open_npz(path: Path) -> Table:
-    with refusing(f"{path}: cannot be read", ValueError):
-        names = names_in_npz(path)
-    return {name: partial(_load, path, name) for name in names}
 
 
 def _load(path: Path, name: str | None = None) -> Array:

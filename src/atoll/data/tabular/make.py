@@ -118,16 +118,10 @@ def _read_rows(source: TableSource, roles: Roles, wanted: Wanted) -> Rows:
     targets = read_targets(table, roles, wanted.task, uses, source.schema)
     if not (roles.split or (uses == TEST).any()):
         uses = hold_out(uses, None if owners is None else owners.codes, times, wanted.test_every)
-        uses = _with_all_classes(uses, targets)
+        if targets.loss == "cross-entropy":  # held-out rows train after all if no training row has their class
+            taught = np.bincount(targets.values[uses == TRAIN], minlength=len(targets.names)) > 0
+            uses = np.where((uses == TEST) & ~taught[targets.values], TRAIN, uses).astype(np.int8)
     return Rows(uses, targets, owners, groups, times)
-
-
-def _with_all_classes(uses: Uses, targets: Targets) -> Uses:
-    """Return uses in which held-out rows train after all if no training row has their class."""
-    if targets.loss != "cross-entropy":
-        return uses
-    taught = np.bincount(targets.values[uses == TRAIN], minlength=len(targets.names)) > 0
-    return np.where((uses == TEST) & ~taught[targets.values], TRAIN, uses).astype(np.int8)
 
 
 def _require_one_group(owners: Labels, groups: Labels, kept: Array) -> None:

@@ -92,7 +92,9 @@ def connect(address: str | None, workers: int | None) -> Cluster:
             starts its own cluster.
     """
     if address is not None:
-        _require_form(address)
+        host, _, port = address.rpartition(":")
+        if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise InputError(f"run.address = {address!r}: must be host:port, as `ray start --head` prints it")
     if importlib.util.find_spec("ray") is None:
         raise InputError(f"run.executor = 'ray': needs ray; run {pip_install('ray')}, or use 'cores'")
     _set_up(own=address is None)
@@ -153,12 +155,6 @@ def _join(ray: Any, address: str, workers: int | None) -> Cluster:
         ray.shutdown()
         raise InputError(f"run.address = {address!r}: the cluster has no cores for workers")
     return Cluster(ray, joined.address_info["gcs_address"], workers or cores, None)
-
-
-def _require_form(address: str) -> None:
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise InputError(f"run.address = {address!r}: must be host:port, as `ray start --head` prints it")
 
 
 def _require_answer(address: str) -> None:

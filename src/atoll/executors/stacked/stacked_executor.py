@@ -177,10 +177,9 @@ class Stacked:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
     messages = ("DefaultCPUAllocator", "ALLOC_FAILED")  # of the CPU; of CUDA's libraries
-    return any(message in str(error) for message in messages)
+    is_known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return is_known or any(message in str(error) for message in messages)
 
 
 def _default_bytes(device: torch.device) -> int:

@@ -139,27 +139,21 @@ def begin_task(configuration: FleetConfiguration) -> tuple[int, str]:
     from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest
     from flwr.supercore.constant import TaskType
 
-    app = _empty_app()
+    app = io.BytesIO()  # empty, always with the same bytes
+    with zipfile.ZipFile(app, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("pyproject.toml"), _APP)
     with control_client(configuration) as control, runtime_client(configuration) as runtime:
         for run_id, run in control.ListRuns(ListRunsRequest()).run_dict.items():
             if run.status.status != Status.FINISHED:  # left behind by a killed server
                 with contextlib.suppress(Exception):
                     control.StopRun(StopRunRequest(run_id=run_id))
-        run_id = control.StartRun(StartRunRequest(fab=Fab(content=app))).run_id
+        run_id = control.StartRun(StartRunRequest(fab=Fab(content=app.getvalue()))).run_id
         taken = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
     if not run_id or not taken.token or taken.task.run_id != run_id:
         raise RunError("Flower's superlink started no run; its last words are in state/superlink.log")
     with runtime_client(configuration, taken.token) as runtime:
         runtime.PullTaskInput(PullTaskInputRequest())  # this starts the task
     return run_id, taken.token
-
-
-def _empty_app() -> bytes:
-    """Return an empty Flower app, always with the same bytes."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr(zipfile.ZipInfo("pyproject.toml"), _APP)
-    return packed.getvalue()
 
 
 def is_task_lost(error: Exception) -> bool:

@@ -148,7 +148,11 @@ class FlowerFleet:
 
         def attempt() -> _Result:
             self.superlink.require_up()
-            task = self._begun_task()
+            with self._lock:
+                if self._task is None:
+                    run_id, token = begin_task(self.configuration)
+                    self._task = PendingTask(run_id, runtime_client(self.configuration, token))
+                task = self._task
             try:
                 return call(task)
             except Exception as error:
@@ -157,13 +161,6 @@ class FlowerFleet:
                 raise
 
         return self._insist(attempt, until)
-
-    def _begun_task(self) -> PendingTask:
-        with self._lock:
-            if self._task is None:
-                run_id, token = begin_task(self.configuration)
-                self._task = PendingTask(run_id, runtime_client(self.configuration, token))
-            return self._task
 
     def _insist(self, call: Callable[[], _Result], until: float) -> _Result:
         """Retry as `wire.insist` does, as long as it may succeed."""

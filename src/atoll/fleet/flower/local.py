@@ -31,17 +31,11 @@ def own_place() -> Iterator[Path]:
             if os.getuid() == left.parent.lstat().st_uid:
                 with locked(left.parent):
                     shutil.rmtree(left.parent, ignore_errors=True)
-    with _temporary() as place, locked(place):
-        yield place
-
-
-@contextlib.contextmanager
-def _temporary() -> Iterator[Path]:
     try:
         made = tempfile.TemporaryDirectory(prefix=_PREFIX)
     except OSError as error:
         raise RunError(f"no temporary folder can be made: {reason_of(error)}; TMPDIR names another place") from error
-    with made as place:
+    with made as place, locked(Path(place)):
         yield Path(place)
 
 

@@ -28,10 +28,6 @@ class _Arriving:
     missing: list[str]
     parts: dict[str, bytes] = field(default_factory=dict)
 
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.parts.values()))
-
 
 @dataclass
 class PendingCall:
@@ -46,6 +42,9 @@ class PendingCall:
 
 def receive(asked: PendingCall) -> Iterator[tuple[str, bytes | Failure]]:
     """Yield new arrivals by node name: each complete reply, or why there is none; ``late`` if it was lost."""
+    from flwr.common.constant import SUPERLINK_NODE_ID
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+    from flwr.proto.node_pb2 import Node
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 
     client = asked.task.client
@@ -67,7 +66,10 @@ def receive(asked: PendingCall) -> Iterator[tuple[str, bytes | Failure]]:
         if outcome is not None:
             del asked.arriving[to]
             yield asked.names.pop(to), outcome
-            _confirm(asked.task, arriving.identifier)
+            read: Any = ConfirmMessageReceivedRequest(  # so that the superlink may delete the reply
+                node=Node(node_id=SUPERLINK_NODE_ID), run_id=asked.task.run_id, message_object_id=arriving.identifier
+            )
+            client.ConfirmMessageReceived(read)
 
 
 def lose(asked: PendingCall, identifiers: Iterable[str]) -> Iterator[tuple[str, Failure]]:
@@ -83,7 +85,7 @@ def _fetch(task: PendingTask, arriving: _Arriving, most: int) -> bytes | Failure
     from flwr.proto.message_pb2 import PullObjectRequest
     from flwr.proto.node_pb2 import Node
 
-    while arriving.missing and arriving.size <= most:
+    while arriving.missing and sum(map(len, arriving.parts.values())) <= most:
         identifier = arriving.missing[0]
         request = PullObjectRequest(node=Node(node_id=SUPERLINK_NODE_ID), run_id=task.run_id, object_id=identifier)
         reply = task.client.PullObject(request)
@@ -93,18 +95,6 @@ def _fetch(task: PendingTask, arriving: _Arriving, most: int) -> bytes | Failure
             return None
         arriving.parts[arriving.missing.pop(0)] = reply.object_content
     return Failure("too_large") if arriving.missing else _joined(arriving)
-
-
-def _confirm(task: PendingTask, identifier: str) -> None:
-    """Let the superlink delete a reply after reading it."""
-    from flwr.common.constant import SUPERLINK_NODE_ID
-    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
-    from flwr.proto.node_pb2 import Node
-
-    request: Any = ConfirmMessageReceivedRequest(
-        node=Node(node_id=SUPERLINK_NODE_ID), run_id=task.run_id, message_object_id=identifier
-    )
-    task.client.ConfirmMessageReceived(request)
 
 
 def _joined(arriving: _Arriving) -> bytes | Failure:

@@ -34,7 +34,11 @@ def read_identity(name: str, key: Path, peers: Path) -> Identity | None:
     """Return a node's identity; None without ``peers.toml``."""
     if not peers.exists():
         return None
-    known, private = _read_peers(peers), read_private_key(key)
+    nodes = read_table(_Peers, peers).nodes
+    known = {peer.name: load_public_key(peer.public_key) for peer in nodes}
+    if len(known) < len(nodes):
+        raise InputError(f"{peers}: nodes: a name twice; each node has its own")
+    private = read_private_key(key)
     own = private.public_key()
     if name not in known or known[name].public_numbers() != own.public_numbers():
         what = "another public key" if name in known else "no public key"
@@ -49,11 +53,3 @@ def public_keys(nodes: Mapping[str, Properties]) -> "dict[str, EllipticCurvePubl
     if without := sorted(name for name, known in nodes.items() if "public_key" not in known):
         raise InputError(f"secure.sums = true: the public key of node {without[0]!r} is not known")
     return {name: load_public_key(str(known["public_key"])) for name, known in nodes.items()}
-
-
-def _read_peers(path: Path) -> "dict[str, EllipticCurvePublicKey]":
-    found = read_table(_Peers, path)
-    known = {peer.name: load_public_key(peer.public_key) for peer in found.nodes}
-    if len(known) < len(found.nodes):
-        raise InputError(f"{path}: nodes: a name twice; each node has its own")
-    return known

@@ -28,7 +28,6 @@ from atoll.fleet.node.open_sums import OpenSums
 from atoll.fleet.node.shards import read_shard, shard_folder
 from atoll.fleet.node.work_count import RUNS, WorkBudget
 from atoll.local.weights import check_outputs, place, require_device
-from atoll.network.network import Network
 from atoll.network.network_files import matrix_network
 from atoll.privacy.accounting import require_accounting
 from atoll.privacy.mechanism import Cost, Mechanism
@@ -217,6 +216,7 @@ def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
     """
     section, clients = settings.method, len(sizes)
     clusters = min(settings.clustering.clusters, clients)
+    others = [[near for near in range(clusters) if near != each] for each in range(clusters)]
     rule = make_rule(settings)
     # A user's method may depend on the number of rounds in any way, and resampling splits data by round.
     all_rounds = ":" in section.name or section.get("resample")
@@ -224,7 +224,7 @@ def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
         **dict(section),
         "population": _stand_in_clients(sizes),
         "clustering": Clustering(np.arange(clients) % clusters, clusters),
-        "network": _stand_in_network(clients, clusters),
+        "network": matrix_network(np.ones(clients), np.ones((clients, clusters)), neighbours=others),
         "rule": rule,
         "rounds": settings.rounds if all_rounds else section.get("intra_rounds", 1) * rule.steps,
         "clock": Clock(np.ones(clients), np.ones(clients), np.inf),
@@ -254,12 +254,6 @@ def _population(shards: Mapping[int, Dataset], clients: int) -> Population:
         begin += len(shard.inputs)
     offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
     return Population(data, np.concatenate(parts), offsets)
-
-
-def _stand_in_network(clients: int, clusters: int) -> Network:
-    """Return a network in which everything takes a second and all aggregators are neighbours."""
-    neighbours = [[near for near in range(clusters) if near != each] for each in range(clusters)]
-    return matrix_network(np.ones(clients), np.ones((clients, clusters)), neighbours=neighbours)
 
 
 def _stand_in_clients(sizes: Ids) -> Population:

@@ -41,13 +41,11 @@ class Incremental:
 
 def start(problem: Problem, labels: Ids) -> Incremental:
     """Return the state in which the clients with a label of at least 0 are placed."""
-    made = Incremental(Clusters(problem), _rule_of(problem))
+    if problem.pattern == "decsyn":
+        rule = partial(decsyn, problem, inverse=Inverse(problem))
+    else:
+        rule = partial({"censyn": censyn, "cenasy": cenasy, "decasy": decasy}[problem.pattern], problem)
+    made = Incremental(Clusters(problem), rule)
     for client in np.flatnonzero(labels >= 0).tolist():
         made.place(client, int(labels[client]))
     return made
-
-
-def _rule_of(problem: Problem) -> Rule:
-    if problem.pattern == "decsyn":
-        return partial(decsyn, problem, inverse=Inverse(problem))
-    return partial({"censyn": censyn, "cenasy": cenasy, "decasy": decasy}[problem.pattern], problem)
