@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from atoll import Experiment, Settings, make_runs, read_experiment
-from atoll.experiment.networks import speeds
+from atoll.experiment.network_clients import NetworkClients
 from atoll.network.wireless import draw_watts
 from atoll.runs.run import RunProgress, run_events
 from atoll.support.estimates import estimate
@@ -76,7 +76,12 @@ def write_network(settings: Settings, path: Path) -> None:
     xy = Experiment(settings).conditions.networks[0].clients_xy
     assert xy is not None
     watts = draw_watts(len(xy), generator(settings.seed, "powers"), *settings.network.client_milliwatts)
-    columns = (range(len(xy)), *xy.T.tolist(), (1000 * watts).tolist(), speeds(settings, len(xy)).tolist())
+    columns = (
+        range(len(xy)),
+        *xy.T.tolist(),
+        (1000 * watts).tolist(),
+        NetworkClients(settings, len(xy)).speeds.tolist(),
+    )
     lines = [",".join(map(repr, row)) for row in zip(*columns, strict=True)]
     path.write_text("\n".join(["client,x,y,power,seconds_per_sample", *lines]) + "\n", encoding="utf-8")
 

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from atoll.aggregation.mean import average_models
 from atoll.aggregation.reductions import update_norm
 from atoll.data.dataset import Dataset
 from atoll.data.population import Population, make_population
-from atoll.engine.assignment import as_scheduled
 from atoll.engine.cohorts import Executor
+from atoll.engine.method import Method
+from atoll.engine.run_state import State
 from atoll.engine.train_events import train_events
 from atoll.executors.cores.cores_executor import Cores
 from atoll.executors.serial import Serial
@@ -24,7 +24,7 @@ from atoll.local.models import MODELS, Model
 from atoll.local.rule import LocalRule, sgd
 from atoll.local.trainer import Trainer
 from atoll.local.weights import count_bytes, read_model
-from atoll.schedules.events import Event
+from atoll.schedules.events import Event, Schedule
 from atoll.support.process import keep_freed_memory
 from bench.flops import PRODUCTS, SQUARE
 from bench.work import Case, WorkRate, make_pool, samples_of
@@ -116,11 +116,13 @@ def make_executor_round(case: Case, executor: Executor) -> Round:
         "intra_rounds": case.cohorts,
     }
     numbers = count()  # a new event every round, so that no two draw the same batches
+    method = Method(Schedule((), case.clusters, rounds=1, has_server=False), LocalRule(sgd, case.lr))
 
     def train(start: Model) -> Model:
         number = next(numbers)
         event = Event(index=number, round=number, **fields)
-        (trained,) = train_events([event], [start] * case.clusters, executor, as_scheduled, average_models)
+        starts = (start,) * case.clusters
+        (trained,) = train_events(method, executor, State(0, None, starts, starts), [event])
         return mean_of([trained.models[cluster] for cluster in clusters])
 
     return train

@@ -169,9 +169,11 @@ def test_candidates_that_report_no_loss_are_missed_only_if_too_few_are_left() ->
     changes = ("method.name=fedavg", "method.fraction=0.5", "method.select=power-of-choice", "method.candidates=7")
     experiment = Experiment(make_runs(BASE, changes=changes)[0])
     for silent, trained in ((0, 4), (3, 4), (5, 2)):
-        with losing(
-            experiment, lambda cohort, silent=silent: cohort.clients[: silent * (cohort.event < 0)]
-        ) as executor:
+
+        def say_nothing(asked: Cohort, silent: int = silent) -> Ids:
+            return asked.clients[: silent * (asked.event < 0)]
+
+        with losing(experiment, say_nothing) as executor:
             for step in live(experiment, executor):
                 event = step.event
                 assert (event.dropped, len(event.cohort)) == (silent, trained)

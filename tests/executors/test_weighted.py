@@ -156,7 +156,9 @@ def trained(executor: Executor, answered: Mask | None = None, combine: Combine =
     one = Event(0, 0, 1.0, (0, 1), (0.0, 0.0), clients, clusters, weights, intra_rounds=3, answered=answered)
     other = Event(1, 0, 1.0, (2,), (0.0,), np.array([1]), np.array([2]), np.ones(1), intra_rounds=5)
     starts = tuple(read_model(network(seed=s)) for s in range(3))
-    method = Method(Schedule([one, other], clusters=3, rounds=1, has_server=False), LocalRule(sgd), combine=combine)
+    method = Method(
+        Schedule([one, other], clusters=3, rounds=1, has_server=False), LocalRule(sgd, lr=0.3), combine=combine
+    )
     return train_events(method, executor, State(0, None, starts, starts), [one, other])
 
 

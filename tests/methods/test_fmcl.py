@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from atoll import Experiment, InputError, fedavg, fmcl, make_runs
-from atoll.methods.papers.pacfl import Linkage
 from atoll.methods.parts.features import prototypes
+from atoll.methods.parts.learned import PairwiseLinkage
 from atoll.support.arrays import Floats
 from tests.by_hand import FIRST, POPULATION, agglomerated, groups_of, rounds_by_hand, run, starts
 from tests.methods.twins import RULE
@@ -46,7 +46,9 @@ def test_prototypes_are_means_of_what_the_last_layer_is_given_or_of_a_frozen_mod
 
 @pytest.mark.parametrize("encoder", [None, Doubled()])
 @pytest.mark.parametrize(("linkage", "threshold"), [("average", None), ("single", 0.5), ("complete", 1e9)])
-def test_clusters_are_merged_as_by_hand(encoder: nn.Module | None, linkage: Linkage, threshold: float | None) -> None:
+def test_clusters_are_merged_as_by_hand(
+    encoder: nn.Module | None, linkage: PairwiseLinkage, threshold: float | None
+) -> None:
     module, distances = network(), np.zeros((7, 7))
     found = prototypes(PLANTED, module, encoder)
     for i, j in combinations(range(7), 2):

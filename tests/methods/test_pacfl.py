@@ -6,7 +6,8 @@ from scipy.linalg import subspace_angles
 from scipy.spatial.distance import squareform
 
 from atoll import InputError, fedavg, pacfl
-from atoll.methods.papers.pacfl import Angle, Linkage, distances_between, signatures
+from atoll.methods.papers.pacfl import Angle, distances_between, signatures
+from atoll.methods.parts.learned import PairwiseLinkage
 from atoll.support.arrays import Floats
 from tests.by_hand import FIRST, POPULATION, agglomerated, groups_of, rounds_by_hand, run, starts
 from tests.methods.twins import RULE
@@ -47,7 +48,7 @@ def test_angles_are_those_of_scipy(angle: Angle, count: int) -> None:
 
 @pytest.mark.parametrize("linkage", thinned(["complete", "average", "single"], 1))
 @pytest.mark.parametrize("threshold", [None, 60.0, 1e9])
-def test_it_is_the_loop_by_hand(linkage: Linkage, threshold: float | None) -> None:
+def test_it_is_the_loop_by_hand(linkage: PairwiseLinkage, threshold: float | None) -> None:
     module = linear_module()
     method = pacfl(POPULATION, RULE, 6, module, 3, 1, "sum", linkage, threshold, fraction=0.6)
     distances = squareform(distances_between(signatures(POPULATION, module, 1), "sum"))
