@@ -111,7 +111,8 @@ class ClusterPlan:
         settings, population = self.settings, self.conditions.reported
         wanted, may_empty = settings.clustering, uses_network(settings)
         rule = resolve("clustering.method", wanted.method, CLUSTERINGS)
-        is_counted = not may_empty and ":" in wanted.method and not asks_for(rule, "clusters")
+        is_unset = wanted.clusters == type(wanted).model_fields["clusters"].default
+        is_counted = is_unset and not may_empty and ":" in wanted.method and not asks_for(rule, "clusters")
         if not (may_empty or is_counted) and wanted.clusters > len(population):
             raise InputError(
                 f"clustering.clusters = {wanted.clusters}: must be at most data.clients = {len(population)}"
