@@ -15,7 +15,9 @@ from atoll.schedules.schedule_checks import require_sound
 from tests.methods.test_every_method import METHOD_CASES, experiment
 from tests.tiers import thinned
 
+AS_LIST: Any = [0, 1]
 WRONG: dict[str, tuple[Callable[[Event], Event], str]] = {
+    "list": (lambda event: replace(event, cohort=AS_LIST), "has a cohort or weights that are no NumPy arrays; atoll."),
     "order": (lambda event: replace(event, index=9), "has the index 9; events are numbered from 0, in order"),
     "late": (lambda event: replace(event, round=3), "is of round 3; rounds must not go back, and be below"),
     "stranger": (lambda event: replace(event, cohort=np.array([0, 4])), "trains client 4, but clients are numbered"),

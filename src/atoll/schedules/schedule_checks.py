@@ -19,6 +19,8 @@ def require_sound(schedule: Schedule, clients: int, told: str) -> None:
 
 def _why_unsound(event: Event, place: int, last: int, schedule: Schedule, clients: int) -> str:
     cohort, weights, clusters = event.cohort, event.weights, event.clusters
+    if not all(isinstance(getattr(event, name), np.ndarray) for name in ("cohort", "weights")):
+        return "has a cohort or weights that are no NumPy arrays; atoll.make_event makes them from lists"
     if event.index != place:
         return f"has the index {event.index}; events are numbered from 0, in order"
     if not last <= event.round < schedule.rounds:
