@@ -58,8 +58,8 @@ def benchmark(
         if number is not None and number < 1:
             raise InputError(f"{option} {number}: must be at least 1")
     others = results if results is not None else [PUBLISHED] if PUBLISHED.is_dir() else []
-    if unknown_ones := [each for each in others if not each.is_dir()]:
-        raise InputError(f"--results {unknown_ones[0]}: is not a folder")
+    if strange := [each for each in others if not each.is_dir()]:
+        raise InputError(f"--results {strange[0]}: is not a folder")
     chosen = [Suite(name, scale, updates) for name in require_suites(suites or [])]
     contestants = find_contestants(() if methods is None else methods.split(","))
     is_quiet, places = quiet or as_json, (folder, *others)
@@ -71,17 +71,17 @@ def benchmark(
     if not any(files.values()):
         raise InputError(f"--out {folder}: holds no results; leave out --no-run to make them")
     found = {key: stand(own, budget) for key, own in files.items() if own}
-    missing = [(key, each) for key, own in files.items() for each in own if each.why_missing]
-    out_of = [f"{each.title} on {key}: {each.why_missing}" for key, each in missing]
+    without = [(key, each) for key, own in files.items() for each in own if each.why_missing]
+    missing = [f"{each.title} on {key}: {each.why_missing}" for key, each in without]
     text = page.as_markdown(found, budget)
     make_folder(folder)
     write_atomically(folder / "table.md", text.encode())
-    write_atomically(folder / "index.html", page.render(found, budget, out_of).encode())
+    write_atomically(folder / "index.html", page.render(found, budget, missing).encode())
     if as_json:
         rows = {key: page.as_dicts(own) for key, own in found.items()}
-        print_json({"budget": budget, "suites": rows, "missing": out_of, "failed": campaign.failed})
+        print_json({"budget": budget, "suites": rows, "missing": missing, "failed": campaign.failed})
         return
     out.print(text)
-    for told in (*(f"in no table: {each}" for each in out_of), *(f"failed: {each}" for each in campaign.failed)):
+    for told in (*(f"in no table: {each}" for each in missing), *(f"failed: {each}" for each in campaign.failed)):
         out.print(told)
     out.print(f"Page: {folder / 'index.html'}")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import starmap
 
 import numpy as np
 import numpy.typing as npt
@@ -156,9 +157,8 @@ def _weighs_equally(settings: Settings, method: Method, population: Population) 
     if wanted.weights is None:
         # On a fleet clients report their sample counts themselves, so a rule weighted by them is not robust to lies.
         return settings.run.executor == "fleet" and wanted.combine != "mean"
-    events, sizes = method.schedule.events, population.sizes
-    by_samples = all(np.array_equal(event.weights, sizes[event.cohort]) for event in events)
-    if not by_samples if wanted.weights == "samples" else method.prepare is not None:
+    pairs = ((event.weights, population.sizes[event.cohort]) for event in method.schedule.events)
+    if not all(starmap(np.array_equal, pairs)) if wanted.weights == "samples" else method.prepare is not None:
         told = f"cannot be used with method.name = {wanted.name!r}, which weighs clients its own way"
         raise InputError(f"method.weights = {wanted.weights!r}: {told}")
     return wanted.weights == "equal"

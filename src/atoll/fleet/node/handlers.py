@@ -23,7 +23,7 @@ from atoll.fleet.agreed.messages import (
     pack,
 )
 from atoll.fleet.node.node import Node, Side
-from atoll.fleet.node.reports import add_to_pace, holding_of, passed_by, report
+from atoll.fleet.node.reports import add_to_pace, holding_of, report
 from atoll.fleet.node.secure_sum import SUMMING
 from atoll.fleet.node.store import Store
 from atoll.fleet.node.versions import Versions
@@ -94,14 +94,15 @@ def train(side: Side, store: Store, payload: bytes) -> Done:
         began = time.perf_counter()
         sent = _train(site, store, request, client, start)
         seconds = time.perf_counter() - began
-    passed = passed_by(site, store, client)
+    samples = holding_of(site, store, client).samples
+    passed = site.agreement.passed_by(samples)
     add_to_pace(store, client, seconds, passed)
     reply = TrainReply(
         nonce=request.nonce,
         event=request.event,
         repeat=request.repeat,
         client=client,
-        samples=holding_of(site, store, client).samples,
+        samples=samples,
         passed=passed,
         seconds=seconds,
         loss=sent.loss if np.isfinite(sent.loss) else None,

@@ -56,11 +56,6 @@ def holding_of(site: Node, store: Store, client: int) -> ReportedHolding:
     return ReportedHolding(samples=samples, class_counts=None if counts is None else tuple(counts.tolist()))
 
 
-def passed_by(site: Node, store: Store, client: int) -> int:
-    """Return the samples in all batches of a task, as far as they may be reported."""
-    return site.agreement.passed_by(holding_of(site, store, client).samples)
-
-
 def add_to_pace(store: Store, client: int, seconds: float, samples: int) -> None:
     """Add a training's time and samples to the client's pace."""
     before = _read_pace(store, client)

@@ -25,7 +25,7 @@ from atoll.fleet.agreed.sum_messages import (
 )
 from atoll.fleet.node.node import Node, Side
 from atoll.fleet.node.open_sums import OpenSums
-from atoll.fleet.node.reports import add_to_pace, holding_of, passed_by
+from atoll.fleet.node.reports import add_to_pace, holding_of
 from atoll.fleet.node.store import Store
 from atoll.fleet.node.working import Done, Handler, agreed, computing, count, require_client, require_form
 from atoll.local.models import Model
@@ -154,7 +154,8 @@ def _train(site: Node, store: Store, request: MaskedRequest, client: int, start:
         began = time.perf_counter()
         update = site.agreement.fixed.encode(site.trainer.train(task).model, start)
         seconds = time.perf_counter() - began
-    passed, samples = passed_by(site, store, client), holding_of(site, store, client).samples
+    samples = holding_of(site, store, client).samples
+    passed = site.agreement.passed_by(samples)
     add_to_pace(store, client, seconds, passed)
     return update, WorkDone(client=client, samples=samples, passed=passed, seconds=seconds)
 

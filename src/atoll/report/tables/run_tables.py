@@ -102,8 +102,7 @@ def rounds_to_target(
 
 def _is_shown(run: Run, column: str) -> bool:
     """Return whether the table has a column's last value besides the usual ones."""
-    has_accuracy = np.isfinite(run.rows["test_accuracy"]).any()
-    return not is_built_in(column) or (column == "test_loss" and not has_accuracy)
+    return not is_built_in(column) or (column == "test_loss" and not np.isfinite(run.rows["test_accuracy"]).any())
 
 
 def rounds_compare(runs: Sequence[Run]) -> bool:
