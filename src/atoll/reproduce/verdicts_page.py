@@ -93,10 +93,8 @@ def _tell(problems: Sequence[str]) -> str:
 
 
 def _section(result: ClaimResult) -> str:
-    parts = [
-        f'<article id="{escape(result.recipe)}"><h3>{escape(result.recipe)}</h3><p>{escape(result.description)}</p>'
-    ]
-    parts.append(_tell(list(dict.fromkeys(result.problems))))
+    head = f'<article id="{escape(result.recipe)}"><h3>{escape(result.recipe)}</h3><p>{escape(result.description)}</p>'
+    parts = [head, _tell(list(dict.fromkeys(result.problems)))]
     if result.finished < result.expected:
         parts.append(f'<p class="problem">{result.finished} of {result.expected} runs are finished.</p>')
     if result.verdicts:
@@ -173,8 +171,7 @@ def _costs(costs: Sequence[RunCost], scale: str) -> str:
     if not costs:
         return ""
     is_estimated = scale not in ("paper", "largest")
-    estimate = () if not is_estimated else ("Paper scale, expected",)
-    heads = ("Recipe", "Runs", "Time here", "Seconds per round", *estimate)
+    heads = ("Recipe", "Runs", "Time here", "Seconds per round", *(("Paper scale, expected",) if is_estimated else ()))
     columns = "".join(f'<th scope="col">{head}</th>' for head in heads)
     rows = ""
     for cost in costs:
