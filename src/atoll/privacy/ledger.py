@@ -140,16 +140,12 @@ class RunLedger:
 
     def write(self) -> None:
         """Rewrite the file, without a line cut off by a crash."""
-        entries, chain = [], _digest("", self._account.head)
-        for entry in self._entries:
-            chain = _digest(chain, entry)
-            entries.append(entry | {"chain": chain})
-        write_atomically(self._folder / LEDGER, b"".join(map(line_as_bytes, [self._account.head, *entries])))
+        write_atomically(self._folder / LEDGER, b"".join(map(line_as_bytes, [self._account.head, *self._entries])))
         self._seal()
 
     def _take(self, entry: dict[str, Any], chain: str) -> None:
         self._add(self.releases, entry)
-        self._entries.append(entry)
+        self._entries.append(entry | {"chain": chain})
         self._charged[entry["event"]], self._chain = entry, chain
 
     def _add(self, counts: Ids, entry: Mapping[str, Any]) -> Ids:
