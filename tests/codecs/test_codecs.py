@@ -177,6 +177,20 @@ def test_a_number_that_is_not_finite_stays_one(name: str, bad: float) -> None:
     assert not decoded["w"].isfinite().all()
 
 
+def test_what_was_lost_of_a_variance_does_not_make_it_negative() -> None:
+    """Others have lowered it meanwhile, and a model with a variance below 0 gives NaN."""
+    stage = code_updates(coding_of("travel.codec=topk", "travel.share=0.5"), True, 0)
+    assert stage.send is not None
+    assert stage.receive is not None
+    start, state = {"1.running_var": torch.ones(2)}, None
+    for event, trained in enumerate(([0.25, 0.5], [0.25, 0.25])):
+        model = {"1.running_var": torch.tensor(trained)}
+        sent = stage.send(ClientTask(event, event, 0, 0, 0, start, state=state), atoll.ClientUpdate(model, 0.0))
+        received = stage.receive(sent.model, start, form_of(start))["1.running_var"]
+        start, state = model, sent.state
+        assert received.tolist() == ([0.25, 1.0] if event == 0 else [0.25, 0.0])
+
+
 def test_feedback_sends_all_in_the_end() -> None:
     """Of an update that is the same each time, what arrived after many rounds is all but what is kept."""
     coding, wanted = coding_of("travel.codec=topk", "travel.share=0.1"), torch.arange(1.0, 21.0)

@@ -51,6 +51,16 @@ def test_gaussians_are_the_textbooks(noise: float, releases: int) -> None:
     assert abs(replaced - twice) < (1e-6 if twice < 60 else 1e-4)
 
 
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace"])
+def test_next_to_no_noise_takes_no_memory(adjacency: Any) -> None:
+    """Then epsilon is a bound: of Gaussians the mean loss and a few deviations, of choices all they can cost."""
+    noise, releases, choice = 1e-3, 1000, (response_noise(4, 2.0), 4)
+    mu = math.sqrt(releases) * (2 if adjacency == "replace" else 1) / noise
+    plain = epsilon_of(Cost((noise,), adjacency), releases, DELTA)
+    assert mu**2 / 2 + mu * norm.isf(DELTA) < plain < mu**2 / 2 + 5 * mu
+    assert epsilon_of(Cost((noise,), adjacency, choice), releases, DELTA) == pytest.approx(plain + 2 * releases)
+
+
 @pytest.mark.parametrize(("clusters", "epsilon"), [(2, 0.5), (4, 1.0), (4, 3.0)])
 def test_randomised_response_is_the_textbooks(clusters: int, epsilon: float) -> None:
     """P(own) / P(other) = e^epsilon (Kairouz et al. 2016): without delta, that is what a choice between two costs."""

@@ -97,6 +97,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no noise in counts": (IFCA, "privacy.count_noise is not set"),
     "the choice told": (IFCA | {"privacy.trust": "client"}, "privacy.identity_epsilon is not set"),
+    "a choice of any epsilon": (
+        IFCA | {"privacy.trust": "client", "privacy.identity_epsilon": 800.0},
+        "privacy.identity_epsilon = 800.0: must be a finite number greater than 0 and at most 700",
+    ),
     "the choice told to others": (IFCA | {"privacy.trust": "aggregator"}, "no aggregators"),
     "weighted": ({"local.steps": 1, "run.executor": "weighted"}, "run.executor = 'weighted'"),
     "stacks of local noise": (

@@ -53,6 +53,12 @@ def test_a_run_stops_at_a_value_and_is_finished(tmp_path: Path) -> None:
     assert same_models(further, whole)
 
 
+def test_a_stopped_run_that_is_continued_otherwise_says_which_setting_differs(tmp_path: Path) -> None:
+    run(tmp_path / "a", 3, stop_at="test_loss <= 100")
+    with pytest.raises(InputError, match=r"was run with other settings: run\.evaluate_every was 1, is now 2$"):
+        run(tmp_path / "a", 3, resume=True, run={"evaluate_every": 2})
+
+
 def test_patience_counts_rounds_without_a_better_value(tmp_path: Path) -> None:
     schedule = {**TINY["local"], "schedule": "list", "rates": [0.1] * 4 + [0.0] * 20}
     result = run(tmp_path / "a", 20, "test_loss patience 6 or test_accuracy >= 1", local=schedule)

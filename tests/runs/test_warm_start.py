@@ -90,6 +90,20 @@ def test_predictions_take_stored_inputs(how: str) -> None:
         result.predict(np.zeros((8, 8)))
 
 
+def test_predictions_take_inputs_as_data_sets_do_and_refuse_missing_numbers() -> None:
+    result, data = atoll.run(TINY, rounds=1), load("digits")
+    stored = data.test_inputs[:3]
+    classes = result.predict(stored).tolist()
+    for given in (stored.tolist(), torch.from_numpy(stored), stored.astype(">f8"), stored.astype(np.longdouble)):
+        assert result.predict(given).tolist() == classes
+    missing = stored.astype(float)
+    missing[1, ..., 2] = np.nan
+    with pytest.raises(InputError, match="predict: inputs: must hold finite numbers; 8 of 192 are NaN or infinite"):
+        result.predict(missing)
+    with pytest.raises(InputError, match="predict: inputs: cannot be read as one array of numbers"):
+        result.predict([[1.0, 2.0], [3.0]])
+
+
 def two_layers(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, classes))
 

@@ -35,8 +35,9 @@ class Coder:
         return ClientUpdate(as_sent(payload), update.loss, lost)
 
     def receive(self, sent: Model, start: Model, form: Form) -> Model:
-        """Return the start model plus the decoded update."""
-        return add(start, self.coding.decode(as_received(sent), form))
+        """Return the start model plus the decoded update; what was lost of a running variance leaves it at least 0."""
+        made = add(start, self.coding.decode(as_received(sent), form))
+        return {name: own.clamp(min=0) if name.endswith("running_var") else own for name, own in made.items()}
 
     @torch.no_grad()
     def _lost(self, wanted: Model, payload: bytes) -> Model:

@@ -13,6 +13,8 @@ STEPS = ((1.5, 1e-4), (4.0, 3e-4), (15.0, 1e-3), (60.0, 2e-3), (math.inf, 1e-2))
 than 1e-6, or by less than 1e-4 above 60."""
 FEW = 20
 """Up to this number of choices, losses are rounded as finely as for Gaussians alone."""
+LARGEST = 1e4
+"""Above it epsilon is a bound in closed form: the losses of next to no noise would need any memory."""
 
 
 def require_accounting() -> None:
@@ -24,8 +26,8 @@ def require_accounting() -> None:
 def epsilon_of(cost: Cost, releases: int, delta: float) -> float:
     """Return the epsilon that a client has spent after a number of releases; infinity without noise.
 
-    Privacy loss distributions (PLD) are composed, which is exact except for rounding up. No amplification by sampling
-    is claimed, since the seed determines the cohorts.
+    Privacy loss distributions (PLD) are composed, which is exact except for rounding up, or above `LARGEST` bounded. No
+    amplification by sampling is claimed, since the seed determines the cohorts.
     """
     return epsilon_of_all(((cost, releases),), delta)
 
@@ -38,6 +40,8 @@ def epsilon_of_all(spent: tuple[tuple[Cost, int], ...], delta: float) -> float:
         return 0.0
     if not all(cost.is_private for cost, _ in spent):
         return math.inf
+    if (bound := _bound(spent, delta)) > LARGEST:
+        return bound
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import PLDAccountant
 
@@ -69,6 +73,13 @@ def most_releases(cost: Cost, delta: float, epsilon: float, most: int) -> int:
     return bisect_right(range(1, most + 1), epsilon, key=lambda releases: epsilon_of(cost, releases, delta))
 
 
+def _bound(spent: tuple[tuple[Cost, int], ...], delta: float) -> float:
+    """Return an upper bound: the Gaussians' of zero-concentrated DP (Bun and Steinke 2016), and all responses'."""
+    rho = sum(releases * _rough(cost, 0) for cost, releases in spent)
+    responses = sum(releases * response_epsilon(*cost.response) for cost, releases in spent if cost.response)
+    return rho + 2 * math.sqrt(rho * math.log(1 / delta)) + responses
+
+
 def _step(spent: tuple[tuple[Cost, int], ...], delta: float) -> float:
     """Return the step to which losses are rounded: the finest that takes at most about a second."""
     rho = sum(releases * _rough(cost, releases) for cost, releases in spent)  # of zero-concentrated DP
@@ -76,8 +87,8 @@ def _step(spent: tuple[tuple[Cost, int], ...], delta: float) -> float:
     return next(step for most, step in STEPS if rough < most)
 
 
-def _rough(cost: Cost, releases: int) -> float:
-    """Return the approximate rho of one of these releases; a few responses are fast at any step."""
+def _rough(cost: Cost, responses: int) -> float:
+    """Return the approximate rho of a release; a few responses are fast at any step, and do not count."""
     factor = 2 if cost.adjacency == "replace" else 1
-    rho = sum((factor / multiplier) ** 2 for multiplier in cost.gaussians) / 2
-    return rho if cost.response is None or releases <= FEW else rho + response_epsilon(*cost.response) ** 2 / 2
+    rho = sum((factor / multiplier) * (factor / multiplier) for multiplier in cost.gaussians) / 2
+    return rho if cost.response is None or responses <= FEW else rho + response_epsilon(*cost.response) ** 2 / 2

@@ -10,6 +10,7 @@ from atoll.support.limits import BelowOne, NotNegative, Positive, PositiveFloat
 
 Delta = Annotated[float, Field(gt=0, lt=1)]
 AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+Choice = Annotated[float, Field(gt=0, le=700, allow_inf_nan=False)]  # e^epsilon is a number up to there
 
 
 def none() -> None:
@@ -74,7 +75,7 @@ def client(
     samples_cap: Positive | None = None,
     least_clients: AtLeastOne = 1.0,
     clusters_are_public: bool = False,
-    identity_epsilon: PositiveFloat | None = None,
+    identity_epsilon: Choice | None = None,
     identity: Identity = "response",
     most_loss: PositiveFloat = 3.0,
 ) -> Mechanism:

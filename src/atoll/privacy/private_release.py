@@ -127,8 +127,7 @@ class NoisyClient:
         update = clip(self.shape.difference(trained.model, task.start), longest)
         if self.mechanism.noise:
             draw = self.noise("client privacy", *task.key)
-            device = next(iter(update.values())).device
-            added = self.shape.noise(draw, self.mechanism.noise * longest, device)
+            added = self.shape.noise(draw, self.mechanism.noise * longest, _device_of(update))
             update = {name: each + added[name] for name, each in update.items()}
         moved = self.shape.moved(task.start, update)
         # In the trainer's order, which codecs use; a fleet's messages have another.

@@ -6,7 +6,7 @@ import json
 import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
+from atoll.data.array_inputs import as_array
 from atoll.experiment.client_data import load_dataset
 from atoll.experiment.modules import draw_module
 from atoll.experiment.start_model import load_start
@@ -128,19 +129,15 @@ def load_module(settings: Settings, model: Model) -> nn.Module:
 def predict(settings: Settings, model: Model, inputs: Any, probabilities: bool = False) -> npt.NDArray[Any]:
     """Return a model's predictions for inputs as the data set stores them; see `Result.predict`."""
     data, module = load_dataset(settings), load_module(settings, model)
-    array = np.asarray(inputs)
-    if array.shape[1:] != data.shape or array.dtype.kind not in "biuf":
+    array = as_array("predict: inputs", inputs)
+    if array.shape[1:] != data.shape:
         raise InputError(f"predict: inputs must be numbers [n, {str(list(data.shape))[1:]}, not {list(array.shape)}")
     whole = FromStored(module, data).eval()
     parts = np.array_split(array, max(1, -(-len(array) // _AT_ONCE)))
     with torch.no_grad():
-        outputs = torch.cat([whole(torch.from_numpy(np.ascontiguousarray(part))) for part in parts])
+        outputs = torch.cat([whole(torch.from_numpy(part)) for part in parts])
     if data.loss in ("squared", "next-token"):
-        return (
-            outputs.squeeze(1).numpy()
-            if data.targets.ndim == 1
-            else outputs.reshape(-1, *data.targets.shape[1:]).numpy()
-        )
+        return outputs.reshape(-1, *data.targets.shape[1:]).numpy()
     if data.loss == "cross-entropy":
         return (outputs.softmax(dim=1) if probabilities else outputs.argmax(dim=1)).numpy()
     return (outputs.sigmoid() if probabilities else (outputs > 0).long()).numpy()
@@ -177,8 +174,7 @@ def _as_state_dict(_saved: SavedRun, model: Model, _inputs: str) -> bytes:
 def _as_onnx(saved: SavedRun, model: Model, inputs: str) -> bytes:
     data = load_dataset(saved.settings)
     module = load_module(saved.settings, model)
-    kind = next(module.parameters()).dtype
-    sample = torch.zeros(2, *data.shape, dtype=kind)
+    sample = torch.zeros(2, *data.shape, dtype=next(module.parameters()).dtype)
     try:
         return _trace(FromStored(module, data).eval(), sample, f"as stored; the model takes {inputs}")
     except Exception as error:  # PyTorch's exporter has errors of many kinds, most of which are not public
@@ -219,8 +215,4 @@ def _without_warnings() -> Iterator[None]:
         logging.disable(before)
 
 
-_WRITERS: Mapping[str, Callable[[SavedRun, Model, str], bytes]] = {
-    "safetensors": _as_safetensors,
-    "state-dict": _as_state_dict,
-    "onnx": _as_onnx,
-}
+_WRITERS = {"safetensors": _as_safetensors, "state-dict": _as_state_dict, "onnx": _as_onnx}

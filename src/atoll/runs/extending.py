@@ -39,7 +39,7 @@ def is_longer(folder: RunFolder, recorder: Recorder) -> bool:
             instead = f"; or begin a new run with model.start = '{folder.path}'" * is_start
             raise InputError(f"--resume: {folder.path} cannot go on ({told}): {why}{instead}")
         return True
-    if folder.is_finished and stopped_otherwise(folder, recorder):
+    if folder.is_finished and stopped_otherwise(folder, recorder) and not differences(before, settings):
         stopping = Stopping(recorder.rules)
         stopping.resume(folder.rows())
         return not stopping.why
