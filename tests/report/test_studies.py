@@ -175,6 +175,25 @@ class TestTables:
         markdown = final_table([base, *others]).as_markdown()
         assert "two-sided paired t test over seeds, corrected for 2 comparisons by Holm's method" in markdown
 
+    def test_numbers_have_the_test_loss_where_classes_have_the_accuracy(self, tmp_path: Path) -> None:
+        """And a note on differences names both."""
+        for label, rate in (("a", 3.0), ("b", 6.0)):
+            for seed in range(3):
+                rows = make_rows(5, rate + 0.1 * seed)
+                write_run(tmp_path / f"classes-{label}-{seed}", rows, label=label, seed=seed, panel="1")
+                numbers = [{**row, "test_accuracy": None} for row in rows]
+                own = {"panel": "2", "data": {"dataset": "regression"}}
+                write_run(tmp_path / f"numbers-{label}-{seed}", numbers, label=label, seed=seed, **own)
+        spreads = spread_over_seeds(find_runs([tmp_path]), baseline="a")
+        assert [[name for name in spread.final if name.startswith("test")] for spread in spreads] == [
+            *[["test_accuracy"]] * 2,
+            *[["test_loss"]] * 2,
+        ]
+        (header, *lines), note = final_table(spreads).cells, final_table(spreads).note
+        assert header[3:6] == ["Final accuracy (%)", "Final loss", "Final test loss"]
+        assert [line[5] == "–" for line in lines] == [True, True, False, False]
+        assert "Difference: in final test accuracy or test loss to a, over the seeds of both" in note
+
     def test_costs_of_targets(self, tmp_path: Path) -> None:
         runs = find_runs([write_study(tmp_path, ["fast", "slow"], rows=7)])
         fast, slow = spread_over_seeds(runs, [0.5, 0.9])

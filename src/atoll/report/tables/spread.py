@@ -12,7 +12,9 @@ from atoll.runs.columns import is_built_in
 from atoll.support.errors import InputError
 from atoll.support.estimates import Estimate, estimate, holm, paired_p
 
-USUAL = ("train_loss", "test_accuracy", "ari", "parameter_error")
+USUAL = ("train_loss", "test_accuracy", "test_loss", "ari", "parameter_error")
+"""Columns of results over seeds; the test loss only where there are no accuracies."""
+
 COMPARED = ("test_accuracy", "test_loss", "train_loss")
 """What differences are of: the first of these whose final values are known."""
 COSTS = ("round", "client_updates", "virtual_time", "bytes_sent")
@@ -129,6 +131,8 @@ def _sum_up(group: Group, rows: Sequence[Row]) -> Spread:
     runs = group.finished
     own = dict.fromkeys(name for run in runs for name in run.rows if not is_built_in(name))
     last = {name: [_final(run, name) for run in runs] for name in (*USUAL, *own)}
+    if np.isfinite(last["test_accuracy"]).any():
+        del last["test_loss"]
     return Spread(
         panel=group.panel,
         label=group.label,

@@ -62,7 +62,7 @@ def final_note(spreads: Sequence[Spread], band: Band = "interval") -> str:
 def difference_note(differences: Sequence[Difference]) -> str:
     """Return what differences to a baseline are, and the test behind their p values."""
     first, count = differences[0], sum(each.p is not None for each in differences)
-    what = column_title(first.column).lower()
+    what = " or ".join(dict.fromkeys(column_title(each.column).lower() for each in differences))
     many = f", corrected for {count} comparisons by Holm's method" if count > 1 else ""
     return (
         f"Difference: in final {what} to {first.baseline}, over the seeds of both, with its 95 % t interval. "
