@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import time
+import warnings
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from rich.console import Console
 from atoll.report.figures import plot
 from atoll.report.figures.before_training import MANY_BARS, plot_clusters, plot_gantt
 from atoll.report.figures.client_curves import plot_clients
-from atoll.report.figures.curves import plot_curves
+from atoll.report.figures.curves import plot_curves, plot_probe
 from atoll.report.figures.style import figure_width, lay_out_legend, line_styles, new_figure
 from atoll.report.reading.groups import overlay
 from atoll.report.reading.runs import Run, find_runs, read_run
@@ -317,6 +318,14 @@ class TestCurves:
     ) -> None:
         run = read_run(write_run(tmp_path / "r", make_rows([value, value])))
         assert plot_curves([run]).axes[1].get_ylim() == pytest.approx(limits)
+
+    def test_a_logarithmic_axis_of_zeros_warns_of_nothing(self, tmp_path: Path) -> None:
+        """As of an error to planted parameters that are found at once."""
+        rows = [row | {"parameter_error": 0.0} for row in make_rows([0.1, 0.5])]
+        with warnings.catch_warnings(action="error"):
+            figure = plot_probe([read_run(write_run(tmp_path / "r", rows))], "parameter_error")
+            assert render(figure)
+        assert figure.axes[0].get_ylim() == (0.1, 1.0)
 
     def test_long_labels_of_client_curves_fit_the_figure(self, tmp_path: Path) -> None:
         label = "a label with a good many words, longer than half of the figure's width, number"

@@ -194,6 +194,15 @@ class TestTables:
         assert [line[5] == "–" for line in lines] == [True, True, False, False]
         assert "Difference: in final test accuracy or test loss to a, over the seeds of both" in note
 
+    def test_equal_values_have_no_deviation_of_rounding(self, tmp_path: Path) -> None:
+        """NumPy's mean of three times 0.1 is 0.1 + 1.4e-17."""
+        for seed in range(3):
+            rows = make_rows(2, gap=0.1)
+            write_run(tmp_path / str(seed), rows, label="a", seed=seed)
+        (spread,) = spread_over_seeds(find_runs([tmp_path]))
+        assert spread.final["gap"].std == 0.0
+        assert final_table([spread]).cells[1][-1] == "0.10 ± 0.00"
+
     def test_costs_of_targets(self, tmp_path: Path) -> None:
         runs = find_runs([write_study(tmp_path, ["fast", "slow"], rows=7)])
         fast, slow = spread_over_seeds(runs, [0.5, 0.9])

@@ -76,7 +76,7 @@ def estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate:
     n, mean = len(values), float(np.mean(values))
     if n == 1:
         return Estimate(1, mean, None, None, None)
-    std = float(np.std(values, ddof=1))
+    std = float(np.std(values, ddof=1)) if min(values) < max(values) else 0.0  # equal ones may differ from their mean
     half = t_point(n, confidence) * std / math.sqrt(n)
     return Estimate(n, mean, std, mean - half, mean + half)
 

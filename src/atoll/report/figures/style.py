@@ -162,11 +162,11 @@ def strip_frame(axes: Axes) -> None:
 
 def use_log_scale(axes: Axes, low: float, high: float) -> None:
     """Make the vertical axis logarithmic, with ticks at round numbers between these limits."""
+    axes.set_ylim(low, high)  # first, since values that are all 0 have no logarithmic limits of their own
     axes.set_yscale("log", nonpositive="clip")
     axes.yaxis.set_major_locator(LogLocator(subs=_log_steps(low, high), numticks=8))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_ylim(low, high)
 
 
 def _log_steps(low: float, high: float) -> tuple[float, ...]:
