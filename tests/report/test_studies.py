@@ -182,7 +182,7 @@ class TestTables:
                 rows = make_rows(5, rate + 0.1 * seed)
                 write_run(tmp_path / f"classes-{label}-{seed}", rows, label=label, seed=seed, panel="1")
                 numbers = [{**row, "test_accuracy": None} for row in rows]
-                own = {"panel": "2", "data": {"dataset": "regression"}}
+                own: dict[str, Any] = {"panel": "2", "data": {"dataset": "regression"}}
                 write_run(tmp_path / f"numbers-{label}-{seed}", numbers, label=label, seed=seed, **own)
         spreads = spread_over_seeds(find_runs([tmp_path]), baseline="a")
         assert [[name for name in spread.final if name.startswith("test")] for spread in spreads] == [
