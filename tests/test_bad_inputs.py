@@ -17,7 +17,7 @@ from torch import nn
 
 import atoll
 from atoll.cli import main
-from atoll.settings.sections import Section
+from atoll.settings.section import Section
 from atoll.settings.validation import full_model
 from atoll.support.errors import AtollError
 

@@ -15,7 +15,7 @@ from atoll.runs.result import Result, read_result
 from atoll.runs.run import RunProgress, run_events
 from atoll.runs.run_folders import begin_folders, name_folders, prepare_folders
 from atoll.runs.stopping import OnRow
-from atoll.runs.titles import choose_runs, title_of
+from atoll.runs.titles import choose_runs, require_one_run, title_of
 from atoll.settings.experiment_file import make_runs, read_experiment, resolved
 from atoll.settings.given_objects import named
 from atoll.settings.plugins import import_from
@@ -71,11 +71,8 @@ def run(
         RunError: if training diverged to non-finite numbers, or the disk failed.
     """
     experiments = _experiments(experiment, scale, only, settings)
-    if len(experiments) > 1:
-        titles = "; ".join(title_of(each.settings) for each in experiments)
-        raise InputError(
-            f"the experiment has {len(experiments)} runs ({titles}); choose one with only=..., or call atoll.run_all"
-        )
+    settings_of_all = [each.settings for each in experiments]
+    require_one_run("atoll.run", settings_of_all, "choose one with only=..., or call atoll.run_all")
     (result,) = _run_each(experiments, out, resume, overwrite, progress, on_row).values()
     return result
 

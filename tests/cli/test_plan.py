@@ -228,4 +228,4 @@ def test_a_fault_of_a_file_is_told_once(atoll: Command, folder: Path) -> None:
 
 
 def test_one_run_is_planned(atoll: Command) -> None:
-    assert "plans for one run, but the experiment has 12" in atoll("plan", "feduc-digits").refused()
+    assert "atoll plan: the experiment has 12 runs (CenSyn, ComAw; " in atoll("plan", "feduc-digits").refused()

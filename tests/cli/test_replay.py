@@ -166,6 +166,6 @@ def test_wrong_uses(atoll: Command, live: Path, folder: Path) -> None:
     assert told == f"--schedule {live}: cannot be read (Is a directory)"
     (folder / "two.toml").write_text(TINY + "\n[[runs]]\nlabel = 'a'\n[[runs]]\nlabel = 'b'\n")
     told = atoll("run", "two.toml", "--schedule", happened).refused()
-    assert told == "--schedule: is for one run, but the experiment has 2; choose one with --only"
+    assert told == "--schedule: the experiment has 2 runs (a; b); choose one with --only"
     shutil.copy(happened, "other.txt")
     atoll("run", "two.toml", "--only", "a", "--schedule", "other.txt", "--out", "a").succeeded()

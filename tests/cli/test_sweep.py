@@ -277,7 +277,7 @@ def test_the_best_run_is_told_with_what_it_takes(atoll: Command) -> None:
 
 def test_a_search_is_of_one_run(atoll: Command) -> None:
     told = atoll("sweep", "quickstart", "--tune", "--over", "local.lr=0.01..0.1").refused()
-    assert told == "--tune: the experiment has 2 runs; choose one with --only: FedCluster, M = 10; FedAvg"
+    assert told == "--tune: the experiment has 2 runs (FedCluster, M = 10; FedAvg); choose one with --only"
 
 
 def test_a_folder_of_other_runs_is_refused(atoll: Command, folder: Path) -> None:

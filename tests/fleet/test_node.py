@@ -59,8 +59,8 @@ def wrong_labels(folder: Path) -> None:
 
 DAMAGE = {
     "no folder": (lambda f: f.rename(f.with_name("away")), "there is no such folder; it must hold"),
-    "no inputs": (lambda f: (f / INPUTS).unlink(), "inputs.npy: there is no such file"),
-    "no targets": (lambda f: (f / TARGETS).unlink(), "targets.npy: there is no such file"),
+    "no inputs": (lambda f: (f / INPUTS).unlink(), r"inputs.npy: cannot be read \(No such file or directory\)"),
+    "no targets": (lambda f: (f / TARGETS).unlink(), r"targets.npy: cannot be read \(No such file or directory\)"),
     "labels": (wrong_labels, r"targets.npy: labels must be from 0 to 9, sample 17 has 12 \(1 such samples\)"),
     "negative": (lambda f: write(f, TARGETS, np.full(40, -1)), "labels must be from 0 to 9, sample 0 has -1"),
     "real labels": (lambda f: write(f, TARGETS, np.zeros(40)), "must hold one whole number a sample"),

@@ -15,7 +15,7 @@ from atoll.report.reading.runs import read_run
 from atoll.reproduce.kept_runs import digest_anywhere
 from atoll.settings.validation import Settings
 from atoll.support.environment import describe_environment
-from atoll.support.errors import InputError
+from atoll.support.errors import refusing
 from atoll.support.files import make_folder, write_atomically
 from atoll.support.untrusted import read_json
 
@@ -112,15 +112,14 @@ def read_results(places: Sequence[Path], suite: str) -> dict[str, ResultFile]:
 
 
 def _read(file: Path) -> ResultFile:
-    try:
+    of_content = (ValueError, KeyError, TypeError, AttributeError)
+    with refusing(f"{file} cannot be read as a result file", *of_content, hint="; remove it, or make it again"):
         held = read_json(file, file.parent)
         if held["format"] != FORMAT or held["suite"] != file.parent.name:
             raise ValueError(f"it must have format = {FORMAT}, and its folder's suite")
         trials, runs = ([_checked(Entry(**each)) for each in held[name]] for name in ("trials", "runs"))
         suite, method, title, why = (str(held[name]) for name in ("suite", "method", "title", "left_out"))
         return ResultFile(suite, method, title, why, trials, runs, str(held.get("code", "")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{file} cannot be read as a result file ({error}); remove it, or make it again") from error
 
 
 def _checked(entry: Entry) -> Entry:

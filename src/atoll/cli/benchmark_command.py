@@ -1,7 +1,7 @@
 """`atoll benchmark`: many methods on suites of natural and synthetic groups."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +9,9 @@ from atoll.cli.common import app, err, out, print_json
 from atoll.cli.options import JsonOption, QuietOption
 from atoll.support.errors import InputError
 from atoll.support.files import make_folder, write_atomically
+
+if TYPE_CHECKING:
+    from atoll.benchmark.carrying_out import Campaign
 
 PUBLISHED = Path("evidence/benchmark")
 
@@ -40,11 +43,9 @@ def benchmark(
 
     Example: atoll benchmark chem97 --methods local,fedavg,ifca --scale tiny
     """
-    from atoll.benchmark import benchmark_page as page
     from atoll.benchmark.carrying_out import Campaign
     from atoll.benchmark.contestants import find_contestants
-    from atoll.benchmark.result_files import read_results
-    from atoll.benchmark.standings import COST_OF, stand
+    from atoll.benchmark.standings import COST_OF
     from atoll.benchmark.suites import Suite, require_suites
     from atoll.settings.plugins import import_from
     from atoll.support.wording import unknown
@@ -67,7 +68,16 @@ def benchmark(
     campaign = Campaign(chosen, contestants, trials, seeds, places, jobs, say)
     if run:
         campaign.carry_out()
-    files = {suite.key: list(read_results(places, suite.key).values()) for suite in chosen}
+    _show(campaign, budget, folder, as_json)
+
+
+def _show(campaign: "Campaign", budget: str, folder: Path, as_json: bool) -> None:
+    """Write tables and page of all results there are, and print the tables."""
+    from atoll.benchmark import benchmark_page as page
+    from atoll.benchmark.result_files import read_results
+    from atoll.benchmark.standings import stand
+
+    files = {suite.key: list(read_results(campaign.places, suite.key).values()) for suite in campaign.suites}
     if not any(files.values()):
         raise InputError(f"--out {folder}: holds no results; leave out --no-run to make them")
     found = {key: stand(own, budget) for key, own in files.items() if own}

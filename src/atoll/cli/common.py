@@ -116,6 +116,14 @@ def read_experiments(
     return [Experiment(settings) for settings in chosen]
 
 
+def only_one(where: str, runs: "Sequence[Experiment]") -> "Experiment":
+    """Return the one run, for a command or option that takes no more."""
+    from atoll.runs.titles import require_one_run
+
+    require_one_run(where, [each.settings for each in runs], "choose one with --only")
+    return runs[0]
+
+
 def check_file(option: str, path: Path | None) -> None:
     """Reject an option's path that names no file."""
     if path is None:

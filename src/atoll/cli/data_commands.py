@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from atoll.cli.common import app, claim_file, heading_of, make_app, out, print_json, read_experiments
+from atoll.cli.common import app, claim_file, heading_of, make_app, only_one, out, print_json, read_experiments
 from atoll.cli.figure_files import claim_plot, read_width, save_plots
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, PlotOption, ScaleOption, SetOption, WidthOption
 from atoll.support.errors import InputError
@@ -114,7 +114,7 @@ def data_inspect(
     if write is not None:
         if write.suffix != ".npz":
             raise InputError(f"--write {write}: must end in .npz")
-        _require_one(experiment, runs)
+        only_one("--write", runs)
     held = [each.clients.dealt for each in runs]
     counts = [population.class_counts() for population in held]
     if as_json:
@@ -130,11 +130,6 @@ def data_inspect(
         write_atomically(write, partition_as_bytes(held[0], runs[0].clients.test))
         out.print(str(write))
     save_plots(plot, inches, lambda: [("", _draw(held[0], counts[0], runs[0].settings.name))])
-
-
-def _require_one(experiment: str, runs: "Sequence[Experiment]") -> None:
-    if len(runs) > 1:
-        raise InputError(f"{experiment}: has {len(runs)} runs, whose clients may differ; choose one with --only")
 
 
 def _draw(population: "Population", counts: "Ids", title: str) -> "Figure":
@@ -229,10 +224,8 @@ def data_split(
     """
     from atoll.fleet.node.shards import write_shards
 
-    runs = read_experiments(experiment, scale, changes, only)
-    _require_one(experiment, runs)
+    found = only_one("atoll data split", read_experiments(experiment, scale, changes, only))
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise InputError(f"--out {folder}: is not an empty folder, and nothing is overwritten; give another one")
-    sizes = runs[0].population.sizes
-    for client, place in enumerate(write_shards(runs[0], folder)):
-        out.print(f"{place}: {sizes[client]} samples")
+    for client, place in enumerate(write_shards(found, folder)):
+        out.print(f"{place}: {found.population.sizes[client]} samples")

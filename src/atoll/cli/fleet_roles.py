@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from atoll.support.errors import InputError
+from atoll.support.errors import refusing
 from atoll.support.files import whole_lines
 from atoll.support.untrusted import parse_json
 
@@ -100,11 +100,9 @@ def add_run(rows: Sequence[dict[str, Any]], folder: Path) -> None:
 def last_row(folder: Path) -> dict[str, Any]:
     """Return a run's last row of metrics; empty before the first."""
     path = folder / "metrics.jsonl"
-    try:
+    with refusing(f"{path} cannot be read, or is damaged", ValueError, TypeError):
         lines = whole_lines(path, folder) if path.exists() else []
         return dict(parse_json(lines[-1])) if lines else {}
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{path} cannot be read, or is damaged ({error})") from error
 
 
 def so_far(row: Mapping[str, Any]) -> str:

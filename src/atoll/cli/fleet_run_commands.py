@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from atoll.cli.common import err, experiment_words, out, read_experiments, refuse_both, resumable
+from atoll.cli.common import err, experiment_words, only_one, out, read_experiments, refuse_both, resumable
 from atoll.cli.fleet_commands import ConfigDir, fleet_app
 from atoll.cli.fleet_metrics import serving_metrics
 from atoll.cli.interrupts import Interrupts
@@ -173,10 +173,7 @@ def _starting() -> AbstractContextManager[None]:
 
 def _one_experiment(name: str, changes: Sequence[str] | None, scale: str | None, only: str | None) -> "Experiment":
     """Return the chosen run, with the fleet as its executor."""
-    runs = read_experiments(name, scale, _on_a_fleet(changes), only)
-    if len(runs) > 1:
-        raise InputError(f"{name}: has {len(runs)} runs, but a fleet carries out one; choose it with --only")
-    return runs[0]
+    return only_one("atoll fleet", read_experiments(name, scale, _on_a_fleet(changes), only))
 
 
 def _on_a_fleet(changes: Sequence[str] | None) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import app, read_experiments
+from atoll.cli.common import app, only_one, read_experiments
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, QuietOption, ScaleOption, SetOption
 from atoll.support.errors import InputError
 
@@ -67,24 +67,16 @@ def plan(
     for option, value in (("--seconds", seconds), ("--bytes", size)):
         if value is not None and not 0 < value < float("inf"):
             raise InputError(f"{option} {value:g}: must be a positive number")
-    runs = read_experiments(experiment, scale, changes, only)
-    if len(runs) > 1:
-        from atoll.runs.titles import title_of
-
-        titles = "; ".join(title_of(each.settings) for each in runs)
-        raise InputError(
-            f"atoll plan: plans for one run, but the experiment has {len(runs)}; choose one with --only: {titles}"
-        )
-    settings = runs[0].settings
+    found = only_one("atoll plan", read_experiments(experiment, scale, changes, only))
     from atoll.cli.plan_action import PlanOptions, plan_it
     from atoll.planner.budget import PlanBudget
     from atoll.sweep.goal import require_column
 
     if metric is not None:
-        require_column(metric, [settings])
-    budget = PlanBudget(seconds, size, target, metric, is_regression=not runs[0].clients.dealt.data.classes)
-    place = folder or Path("plans") / settings.name
+        require_column(metric, [found.settings])
+    budget = PlanBudget(seconds, size, target, metric, is_regression=not found.clients.dealt.data.classes)
+    place = folder or Path("plans") / found.settings.name
     asked = PlanOptions(
         experiment, over or [], changes or [], scale, only, budget, seeds, source, place, as_json, quiet, verbose
     )
-    plan_it(asked, runs[0], race, resume)
+    plan_it(asked, found, race, resume)

@@ -12,6 +12,7 @@ from atoll.cli.common import (
     app,
     end_interrupted,
     experiment_words,
+    only_one,
     option_words,
     out,
     print_json,
@@ -33,7 +34,6 @@ from atoll.cli.options import (
     VerboseOption,
 )
 from atoll.cli.run_progress import Runs, describe
-from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
@@ -88,9 +88,7 @@ def _checked(runs: "list[Experiment]", schedule: Path | None) -> "list[Experimen
     if schedule is not None:
         from atoll.runs.variants import replaying
 
-        if len(runs) > 1:
-            raise InputError(f"--schedule: is for one run, but the experiment has {len(runs)}; choose one with --only")
-        runs = [replaying(runs[0], schedule)]
+        runs = [replaying(only_one("--schedule", runs), schedule)]
     check_runs(runs)
     return runs
 

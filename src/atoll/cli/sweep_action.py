@@ -16,10 +16,9 @@ from atoll.experiment.experiment import Experiment
 from atoll.report.tables.formats import TextTable, csv_table
 from atoll.runs.fingerprint import digest
 from atoll.runs.run_folder import RunFolder
-from atoll.runs.titles import title_of
+from atoll.runs.titles import require_one_run, title_of
 from atoll.settings.experiment_file import make_runs, read_experiment
 from atoll.settings.validation import Settings
-from atoll.support.errors import InputError
 from atoll.support.files import write_atomically
 from atoll.sweep import sweep_folder as folders
 from atoll.sweep import sweep_table as table
@@ -153,9 +152,7 @@ def search(asked: SweepOptions, runs: Sequence[Settings], resume: bool) -> Watch
     """Search for the best setting, and show the trials."""
     tuning.require_optuna()
     space = parse_space(asked.over)
-    if len(runs) > 1:
-        titles = "; ".join(title_of(settings) for settings in runs)
-        raise InputError(f"--tune: the experiment has {len(runs)} runs; choose one with --only: {titles}")
+    require_one_run("--tune", runs, "choose one with --only")
     make = _maker(asked, title_of(runs[0]))
     _check_space(space, make, asked.goal)
     searched = {each.name: tuning.describe(each) for each in space}

@@ -15,7 +15,7 @@ from atoll.experiment.client_data import attributes_of, deal_out, load_dataset, 
 from atoll.schedules.events import Schedule
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call, resolve
-from atoll.settings.sections import DriftSettings
+from atoll.settings.training_sections import DriftSettings
 from atoll.settings.validation import Settings
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError

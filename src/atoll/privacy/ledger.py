@@ -14,7 +14,7 @@ from atoll.privacy.mechanism import Cost, Mechanism
 from atoll.privacy.privacy_plan import finite
 from atoll.schedules.events import Event
 from atoll.support.arrays import Ids
-from atoll.support.errors import InputError, RunError
+from atoll.support.errors import RunError, refusing
 from atoll.support.files import append_line, line_as_bytes, to_json, whole_lines, write_atomically
 from atoll.support.untrusted import parse_json, read_json
 
@@ -166,16 +166,10 @@ def begin_ledger(folder: Path, account: Account) -> RunLedger:
 def open_ledger(folder: Path, account: Account, events_done: int) -> RunLedger:
     """Return the ledger of a run that resumes after this number of events."""
     path, ledger = folder / LEDGER, RunLedger(folder, account)
-    try:
+    hint = "; without its ledger a private run cannot continue, since what it has spent is unknown"
+    with refusing(f"--resume: {path} is not this run's whole ledger", ValueError, LookupError, TypeError, hint=hint):
         ledger.replay(whole_lines(path, folder))
         ledger.require_whole(events_done)
-    except OSError as error:
-        raise InputError(
-            f"--resume: {error.filename or path} cannot be read ({error.strerror or error}); without its ledger "
-            "a private run cannot continue, since what it has spent is unknown"
-        ) from error
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise InputError(f"--resume: {path} is not this run's whole ledger ({error}), so it cannot continue") from error
     ledger.write()
     return ledger
 

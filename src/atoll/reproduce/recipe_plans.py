@@ -8,7 +8,7 @@ from typing import Any
 from atoll.experiment.experiment import Experiment
 from atoll.reproduce.kept_runs import PLANS
 from atoll.settings.validation import Settings
-from atoll.support.errors import InputError
+from atoll.support.errors import refusing
 from atoll.support.files import to_json, write_atomically
 from atoll.support.untrusted import read_json
 
@@ -16,12 +16,11 @@ from atoll.support.untrusted import read_json
 def read_plans(folder: Path) -> dict[str, Any]:
     """Return the clusterings in a folder, with the settings that made them."""
     file = folder / PLANS
-    try:
-        held = read_json(file, folder) if file.exists() else {"settings": [], "plans": []}
+    hint = "; remove it to make the clusterings again"
+    with refusing(f"{file} cannot be read", ValueError, LookupError, TypeError, hint=hint):
+        held: dict[str, Any] = read_json(file, folder) if file.exists() else {"settings": [], "plans": []}
         if len(held["settings"]) != len(held["plans"]) or not all(isinstance(plan, dict) for plan in held["plans"]):
             raise ValueError("it must hold a plan for each of its settings")
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise InputError(f"{file} cannot be read ({error}); remove it to make the clusterings again") from error
     return held
 
 

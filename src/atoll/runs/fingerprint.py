@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from atoll.engine.cohorts import Executor
 from atoll.settings.experiment_file import Table, resolved
-from atoll.settings.sections import MAY_DIFFER
+from atoll.settings.section import MAY_DIFFER
 from atoll.settings.validation import Settings
 from atoll.support.wording import show
 

@@ -22,6 +22,13 @@ def without_seed(label: str) -> str:
     return re.sub(r"[\s,(]*\bseed \d+\)?$", "", label)
 
 
+def require_one_run(where: str, runs: Sequence[Settings], choice: str) -> None:
+    """Refuse several runs, by their titles, for what takes one."""
+    if len(runs) > 1:
+        told = "; ".join(map(title_of, runs))
+        raise InputError(f"{where}: the experiment has {len(runs)} runs ({told}); {choice}")
+
+
 def choose_runs(runs: Sequence[Settings], only: str | None) -> list[Settings]:
     """Return the runs with this title, of any seed, or else that contain it, or else but for case; by default all."""
     require("only", only, str | None)

@@ -12,7 +12,8 @@ from pydantic.fields import FieldInfo
 from atoll.local.from_torch import spelled
 from atoll.settings.choices import CHOICES, NamedChoice, choices_that_take, chosen, every_parameter, taken, takers
 from atoll.settings.given_objects import named
-from atoll.settings.sections import Section, Sections
+from atoll.settings.section import Section
+from atoll.settings.sections import Sections
 from atoll.settings.setting_errors import explain
 from atoll.settings.signatures import REQUIRED, Function, Parameter, takes_any
 from atoll.support.errors import InputError

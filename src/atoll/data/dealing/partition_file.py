@@ -8,7 +8,7 @@ import numpy as np
 from atoll.data.dealing.draws import Indices
 from atoll.data.dealing.partition_checks import checked_rule
 from atoll.data.dealing.ranges import Parts, Ranges
-from atoll.support.errors import InputError, reading
+from atoll.support.errors import InputError, reading, refusing
 from atoll.support.numpy_files import read_npz
 
 
@@ -43,12 +43,9 @@ def digest_of(labels: Indices) -> int:
 
 def _read_partition(path: Path) -> dict[str, Indices]:
     names = [f"{pool}{name}" for pool in ("", "test_") for name in ("indices", "offsets", "digest")]
-    try:
+    hint = f"; it must hold {', '.join(names)}"
+    with refusing(f"{path}: is not a partition", ValueError, KeyError, hint=hint), refusing(f"{path}: cannot be read"):
         held = read_npz(path, names)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (ValueError, KeyError) as error:
-        raise InputError(f"{path}: is not a partition ({error}); it must hold {', '.join(names)}") from error
     for pool in ("", "test_"):
         indices, offsets, digest = (held[f"{pool}{name}"] for name in ("indices", "offsets", "digest"))
         whole = all(each.dtype.kind in "iu" for each in (indices, offsets, digest))

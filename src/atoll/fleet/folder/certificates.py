@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, refusing
 from atoll.support.extras import load_extra, require_version
 
 if TYPE_CHECKING:
@@ -130,13 +130,9 @@ def require_valid(path: Path) -> bytes:
     """Return a certificate (PEM), which must be valid today."""
     from cryptography import x509
 
-    try:
+    with refusing(f"{path}: cannot be read as a certificate in PEM format", ValueError):
         content = path.read_bytes()
         certificate = x509.load_pem_x509_certificate(content)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise InputError(f"{path}: is not a certificate in PEM format") from error
     today = datetime.now(UTC)
     if certificate.not_valid_after_utc < today:
         raise InputError(

@@ -109,14 +109,8 @@ def _read_form(path: Path) -> DataForm:
 
 
 def _read_array(path: Path) -> Array:
-    try:
+    with refusing(f"{path}: is not a .npy file of numbers", ValueError), refusing(f"{path}: cannot be read"):
         array = read_npy(path)
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: there is no such file") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except ValueError as error:
-        raise InputError(f"{path}: is not a .npy file of numbers ({error})") from error
     if array.dtype.kind not in "biuf" or not array.ndim or not len(array):
         raise InputError(f"{path}: must hold an array of numbers with at least one sample")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
