@@ -1,6 +1,7 @@
 """Places, ranks and their tests against values worked out by hand and Demsar's (2006) own, and broken result files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,19 @@ def test_only_runs_with_what_the_best_trial_had_count() -> None:
     file.runs.append(entry(0, [0.0, 0.9], changes=("local.lr=0.2",)))
     (placing,) = stand([file], "updates")
     assert placing.scores == {0: 0.5}
+
+
+def test_a_run_made_with_other_settings_does_not_count_beside_its_successor(tmp_path: Path) -> None:
+    old, new = made("fedavg", [0.9, 0.4]), made("fedavg", [0.5])
+    for runs, digest in ((old.runs, "before"), (new.runs, "now")):
+        runs[0] = replace(runs[0], digest=digest)
+    new.write(tmp_path / "own")
+    old.write(tmp_path / "others")
+    held = read_results([tmp_path / "own", tmp_path / "others"], "s")["fedavg"]
+    assert len(held.trials) == 2
+    (placing,) = stand([held], "updates")
+    assert placing.scores == {0: 0.5, 1: 0.4}
+    assert placing.values[SCORE].n == 2
 
 
 def test_methods_that_failed_are_in_no_table_and_say_so() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import TINY, Command
+from tests.made_runs import make_rows, write_run
 
 SETTINGS = [
     # (change, what the sentence must say)
@@ -191,6 +192,17 @@ def test_usage(atoll: Command) -> None:
     assert "not both" in atoll("run", "tiny.toml", "--resume", "--overwrite").refused()
     assert "--target 1.5" in atoll("report", ".", "--target", "1.5").refused()
     assert "did you mean 'mnist'?" in atoll("data", "fetch", "mnst").refused()
+
+
+def test_a_report_of_what_runs_do_not_have(atoll: Command, folder: Path) -> None:
+    """A target of accuracies that no run has, and a file called ``-``, which elsewhere means standard output."""
+    write_run(folder / "runs" / "numbers", make_rows(3, test_accuracy=None))
+    refused = atoll("report", "runs", "--target", "0.5").refused()
+    assert refused == "--target 0.5: is a test accuracy, and no run has recorded any; leave it out"
+    assert atoll("report", "runs", "--csv", "-").refused().startswith("--csv '-': names no file; give one, such as")
+    assert [each.name for each in folder.iterdir() if each.name in ("-", "report")] == []
+    write_run(folder / "runs" / "classes", make_rows(3))
+    assert "To 50 %" in atoll("report", "runs", "--target", "0.5").succeeded()
 
 
 def test_data_files_missing_or_truncated(atoll: Command, folder: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.conftest import Command
 from tests.cli.test_page import CHROMIUM, browser  # noqa: F401  (a fixture)
+from tests.planner.test_measured import HIERARCHY, fleet_run
 from tests.tiers import thinned
 
 FILE = """
@@ -128,6 +129,14 @@ def test_schedules_alone_write_nothing(atoll: Command, folder: Path) -> None:
     told = json.loads(atoll(*PLAN, "--no-race", "--json").succeeded())
     assert told["plans"][0]["schedule"]["events"] > 0
     assert told["dropped"]
+
+
+def test_schedules_of_measured_clients_write_nothing_either(atoll: Command, folder: Path) -> None:
+    """The files of a plan made before name its clients, and would change it."""
+    fleet_run(folder / "run", HIERARCHY)
+    varied = ("--over", "clustering.method=comaw,dataw", "--over", "method.intra_rounds=3")
+    assert "merges" in atoll("plan", "run/config.toml", "--from", "run", *varied, "--no-race").succeeded()
+    assert not (folder / "plans").exists()
 
 
 def test_a_target_that_no_plan_reaches(atoll: Command, folder: Path) -> None:

@@ -219,5 +219,9 @@ def test_recovery_counts_rounds_until_the_accuracy_is_back() -> None:
     assert found[:3].tolist() == pytest.approx([np.nan] * 3, nan_ok=True)
     assert found[3:].tolist() == [1, 2, 3, 3, (3 + 1) / 2, (3 + 2) / 2], "the second is not over at the end"
     assert "recovery_rounds" not in with_recovery(rows, {"drift": {"kind": "none", "rounds": []}})
+    for strange in ([-3], [10**400]):  # of a damaged folder, which a report may read
+        assert "recovery_rounds" not in with_recovery(rows, {"drift": {"kind": "shift", "rounds": strange}})
+    late = with_recovery({name: values[4:] for name, values in rows.items()}, config)["recovery_rounds"]
+    assert late[3:].tolist() == [1, 2], "without a row before it the first change counts for nothing"
     losses = {**rows, "test_accuracy": np.full(9, np.nan), "test_loss": 1 - rows["test_accuracy"]}
     assert with_recovery(losses, config)["recovery_rounds"][5] == 3

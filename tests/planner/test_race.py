@@ -16,6 +16,8 @@ from atoll.planner.plan_folder import require_folder, write_note
 from atoll.planner.planning import Field, sort_out
 from atoll.planner.race import FINALISTS, Race, carry_out, lay_out
 from atoll.planner.scoring import Scored
+from atoll.report.reading.groups import group_runs
+from atoll.report.reading.runs import find_runs
 from atoll.sweep.axes import parse_axes
 from tests.planner.test_schedules import scored, settings_of
 
@@ -150,6 +152,21 @@ def test_the_table_and_the_sentences(raced: tuple[Path, Field, PlanBudget, list[
     told = table.as_dicts(ranked, budget)
     assert json.loads(json.dumps(told, allow_nan=False))[0]["place"] == 1
     assert told[0]["seeds"] == ranked[0].costs
+
+
+def test_an_interval_of_scores_may_reach_below_zero(raced: tuple[Path, Field, PlanBudget, list[Entrant]]) -> None:
+    """As R2 and the adjusted Rand index; seconds and losses do not."""
+    entrant = replace(raced[3][0], level=0.1, costs=[-0.5, 0.1, 0.3])
+    assert table.judged(entrant, PlanBudget(metric="client_score")) == "-0.03333 (-1.068 to 1.001)"
+    assert table.judged(replace(entrant, costs=[0.5, 0.1, 3.0]), PlanBudget(metric="test_loss")) == "1.2 (0 to 5.104)"
+    assert table.judged(replace(entrant, costs=[1.0, 9.0]), PlanBudget(target=0.5)) == "5 s (0 s to 55.8 s)"
+
+
+def test_the_runs_of_a_race_are_reported_by_plan(raced: tuple[Path, Field, PlanBudget, list[Entrant]]) -> None:
+    out, _, _, ranked = raced
+    groups = group_runs(find_runs([out]))
+    assert {group.label for group in groups} == {each.name for each in ranked}
+    assert {group.seeds for group in groups if group.label == ranked[0].name} == {(0, 1)}
 
 
 def test_a_plan_whose_run_fails_is_out(tmp_path: Path) -> None:

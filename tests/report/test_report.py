@@ -18,6 +18,7 @@ from rich.console import Console
 
 from atoll.report.figures import plot
 from atoll.report.figures.before_training import MANY_BARS, plot_clusters, plot_gantt
+from atoll.report.figures.client_curves import plot_clients
 from atoll.report.figures.curves import plot_curves
 from atoll.report.figures.style import figure_width, lay_out_legend, line_styles, new_figure
 from atoll.report.reading.groups import overlay
@@ -303,6 +304,34 @@ class TestCurves:
         assert render(plot_curves([*pair, read_run(empty)]))
         assert render(plot_curves([read_run(empty)], "virtual_time"))
 
+    def test_an_empty_chart_says_why(self, tmp_path: Path) -> None:
+        """As of the accuracies of numbers, beside a panel of classes."""
+        numbers = write_run(tmp_path / "numbers", [make_row(i, loss=1.0, accuracy=None) for i in range(3)], panel="b")
+        figure = plot_curves([*write_pair(tmp_path, "a"), read_run(numbers)])
+        assert [[text.get_text() for text in axes.texts] for axes in figure.axes] == [[], [], [], ["not recorded"]]
+        assert render(figure)
+
+    @pytest.mark.parametrize(("value", "limits"), [(0.0, (-0.2, 10.2)), (1.0, (89.8, 100.2)), (0.5, (39.8, 50.2))])
+    def test_an_axis_of_accuracies_has_no_shares_that_cannot_be(
+        self, tmp_path: Path, value: float, limits: tuple[float, float]
+    ) -> None:
+        run = read_run(write_run(tmp_path / "r", make_rows([value, value])))
+        assert plot_curves([run]).axes[1].get_ylim() == pytest.approx(limits)
+
+    def test_long_labels_of_client_curves_fit_the_figure(self, tmp_path: Path) -> None:
+        label = "a label with a good many words, longer than half of the figure's width, number"
+        for number in range(8):
+            folder = write_run(tmp_path / str(number), make_rows([0.1, 0.5]), label=f"{label} {number}")
+            told = {"client_accuracy": {"clients": [0, 1], "values": [0.2, 0.9]}}
+            (folder / "clients.json").write_text(json.dumps(told))
+        figure = plot_clients(find_runs([tmp_path]), "client_accuracy")
+        assert render(figure)
+        assert {text.replace("\n", " ") for text in legend_texts(figure)} == {f"{label} {n}" for n in range(8)}
+        legend = figure.legends[0].get_window_extent()
+        assert 0 <= legend.x0 < legend.x1 <= figure.bbox.x1
+        (axes,) = figure.axes
+        assert axes.get_window_extent().height > 0.3 * figure.get_dpi() * 3.4, "the legend flattens no curve"
+
     def test_no_runs(self) -> None:
         with pytest.raises(InputError, match="no runs were given"):
             plot_curves([])
@@ -425,6 +454,15 @@ class TestTables:
         assert "a[red]b" in stream.getvalue()
         assert stream.getvalue().splitlines()[4].split("│")[5].strip() == "1"  # rounds alone, so that it fits
         assert "–" in stream.getvalue()
+
+    @pytest.mark.parametrize("width", [40, 60])
+    def test_no_number_is_cut_short(self, tmp_path: Path, width: int) -> None:
+        stream = io.StringIO()
+        table = narrow_table(rounds_to_target(write_pair(tmp_path), [0.4, 0.5, 0.6, 0.7])).as_rich()
+        Console(file=stream, width=width).print(table)
+        assert "…" not in stream.getvalue()
+        lines = [line.split("│")[1:-1] for line in stream.getvalue().splitlines() if line.startswith("│")]
+        assert "".join(line[1].strip() for line in lines) == "0.50.6667"  # the final losses, each perhaps in parts
 
     def test_virtual_time_leads_where_rounds_mean_different_work(self, tmp_path: Path) -> None:
         """CenSyn's 20 rounds take longer than CenAsy's 300, so that rounds would name the wrong winner."""

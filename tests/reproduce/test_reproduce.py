@@ -17,7 +17,13 @@ from atoll.reproduce.claim_results import ClaimResult, at_largest_scale, gather
 from atoll.reproduce.claims import Claim, Paper
 from atoll.reproduce.evidence import Value
 from atoll.reproduce.judging import judge, measure_plan, measure_run, meet_target
-from atoll.reproduce.verdict_wording import count, difference_in_words, tolerance_in_words, value_in_words
+from atoll.reproduce.verdict_wording import (
+    count,
+    difference_in_words,
+    estimate_in_words,
+    tolerance_in_words,
+    value_in_words,
+)
 from atoll.reproduce.verdicts_page import render
 from atoll.settings.experiment_file import make_runs, read_experiment, resolved
 from atoll.support.estimates import Estimate
@@ -109,6 +115,18 @@ def test_equal_rounds_on_a_coarse_grid_are_no_evidence() -> None:
     assert verdict.status == "undecided"
     near = claim.model_copy(update={"tolerance": 1.1})
     assert judge(near, runs, [], "paper").status == "holds"
+
+
+def test_a_ratio_of_runs_that_missed_a_target_is_unknown() -> None:
+    """Each misses it with one seed: the ratio may be anything, not only more."""
+    met, missed = [0.1, 0.7, 0.7], [0.1, 0.2, 0.3]
+    claim = make_claim(measure="reach", target=0.65, check="ratio", stated=(1.0,), tolerance=0.1)
+    values = {"A": (met, met, missed), "B": (missed, met, met)}
+    runs = [make_run(f"{label}, seed {n}", own) for label, each in values.items() for n, own in enumerate(each)]
+    verdict = judge(claim, runs, [], "paper")
+    assert (verdict.status, estimate_in_words(claim, verdict.ours[0])) == ("undecided", "unknown")
+    later = judge(claim, [*runs[:2], *runs[3:5]], [], "paper")  # B alone missed it, in one of two seeds
+    assert estimate_in_words(claim, later.ours[0]).startswith("> ")
 
 
 def test_a_lead_smaller_than_probes_are_apart_is_no_evidence() -> None:

@@ -177,7 +177,7 @@ def test_a_search_for_the_least_cost_reads_it_where_the_target_is_met(tmp_path: 
     found = Search(tmp_path, SPACE, Goal("client_updates", 0.5), make, ROUNDS, 0)
     for job in found.jobs(2):
         reached = job.name == "trial-000"
-        write_run(job.folder, make_rows(20, 5 if reached else 500))
+        write_run(job.folder, make_rows(10, 5 if reached else 500))
         assert (
             found.judge(job, News("running", row={"round": 9, "client_updates": 900, "test_accuracy": 0.9})) == "go on"
         )
@@ -185,5 +185,6 @@ def test_a_search_for_the_least_cost_reads_it_where_the_target_is_met(tmp_path: 
         assert error == ("" if reached else "--target 0.5: its test_accuracy did not reach it")
     trials, best = found.trials(), found.best()
     assert [(trial.state, trial.value) for trial in trials] == [("complete", 300.0), ("fail", None)]
+    assert [trial.rounds for trial in trials] == [9, 9]
     assert best == trials[0]
     assert "client_updates to 50 %" in listing.table_of(trials, best, found.goal).as_markdown()

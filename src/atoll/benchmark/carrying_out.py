@@ -97,7 +97,8 @@ class Campaign:
             told = "failed"
             if not outcome.problem or outcome.is_final:  # what may succeed the next time has no entry
                 entry = entry_of(each.made, each.changes, None if outcome.problem else outcome.task.folder)
-                (each.file.trials if each.is_trial else each.file.runs).append(entry)
+                own = each.file.trials if each.is_trial else each.file.runs
+                own[:] = [*(old for old in own if (old.seed, old.changes) != (entry.seed, entry.changes)), entry]
                 each.file.write(self.places[0])
                 told = "failed" if entry.score is None else f"{entry.score:.3f}"
             self._took.append(time.monotonic() - began)

@@ -101,13 +101,13 @@ class ResultFile:
 
 
 def read_results(places: Sequence[Path], suite: str) -> dict[str, ResultFile]:
-    """Return what the folders know of each method on a suite."""
+    """Return what the folders know of each method on a suite; of two entries for the same, the first folder's."""
     found: dict[str, ResultFile] = {}
     for own in (_read(file) for place in places for file in sorted((place / suite).glob("*.json"))):
         held = found.setdefault(own.method, ResultFile(suite, own.method, own.title, own.left_out, code=own.code))
-        known = {each.digest for each in (*held.trials, *held.runs)}
-        held.trials += [each for each in own.trials if each.digest not in known]
-        held.runs += [each for each in own.runs if each.digest not in known]
+        for kept, more in ((held.trials, own.trials), (held.runs, own.runs)):
+            known = [(each.seed, each.changes) for each in kept]
+            kept += [each for each in more if (each.seed, each.changes) not in known]
     return found
 
 

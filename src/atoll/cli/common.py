@@ -128,7 +128,7 @@ def check_file(option: str, path: Path | None) -> None:
     """Reject an option's path that names no file."""
     if path is None:
         return
-    if path.name in ("", ".."):
+    if path.name in ("", "..", "-"):
         raise InputError(f"{option} {str(path)!r}: names no file; give one, such as {option} figures/{option[2:]}")
     from atoll.runs.run_folder import require_own_file
 

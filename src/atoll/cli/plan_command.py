@@ -1,6 +1,7 @@
 """`atoll plan`."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -75,8 +76,9 @@ def plan(
     if metric is not None:
         require_column(metric, [found.settings])
     budget = PlanBudget(seconds, size, target, metric, is_regression=not found.clients.dealt.data.classes)
-    place = folder or Path("plans") / found.settings.name
-    asked = PlanOptions(
-        experiment, over or [], changes or [], scale, only, budget, seeds, source, place, as_json, quiet, verbose
-    )
-    plan_it(asked, found, race, resume)
+    with TemporaryDirectory() as aside:
+        place = folder or (Path("plans") / found.settings.name if race else Path(aside))
+        asked = PlanOptions(
+            experiment, over or [], changes or [], scale, only, budget, seeds, source, place, as_json, quiet, verbose
+        )
+        plan_it(asked, found, race, resume)

@@ -66,6 +66,7 @@ def report_command(
     target = list(dict.fromkeys(target or ())) or None
     inches = read_width(width)
     _check_page(page)
+    from atoll.report.figures.curves import has_column
     from atoll.report.figures.style import figure_width
     from atoll.report.reading.mean_curves import Band
     from atoll.report.report_files import write_report
@@ -77,6 +78,8 @@ def report_command(
 
     bands: Band = require("--band", band, Band)
     runs, notices = _read(folders, overlay)
+    if target and not any(has_column(run, "test_accuracy") for run in runs):
+        raise InputError(f"--target {target[0]:g}: is a test accuracy, and no run has recorded any; leave it out")
     for option, file in (("--html", page), ("--csv", as_csv), ("--parquet", as_parquet)):
         claim_file(option, file)
     rows = rounds_to_target(runs, target, stable=stable)

@@ -40,11 +40,8 @@ class PlanBudget:
         >>> PlanBudget().column_of(True), PlanBudget().column_of(False), PlanBudget(metric="test_loss").column_of(False)
         ('test_accuracy', 'mean_cluster_accuracy', 'test_loss')
         """
-        if self.metric is not None:
-            return self.metric
-        if self.is_regression:
-            return "test_loss"
-        return "test_accuracy" if has_server else "mean_cluster_accuracy"
+        accuracy = "test_accuracy" if has_server else "mean_cluster_accuracy"
+        return self.metric or ("test_loss" if self.is_regression else accuracy)
 
     @property
     def falls(self) -> bool:

@@ -87,7 +87,8 @@ def _value(value: float, budget: PlanBudget) -> str:
 def _interval(found: Estimate, budget: PlanBudget) -> str:
     if found.low is None or found.high is None:
         return ""
-    return f" ({_value(max(0.0, found.low), budget)} to {_value(found.high, budget)})"
+    low = found.low if budget.target is None and not budget.falls else max(0.0, found.low)  # no seconds, no loss below
+    return f" ({_value(low, budget)} to {_value(found.high, budget)})"
 
 
 def _facts(score: PlanScore) -> list[str]:

@@ -36,6 +36,7 @@ from atoll.runs.run_folder import RunFolder
 from atoll.schedules.events import Schedule
 from atoll.settings.validation import Settings
 from atoll.support.errors import RunError
+from atoll.support.files import make_folder, to_json, write_atomically
 from atoll.sweep.sweep_folder import require_same
 
 SHARE = 3  # halving factor: 1 in 3 continues, with 3 times the budget
@@ -101,9 +102,13 @@ def carry_out(
     A plan whose run fails is out. `is_over` is called after every event; once it returns true, the race stops where it
     can be resumed, with a `KeyboardInterrupt`.
     """
+    names = list(map(seed_folder, range(race.seeds)))
     for entrant in entrants:
-        for seed in range(race.seeds):
-            require_same(entrant.folder / seed_folder(seed), _racing(entrant.plan, seed))
+        for seed, name in enumerate(names):
+            require_same(entrant.folder / name, _racing(entrant.plan, seed))
+    for entrant in entrants:
+        make_folder(entrant.folder)
+        write_atomically(entrant.folder / "experiment.json", to_json({"runs": names}))  # which `atoll report` reads
     track, going, out = _Track(budget, pool, is_over), list(entrants), list[Entrant]()
     for (until, _), after in zip(race.rungs, (*race.rungs[1:], None), strict=True):
         tell(f"{len(going)} plans until {until:,.0f} s of virtual time")

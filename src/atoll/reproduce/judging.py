@@ -120,7 +120,7 @@ def _ratio(needs: Sequence[ClaimNeed]) -> tuple[Estimate | None]:
     if not needs:
         return (None,)
     found = needs[0].interval()
-    low, high = (None if end is None else math.exp(end) for end in (found.low, found.high))
+    low, high = (end if end in (None, -math.inf) else math.exp(end) for end in (found.low, found.high))
     return (Estimate(found.n, math.exp(found.mean), None, low, high),)
 
 

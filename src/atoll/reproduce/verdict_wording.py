@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import get_args
 
-from atoll.report.reading.units import format_seconds
 from atoll.reproduce.claims import Claim
 from atoll.reproduce.evidence import ClaimNeed
 from atoll.reproduce.judging import Status, Verdict
@@ -142,8 +141,3 @@ def _unit(claim: Claim, is_lead: bool = False) -> tuple[float, int, str]:
         return 1.0, 2, ""
     percent = " points" if is_lead or claim.check == "lead" or claim.measure == "jitter" else " %"
     return (100.0, 1, percent) if "accuracy" in claim.column else (1.0, 3, "")
-
-
-def seconds_in_words(seconds: float | None) -> str:
-    """Return a time in a suitable unit; a dash for None."""
-    return NONE if seconds is None else format_seconds(seconds)

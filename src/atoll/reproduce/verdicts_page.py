@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import groupby
 
+from atoll.report.reading.units import format_seconds
 from atoll.reproduce.claim_results import ClaimResult
 from atoll.reproduce.claims import Claim, Paper
 from atoll.reproduce.costs import RunCost
@@ -17,7 +18,6 @@ from atoll.reproduce.verdict_wording import (
     estimate_in_words,
     labels_of,
     need_in_words,
-    seconds_in_words,
     tolerance_in_words,
     value_in_words,
 )
@@ -93,10 +93,8 @@ def _tell(problems: Sequence[str]) -> str:
 
 
 def _section(result: ClaimResult) -> str:
-    parts = [
-        f'<article id="{escape(result.recipe)}"><h3>{escape(result.recipe)}</h3><p>{escape(result.description)}</p>'
-    ]
-    parts.append(_tell(list(dict.fromkeys(result.problems))))
+    head = f'<article id="{escape(result.recipe)}"><h3>{escape(result.recipe)}</h3><p>{escape(result.description)}</p>'
+    parts = [head, _tell(list(dict.fromkeys(result.problems)))]
     if result.finished < result.expected:
         parts.append(f'<p class="problem">{result.finished} of {result.expected} runs are finished.</p>')
     if result.verdicts:
@@ -173,20 +171,20 @@ def _costs(costs: Sequence[RunCost], scale: str) -> str:
     if not costs:
         return ""
     is_estimated = scale not in ("paper", "largest")
-    estimate = () if not is_estimated else ("Paper scale, expected",)
-    heads = ("Recipe", "Runs", "Time here", "Seconds per round", *estimate)
+    heads = ("Recipe", "Runs", "Time here", "Seconds per round", *(("Paper scale, expected",) if is_estimated else ()))
     columns = "".join(f'<th scope="col">{head}</th>' for head in heads)
     rows = ""
     for cost in costs:
-        cells = [str(cost.runs), seconds_in_words(cost.seconds), f"{cost.seconds / max(cost.rounds, 1):.3g}"]
-        cells += [] if not is_estimated else [seconds_in_words(cost.paper_seconds)]
+        cells = [str(cost.runs), format_seconds(cost.seconds), f"{cost.seconds / max(cost.rounds, 1):.3g}"]
+        if is_estimated:
+            cells.append(NONE if cost.paper_seconds is None else format_seconds(cost.paper_seconds))
         rows += f'<tr><th scope="row">{escape(cost.recipe)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
     total = sum(cost.seconds for cost in costs)
     expected = [cost.paper_seconds for cost in costs if cost.paper_seconds is not None]
-    text = f"The runs took {seconds_in_words(total)} in all, each on one core, probes included."
+    text = f"The runs took {format_seconds(total)} in all, each on one core, probes included."
     if is_estimated:
         text += (
-            f" The paper scale is expected to take {seconds_in_words(sum(expected))} on one core: each run's time, "
+            f" The paper scale is expected to take {format_seconds(sum(expected))} on one core: each run's time, "
             "scaled by rounds (or virtual seconds), by clients, and by the seconds of a client's local training, timed "
             "now for both. The estimate is too long if the machine was busy with other work."
         )

@@ -45,10 +45,10 @@ def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> bool:
 
 def require_same(folder: Path, settings: Settings) -> None:
     """Reject a run's folder that was started with other settings."""
-    if not RunFolder(folder).is_run:
+    if RunFolder(folder).is_run:
+        RunFolder(folder).require_same(settings)
+    else:
         RunFolder(folder).require_room()
-        return
-    RunFolder(folder).require_same(settings)
 
 
 @contextmanager

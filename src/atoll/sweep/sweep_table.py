@@ -10,6 +10,7 @@ from typing import Any
 from atoll.report.reading.units import time_unit
 from atoll.report.tables.formats import DASH, TextTable
 from atoll.report.tables.spread_tables import as_columns
+from atoll.runs.columns import is_share
 from atoll.support.estimates import Estimate, estimate, estimate_share
 from atoll.sweep.axes import short_names
 from atoll.sweep.goal import Goal
@@ -53,7 +54,7 @@ def sum_up(out: Path, members: Sequence[Member], goal: Goal) -> list[Line]:
     for group in groups.values():
         found = [pair for member in group if (pair := goal.read(out / member.name)) is not None]
         missed = sum(math.isinf(last) for last, _ in found)
-        sum_all = estimate_share if _is_share(goal) else estimate
+        sum_all = estimate_share if is_share(goal.metric) else estimate
         last, best = (sum_all([pair[i] for pair in found]) if found and not missed else None for i in (0, 1))
         values = {name: value for name, value in group[0].values.items() if name != "seed"}
         lines.append(Line(group[0].run, values, len(group), len(found), last, best, missed))
@@ -62,7 +63,7 @@ def sum_up(out: Path, members: Sequence[Member], goal: Goal) -> list[Line]:
 
 def note_of(goal: Goal) -> str:
     """Return the note below the table."""
-    by = "Wilson's score with Student's t, which stays within 0 to 100 %" if _is_share(goal) else "Student's t"
+    by = "Wilson's score with Student's t, which stays within 0 to 100 %" if is_share(goal.metric) else "Student's t"
     over = f"ean ± sample standard deviation over seeds; 95 % CI: of the mean{{}}, by {by}. Only finished runs count."
     if goal.target is None:
         return f"Last: at the last evaluation. Best: at each run's best one. M{over.format(' of the last value')}"
@@ -127,10 +128,6 @@ def show(value: float, goal: Goal) -> str:
     return f"{factor * value:{form}} {unit}".rstrip()
 
 
-def _is_share(goal: Goal) -> bool:
-    return goal.metric.endswith("accuracy")
-
-
 def _mark(lines: Sequence[Line], goal: Goal) -> list[Line]:
     def best_of(found: Iterable[Estimate | None]) -> float | None:
         return (max if goal.rises else min)((each.mean for each in found if each is not None), default=None)
@@ -174,7 +171,7 @@ def _interval(found: Estimate | None, goal: Goal) -> str:
 
 def _unit(goal: Goal, mean: float) -> tuple[float, str, str]:
     """Return the factor, format and unit in which values of about this size are shown."""
-    if _is_share(goal):
+    if is_share(goal.metric):
         return 100.0, ".2f", "%"
     if goal.metric.endswith("_time"):
         unit = time_unit(mean)

@@ -86,11 +86,12 @@ class Search:
 
     def judge(self, job: Job, news: News) -> Answer:
         """Report a job's row to the study; return whether its run continues."""
+        row = news.row or {}
+        trial, round_ = self._asked[job.name], int(row["round"])
+        trial.set_user_attr("rounds", round_)
         if self.goal.target is not None:
             return "go on"
-        row = news.row or {}
         value = self._values[job.name] = row.get(self.goal.metric)
-        trial, round_ = self._asked[job.name], int(row["round"])
         if value is None:  # as local_loss is before training
             return "stop" if round_ else "go on"
         reported = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
@@ -125,7 +126,7 @@ class Search:
                 frozen.number,
                 {name: _text(value) for name, value in frozen.params.items()},
                 frozen.state.name.lower(),
-                max(frozen.intermediate_values, default=0),
+                frozen.user_attrs.get("rounds", 0),
                 frozen.values[0] if frozen.values else frozen.intermediate_values.get(frozen.last_step),
             )
             for frozen in self.study.get_trials(deepcopy=False)
@@ -165,7 +166,9 @@ def corners(space: Sequence[Axis | Interval]) -> list[list[str]]:
 
 def ends(each: Axis | Interval) -> list[str]:
     """Return all values of a list, or the two ends of a range."""
-    return list(each.texts) if isinstance(each, Axis) else [_end(each, each.low), _end(each, each.high)]
+    if isinstance(each, Axis):
+        return list(each.texts)
+    return [_text(int(end) if each.is_whole else end) for end in (each.low, each.high)]
 
 
 def describe(each: Axis | Interval) -> Any:
@@ -181,10 +184,6 @@ def _suggest(trial: Any, each: Axis | Interval) -> Any:
     if each.is_whole:
         return trial.suggest_int(each.name, int(each.low), int(each.high), log=each.is_log)
     return trial.suggest_float(each.name, each.low, each.high, log=each.is_log)
-
-
-def _end(each: Interval, value: float) -> str:
-    return _text(int(value) if each.is_whole else value)
 
 
 def _text(value: Any) -> str:

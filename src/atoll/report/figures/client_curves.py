@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from atoll.report.figures.style import STYLE, line_styles, new_figure, title_and_factor
+from atoll.report.figures.style import STYLE, add_legend, line_styles, new_figure, title_and_factor
 from atoll.report.reading.runs import Run
 from atoll.support.errors import InputError
 
@@ -24,7 +24,7 @@ def plot_clients(runs: Sequence[Run], column: str, *, title: str = "") -> Figure
         figure = new_figure(5.0, 3.4)
         axes = figure.subplots()
         draw_clients(axes, known, column, title)
-        figure.legend(loc="outside lower center", ncols=2, handlelength=2.6)
+        add_legend(figure, axes.get_legend_handles_labels()[0], handlelength=2.6)
     return figure
 
 

@@ -90,7 +90,9 @@ def set_y(row: Sequence[Axes], panels: Sequence[Floats], axis: CurveAxis) -> Non
     log = axis.log or (axis is not ACCURACY and any(map(_spans_decades, panels)))
     leftmost = row[:: panel_columns(len(row))]
     limits = list(_common(list(_limits(panels, axis, log=log)), log=log))
-    for axes, panel_limits in zip(row, limits, strict=True):
+    for axes, panel_limits, values in zip(row, limits, panels, strict=True):
+        if not values.size:
+            axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", color="#888888")
         if log:
             use_log_scale(axes, *panel_limits)
         else:
@@ -116,7 +118,7 @@ def _limits(panels: Sequence[Floats], axis: CurveAxis, *, log: bool) -> Iterator
             yield 0.0, 100.0 if axis is ACCURACY else 1.0
         elif axis is ACCURACY:
             low, high = 10 * math.floor(values.min() / 10), 10 * math.ceil(values.max() / 10)
-            low = min(low, high - 10)
+            low, high = max(0, min(low, high - 10)), max(high, 10)
             yield low - 0.02 * (high - low), high + 0.02 * (high - low)
         else:
             yield min(0.0, 1.05 * values.min()), 1.05 * max(values.max(), 1e-12)

@@ -24,15 +24,7 @@ from atoll.report.figures.curve_axes import (
     shown,
     x_axis,
 )
-from atoll.report.figures.style import (
-    STYLE,
-    WIDTH_INCHES,
-    add_legend,
-    drawn_width,
-    lay_out_legend,
-    line_styles,
-    new_figure,
-)
+from atoll.report.figures.style import STYLE, WIDTH_INCHES, add_legend, drawn_width, line_styles, new_figure
 from atoll.report.reading.groups import Group, group_runs, make_panels
 from atoll.report.reading.mean_curves import Band, mean_curve
 from atoll.report.reading.runs import Run
@@ -118,8 +110,7 @@ def _plot(groups: Sequence[Group], across: CurveAxis, y_axes: Sequence[CurveAxis
     panels = {panel.title: panel.groups for panel in make_panels(groups)}
     with mpl.rc_context(STYLE):
         styles = line_styles(group.label for group in groups)
-        _, _, lines = lay_out_legend(list(styles), drawn_width(WIDTH_INCHES))
-        figure, grid = _make_grid(len(panels), len(y_axes), lines)
+        figure, grid = _make_grid(len(panels), len(y_axes))
         for row, y_axis in enumerate(y_axes):
             pairs = zip(grid[row], panels.values(), strict=True)
             set_y(grid[row], [_draw(axes, members, across, y_axis, styles, band) for axes, members in pairs], y_axis)
@@ -134,18 +125,18 @@ def _plot(groups: Sequence[Group], across: CurveAxis, y_axes: Sequence[CurveAxis
     return figure
 
 
-def _make_grid(panels: int, rows: int, legend_lines: int) -> tuple[Figure, list[list[Axes]]]:
-    """Return the figure, with room for a legend of so many lines, and its axes as [quantity][panel]."""
+def _make_grid(panels: int, rows: int) -> tuple[Figure, list[list[Axes]]]:
+    """Return the figure, and its axes as [quantity][panel]."""
     if panels == 1:
         if drawn_width(WIDTH_INCHES) < BESIDE_INCHES:  # one above the other
-            figure = new_figure(WIDTH_INCHES, 0.6 + 3.0 * rows, legend_lines)
+            figure = new_figure(WIDTH_INCHES, 0.6 + 3.0 * rows)
             return figure, [[axes] for axes in figure.subplots(rows, 1, squeeze=False)[:, 0]]
-        figure = new_figure(WIDTH_INCHES if rows > 1 else 5.0, 3.4, legend_lines)
+        figure = new_figure(WIDTH_INCHES if rows > 1 else 5.0, 3.4)
         return figure, [[axes] for axes in figure.subplots(1, rows, squeeze=False)[0]]
     columns = panel_columns(panels)
     bands = math.ceil(panels / columns)
     width = WIDTH_INCHES if columns < MAX_COLUMNS else 1.25 * WIDTH_INCHES
-    figure = new_figure(width, 0.6 + 2.1 * rows * bands, legend_lines)
+    figure = new_figure(width, 0.6 + 2.1 * rows * bands)
     cells = figure.subplots(rows * bands, columns, squeeze=False)
     grid = [[cells[rows * (p // columns) + row, p % columns] for p in range(panels)] for row in range(rows)]
     used = {axes for row in grid for axes in row}

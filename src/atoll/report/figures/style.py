@@ -103,14 +103,10 @@ def drawn_width(inches: float) -> float:
     return _width.get() or inches
 
 
-def new_figure(width: float, height: float, legend_lines: int = 0) -> Figure:
-    """Return an empty figure of this size in inches; inside `figure_width`, of that width and less height.
-
-    A legend of more than two lines is given the height of the others, so that it does not flatten the charts.
-    """
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches; inside `figure_width`, of that width and less height."""
     ratio = drawn_width(width) / width
-    more = max(0.0, LINE_INCHES * legend_lines - 2 * LINE_INCHES)
-    return Figure(figsize=(ratio * width, height * ratio**0.5 + more), layout="constrained")
+    return Figure(figsize=(ratio * width, height * ratio**0.5), layout="constrained")
 
 
 def line_styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -145,10 +141,11 @@ def lay_out_legend(labels: Sequence[str], width_inches: float) -> tuple[int, lis
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist], **look: float) -> None:
-    """Put a legend below a figure, if there are entries."""
+    """Put a legend below a figure, if there are entries; more than two lines make it higher, and flatten no chart."""
     if handles:
         labels = [str(handle.get_label()) for handle in handles]
-        columns, texts, _ = lay_out_legend(labels, figure.get_figwidth())
+        columns, texts, lines = lay_out_legend(labels, figure.get_figwidth())
+        figure.set_figheight(figure.get_figheight() + LINE_INCHES * max(0, lines - 2))
         figure.legend(handles=handles, labels=texts, loc="outside lower center", ncols=columns, **look)
 
 

@@ -16,7 +16,7 @@ def changes_of(config: Mapping[str, Any]) -> list[int]:
     """Return the rounds at which clients' data change in a run of these settings."""
     drift = config.get("drift")
     rounds = drift.get("rounds") if isinstance(drift, Mapping) and drift.get("kind", "none") != "none" else []
-    return [each for each in rounds if type(each) is int] if isinstance(rounds, list) else []
+    return [each for each in rounds if type(each) is int and 0 <= each < 2**53] if isinstance(rounds, list) else []
 
 
 def with_recovery(rows: Mapping[str, Floats], config: Mapping[str, Any]) -> dict[str, Floats]:
@@ -25,13 +25,15 @@ def with_recovery(rows: Mapping[str, Floats], config: Mapping[str, Any]) -> dict
     It is the mean, over the changes so far, of the rounds until the test accuracy is back within a point of that in the
     last row before (without accuracies, the test loss within 5 %), or else until the next change or the row itself.
     """
-    known = [name for name in _SLACK if np.isfinite(rows[name]).any()]
-    if not (firsts := changes_of(config)) or not known:
+    column = next((name for name in _SLACK if np.isfinite(rows[name]).any()), "test_loss")
+    rounds, values, slack = rows["round"], rows[column], _SLACK[column]
+    measured = np.isfinite(values)
+    firsts = [each for each in changes_of(config) if (rounds[measured] <= each).any()]
+    if not firsts:
         return dict(rows)
-    rounds, values, slack = rows["round"], rows[known[0]], _SLACK[known[0]]
     taken = np.zeros_like(rounds)
     for first, end in pairwise([*firsts, np.inf]):
-        before = values[rounds <= first][-1]
+        before = values[(rounds <= first) & measured][-1]
         met = values >= before - slack if slack > 0 else values <= before * (1 - slack)
         back = rounds[(rounds > first) & met]
         taken += np.clip(rounds, first, min(end, back[0] if len(back) else np.inf)) - first

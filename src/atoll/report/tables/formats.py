@@ -102,9 +102,8 @@ class TextTable:
         note = "There is more: --out and --json have all of it." if is_cut else ""
         table = Table(title=title or None, caption="\n".join(filter(None, (self.note, note))) or None)
         for index, name in enumerate(header):
-            # In a narrow terminal long labels wrap, since they may differ at the end only.
-            text = index < self.texts
-            table.add_column(Text(name), justify="left" if text else "right", overflow="fold" if text else "ellipsis")
+            # In a narrow terminal cells wrap: labels may differ at the end only, and a number cut short misleads.
+            table.add_column(Text(name), justify="left" if index < self.texts else "right", overflow="fold")
         for line in body:
             table.add_row(*map(Text, line))  # Text, so that brackets in a label are not markup
         return table
