@@ -20,7 +20,8 @@ from atoll.methods.papers.fedcluster import cycling
 from atoll.methods.papers.ifca import all_together
 from atoll.report.figures import plot
 from atoll.report.figures.style import PALETTE, STYLE
-from atoll.schedules.events import Clock, Event, Schedule
+from atoll.schedules.clock import Clock
+from atoll.schedules.events import Event, Schedule
 
 SERVER = -1
 ABOVE = (1.0, 2.15)  # where the server is drawn

@@ -5,7 +5,7 @@ A name is what stands between single backticks, without spaces, with a point or 
 - `engine/engine.py:train`: a file of the package or project, and what it defines;
 - `atoll.x.y`: what an import finds;
 - `run.executor`, with a section of the settings first: a setting, of any function that settings can name;
-- `schedules.events.Clock`, with a room first: a module, and what it defines;
+- `schedules.clock.Clock`, with a room first: a module, and what it defines;
 - `Method.stages`, with a capital first: a class of the package, and what it has, or inherits from the package;
 - `summary.json`: a file's name that also stands somewhere in the project's code, or in a command on the pages;
   one with a path or with capitals (`NAME.csv`) is an example;

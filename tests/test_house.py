@@ -19,8 +19,8 @@ from tests.names_in_docs import named_in, pages, stands_for_something
 
 house = hook_of("house")
 
-SRC_LINES = 59_600  # and fewer than 60,000 with the stubs
-LARGE_FILES = 14  # above 250 lines
+SRC_LINES = 59_603  # and fewer than 60,000 with the stubs
+LARGE_FILES = 13  # above 250 lines
 LONG_FUNCTION = 17  # lines without the docstring; nine of ten functions have no more
 COMPLEXITY = 15
 PARTS_METHODS = 15  # of `Experiment` and of each of its parts, properties included

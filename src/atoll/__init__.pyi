@@ -139,7 +139,7 @@ from atoll.runs.export import export_model as export_model
 from atoll.runs.result import Result as Result
 from atoll.runs.result import read_result as read_result
 from atoll.runs.run import run_events as run_events
-from atoll.schedules.events import Clock as Clock
+from atoll.schedules.clock import Clock as Clock
 from atoll.schedules.events import Event as Event
 from atoll.schedules.events import Mix as Mix
 from atoll.schedules.events import Schedule as Schedule

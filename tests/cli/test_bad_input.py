@@ -35,7 +35,7 @@ SETTINGS = [
     ("rounds=true", ["rounds = true", "a whole number"]),
     ("rounds=2.5", ["rounds = 2.5", "a whole number"]),
     ("data.fetch=1", ["data.fetch = 1", "true or false"]),
-    ("data.clients=2000", ["data.clients = 2000", "the pool has 1437"]),
+    ("data.clients=2000", ["data.clients = 2000", "1 or more samples each", "the pool has 1437"]),
     ("method.order=random", ["method.order = 'random'", "'reshuffled' or 'fixed'"]),
     ("method.gamma=-1", ["method.gamma = -1", "at least 0"]),
     ("method.server_lr=0", ["method.server_lr = 0", "greater than 0"]),

@@ -201,13 +201,15 @@ def test_status_without_a_server(atoll: Command, fleet: FleetConfiguration) -> N
     assert "is atoll fleet server running?" in atoll("fleet", "status", "--config", fleet.folder).refused()
 
 
-def test_more_nodes_than_clients(atoll: Command, tmp_path: Path) -> None:
+def test_what_cannot_go_up_is_refused_before_it_starts(atoll: Command, tmp_path: Path) -> None:
     file = write_digits(tmp_path, clients=2)
     told = atoll("fleet", "up", file, "--nodes", "3").refused()
     assert told == "--nodes 3: there are only data.clients = 2 clients to share"
     words = ("--set", "data.clients=4", "--set", "method.fraction=1.0", "--set", "secure.sums=true")
     told = atoll("fleet", "up", file, "--nodes", "2", *words).refused()
     assert told == "--nodes 2: a secure sum needs clients on secure.least_nodes = 3 nodes"
+    told = atoll("fleet", "up", file, "--nodes", "2", "--set", "run.stop_at=test_acuracy >= 0.5").refused()
+    assert told.startswith("run.stop_at = 'test_acuracy >= 0.5': 'test_acuracy' is unknown")
 
 
 def test_a_node_is_the_client_of_its_key(atoll: Command, fleet: FleetConfiguration) -> None:

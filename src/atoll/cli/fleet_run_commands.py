@@ -186,13 +186,12 @@ def _place_of(experiment: "Experiment", folder: Path | None) -> Path:
 
 def _carry_out(experiment: "Experiment", place: Path, resume: bool, overwrite: bool, fleet: Any) -> None:
     """Carry out a run until it ends or is interrupted, with a line for each row of metrics."""
+    from atoll.api import check_runs
     from atoll.runs.run_folders import prepare_folders
-    from atoll.trackers import require_trackers
 
     refuse_both(resume, overwrite)
     with _starting():
-        experiment.check()
-    require_trackers(experiment.settings)
+        check_runs([experiment], trained=False)
     prepare_folders([""], place, resume, overwrite)
     with Interrupts() as interrupts, suppress(KeyboardInterrupt), resumable(), fleet:
         _watch(experiment, place, resume, overwrite, fleet, interrupts)

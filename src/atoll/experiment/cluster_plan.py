@@ -23,7 +23,7 @@ from atoll.experiment.network_clients import NetworkClients
 from atoll.experiment.networks import is_clustered_anew
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.hierarchical import Phase
-from atoll.schedules.events import Clock
+from atoll.schedules.clock import Clock
 from atoll.settings.choices import method_needs, uses_network
 from atoll.settings.plugins import call, resolve
 from atoll.settings.signatures import asks_for

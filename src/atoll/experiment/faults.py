@@ -19,7 +19,7 @@ from atoll.faults.availability import Availability, read_availability
 from atoll.faults.collusion import COLLUSIONS, Colluding
 from atoll.faults.dropouts import lose_clients
 from atoll.methods.parts.equal_clients import weigh_equally
-from atoll.schedules.events import Clock
+from atoll.schedules.clock import Clock
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call, resolve
 from atoll.settings.sections import FaultSettings

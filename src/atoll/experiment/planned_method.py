@@ -21,7 +21,8 @@ from atoll.experiment.initial_model import InitialModel
 from atoll.experiment.privacy import Private, plan_privacy, read_mechanism
 from atoll.experiment.selecting import choose_clients
 from atoll.privacy.noise import from_seed, from_system
-from atoll.schedules.events import Clock, Event, Schedule
+from atoll.schedules.clock import Clock
+from atoll.schedules.events import Event, Schedule
 from atoll.schedules.packed import pack
 from atoll.schedules.schedule_checks import require_sound
 from atoll.schedules.schedule_files import fitting

@@ -5,7 +5,7 @@ from atoll.data.population import Population
 from atoll.engine.method import Method
 from atoll.experiment.faults import loses_clients
 from atoll.methods.selection import SELECTIONS, Selection, reselect
-from atoll.schedules.events import Clock
+from atoll.schedules.clock import Clock
 from atoll.settings.plugins import call, resolve
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from atoll.network.network_records import Record, read_records, require_fields
-from atoll.schedules.pace import Changes, Pace
+from atoll.schedules.clock import Changes, Pace
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 from atoll.support.wording import show

@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from atoll.faults.availability import Availability
-from atoll.schedules.events import Clock, Event, Schedule, missed
+from atoll.schedules.clock import Clock, missed
+from atoll.schedules.events import Event, Schedule
 from atoll.schedules.packed import pack
 from atoll.schedules.timeline import DAY_SECONDS
 from atoll.support.arrays import Floats, Ids, Mask

@@ -13,7 +13,7 @@ from atoll.data.population import Population
 from atoll.engine.assignment import HighestLoss
 from atoll.engine.method import Method
 from atoll.methods.papers.fedat import tiers_of
-from atoll.schedules.events import Clock
+from atoll.schedules.clock import Clock
 from atoll.schedules.timeline import draw_cohort
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError

@@ -13,8 +13,8 @@ STEPS = ((1.5, 1e-4), (4.0, 3e-4), (15.0, 1e-3), (60.0, 2e-3), (math.inf, 1e-2))
 than 1e-6, or by less than 1e-4 above 60."""
 FEW = 20
 """Up to this number of choices, losses are rounded as finely as for Gaussians alone."""
-LARGEST = 1e4
-"""Above it epsilon is a bound in closed form: the losses of next to no noise would need any memory."""
+LARGEST = 700.0
+"""Above it epsilon is a bound in closed form: e^epsilon would overflow, and next to no noise would need any memory."""
 
 
 def require_accounting() -> None:

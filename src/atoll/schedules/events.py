@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from atoll.schedules.pace import Pace, read_seconds
 from atoll.schedules.packed import pack
 from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
@@ -249,56 +248,3 @@ class Schedule:
             by_round.setdefault(event.round, []).extend([event.cohort] * event.intra_rounds)
         counts = (np.unique(np.concatenate(cohorts), return_counts=True)[1] for cohorts in by_round.values())
         return max((int(each.max(initial=0)) for each in counts), default=0)
-
-
-def missed(deadline_seconds: float, least_seconds: float) -> str:
-    """Return the message that a deadline excludes every client; it has the fastest client's seconds, rounded up."""
-    enough = next(text for digits in range(4, 18) if float(text := f"{least_seconds:.{digits}g}") >= least_seconds)
-    told = f"faults.deadline_seconds = {deadline_seconds:g}: no client of any cohort is done by then"
-    return f"{told}; the fastest needs {enough} s"
-
-
-@dataclass(frozen=True, eq=False)
-class Clock:
-    """How long each client's work takes; clients work in parallel, downloads are free.
-
-    Attributes:
-        compute_seconds: one local training, [clients].
-        upload_seconds: one upload of the model, [clients].
-        deadline_seconds: the longest that an event waits for its cohort.
-        pace: how these seconds change over time; None: they do not.
-    """
-
-    compute_seconds: Floats
-    upload_seconds: Floats
-    deadline_seconds: float = math.inf
-    pace: Pace | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse seconds that are negative, or not one per client."""
-        for name in ("compute_seconds", "upload_seconds"):
-            object.__setattr__(self, name, read_seconds(name, getattr(self, name)))
-        if (computing := len(self.compute_seconds)) != (uploading := len(self.upload_seconds)):
-            raise InputError(f"clock: upload_seconds is of {uploading} clients, compute_seconds of {computing}")
-        if not self.deadline_seconds > 0:
-            raise InputError(f"clock: deadline_seconds = {self.deadline_seconds}: must be greater than 0")
-
-    def __repr__(self) -> str:
-        """Show the slowest client's seconds, not all."""
-        longest = float((self.compute_seconds + self.upload_seconds).max(initial=0))
-        return f"Clock({len(self.compute_seconds):,} clients, at most {longest:g} s each)"
-
-    def slower(self, times: float) -> "Clock":
-        """Return the clock of clients that compute so many times as long."""
-        return replace(self, compute_seconds=times * self.compute_seconds)
-
-    def seconds_of(self, cohort: Ids, began: float | Floats = 0.0) -> Floats:
-        """Return the seconds until each of the cohort has uploaded, if it begins at (its) virtual time, [cohort]."""
-        if self.pace is None:
-            return np.asarray(self.compute_seconds[cohort] + self.upload_seconds[cohort])
-        computing, sending = self.pace.times(cohort, began)
-        return np.asarray(computing * self.compute_seconds[cohort] + sending * self.upload_seconds[cohort])
-
-    def event_seconds(self, cohort: Ids, began: float = 0.0) -> float:
-        """Return the seconds until the slowest of the cohort has uploaded, at most the deadline."""
-        return min(self.deadline_seconds, float(self.seconds_of(cohort, began).max()))

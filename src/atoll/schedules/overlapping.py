@@ -7,7 +7,8 @@ from itertools import starmap
 
 import numpy as np
 
-from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule
+from atoll.schedules.clock import Clock
+from atoll.schedules.events import FROM_SERVER, Event, Mix, Schedule
 from atoll.schedules.packed import pack
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError

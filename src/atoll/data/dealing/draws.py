@@ -23,6 +23,5 @@ def permutation(pool: int, rng: np.random.Generator) -> Indices:
 def require_enough(pool: int, clients: int, each: int) -> None:
     """Refuse more clients than the pool has samples for."""
     if clients * each > pool:
-        raise InputError(
-            f"data.clients = {clients}: {clients} clients need at least {clients * each} samples, the pool has {pool}"
-        )
+        told = f"data.clients = {clients}: with {each} or more samples each they need {clients * each}"
+        raise InputError(f"{told}, and the pool has {pool}")

@@ -32,7 +32,7 @@ from atoll.network.network_files import matrix_network
 from atoll.privacy.accounting import require_accounting
 from atoll.privacy.mechanism import Cost, Mechanism
 from atoll.privacy.noise import from_system
-from atoll.schedules.events import Clock
+from atoll.schedules.clock import Clock
 from atoll.secure.participant import Identity
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call

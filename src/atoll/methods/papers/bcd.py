@@ -18,7 +18,7 @@ from atoll.local.rule import LocalRule
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.rule_requirements import refuse_proximal
-from atoll.schedules.events import Clock
+from atoll.schedules.clock import Clock
 from atoll.support.limits import NotNegative, Share
 
 

@@ -10,7 +10,7 @@ from atoll.local.rule import LocalRule, momentum
 from atoll.methods.papers.ifca import Option, ifca
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.rule_requirements import require_sgd
-from atoll.schedules.events import Clock
+from atoll.schedules.clock import Clock
 from atoll.support.limits import BelowOne, Count, Positive, Share
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked
-from atoll.schedules.events import Clock
+from atoll.schedules.clock import Clock
 from atoll.support.limits import NotNegative, Share
 
 

@@ -13,7 +13,8 @@ from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.learned import as_vectors, everyone_apart
 from atoll.methods.parts.rule_requirements import refuse_proximal
-from atoll.schedules.events import Clock, Event
+from atoll.schedules.clock import Clock
+from atoll.schedules.events import Event
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.limits import NotNegative, PositiveFloat

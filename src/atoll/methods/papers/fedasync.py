@@ -11,7 +11,8 @@ from atoll.engine.cohorts import only_model
 from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
-from atoll.schedules.events import Clock, Mix
+from atoll.schedules.clock import Clock
+from atoll.schedules.events import Mix
 from atoll.schedules.overlapping import PendingWork, buffered
 from atoll.support.limits import Count, NotNegative, Positive, PositiveFloat, Share
 

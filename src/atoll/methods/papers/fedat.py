@@ -8,7 +8,8 @@ from atoll.data.population import Population
 from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
-from atoll.schedules.events import Clock, Mix, Schedule
+from atoll.schedules.clock import Clock
+from atoll.schedules.events import Mix, Schedule
 from atoll.schedules.overlapping import PendingWork, merge_jobs
 from atoll.schedules.timeline import cohort_size, draw_cohort
 from atoll.support.arrays import Ids

@@ -10,7 +10,7 @@ from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.papers.fedcluster import fedcluster
 from atoll.methods.parts.checking import checked
-from atoll.schedules.events import Clock
+from atoll.schedules.clock import Clock
 from atoll.schedules.packed import pack
 from atoll.support.errors import InputError
 from atoll.support.limits import Share

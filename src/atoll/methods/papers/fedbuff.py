@@ -9,7 +9,8 @@ from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.rule_requirements import refuse_statistics
-from atoll.schedules.events import Clock, Mix
+from atoll.schedules.clock import Clock
+from atoll.schedules.events import Mix
 from atoll.schedules.overlapping import PendingWork, buffered
 from atoll.support.limits import Positive, PositiveFloat
 

@@ -10,7 +10,8 @@ from atoll.data.population import Population
 from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
-from atoll.schedules.events import FROM_SERVER, Clock, Event, Mix, Schedule, make_event
+from atoll.schedules.clock import Clock
+from atoll.schedules.events import FROM_SERVER, Event, Mix, Schedule, make_event
 from atoll.schedules.packed import pack
 from atoll.schedules.timeline import cohort_size, draw_cohort, next_time_of_day
 from atoll.support.arrays import Ids

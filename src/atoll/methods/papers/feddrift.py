@@ -15,7 +15,8 @@ from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.learned import Turn, apart
-from atoll.schedules.events import Clock, Event
+from atoll.schedules.clock import Clock
+from atoll.schedules.events import Event
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import NotNegative, Positive

@@ -10,7 +10,7 @@ from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.staying import keep_at_clients
 from atoll.methods.parts.together import require_components
-from atoll.schedules.events import Clock
+from atoll.schedules.clock import Clock
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive, Share
 

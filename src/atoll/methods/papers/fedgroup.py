@@ -13,7 +13,8 @@ from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.learned import Turn, apart, as_vectors, nearest_means, newcomers_first, normalised
-from atoll.schedules.events import Clock, Event
+from atoll.schedules.clock import Clock
+from atoll.schedules.events import Event
 from atoll.schedules.timeline import draw_cohort
 from atoll.support.arrays import Floats, Ids
 from atoll.support.limits import Positive, Share

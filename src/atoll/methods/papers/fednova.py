@@ -13,7 +13,7 @@ from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.rule_requirements import refuse_proximal
 from atoll.methods.parts.server_optimizers import buffers_of
-from atoll.schedules.events import Clock
+from atoll.schedules.clock import Clock
 from atoll.support.errors import InputError
 from atoll.support.limits import Share
 

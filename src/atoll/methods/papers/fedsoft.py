@@ -11,7 +11,7 @@ from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.rule_requirements import refuse_proximal
 from atoll.methods.parts.together import require_components
-from atoll.schedules.events import Clock
+from atoll.schedules.clock import Clock
 from atoll.support.limits import NotNegative, Positive, Share
 
 if TYPE_CHECKING:

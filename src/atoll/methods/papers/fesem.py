@@ -12,7 +12,8 @@ from atoll.engine.run_state import State
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.learned import as_vectors, everyone_apart, nearest_means
-from atoll.schedules.events import Clock, Event
+from atoll.schedules.clock import Clock
+from atoll.schedules.events import Event
 from atoll.support.arrays import Floats, Ids
 from atoll.support.limits import Positive
 

@@ -13,7 +13,8 @@ from atoll.engine.run_state import State
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.learned import Linkage, Turn, agglomerate, apart, as_vectors, cosine_distances
-from atoll.schedules.events import Clock, Event
+from atoll.schedules.clock import Clock
+from atoll.schedules.events import Event
 from atoll.schedules.timeline import cohort_size, draw_cohort
 from atoll.support.errors import InputError
 from atoll.support.limits import Count, NotNegative, Positive, Share

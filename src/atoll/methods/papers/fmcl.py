@@ -14,7 +14,7 @@ from atoll.methods.parts.learned import (
     normalised,
     require_enough,
 )
-from atoll.schedules.events import Clock
+from atoll.schedules.clock import Clock
 from atoll.support.limits import NotNegative, Positive, Share
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from atoll.methods.parts.rule_requirements import refuse_epochs
 from atoll.network.completion import event_seconds, fastest_seconds, late_clients
 from atoll.network.network import Network
 from atoll.network.topology import graph_of, is_cut, require_connected
-from atoll.schedules.events import FROM_SERVER, Merge, Mix, Schedule, missed
-from atoll.schedules.pace import Pace
+from atoll.schedules.clock import Pace, missed
+from atoll.schedules.events import FROM_SERVER, Merge, Mix, Schedule
 from atoll.schedules.packed import pack
 from atoll.schedules.timeline import Arrivals, Finished, PhaseWork, Work
 from atoll.support.arrays import Floats, Ids, Mask

@@ -11,7 +11,7 @@ from atoll.local.rule import LocalRule
 from atoll.methods.papers.hierarchical import Phase, hierarchical
 from atoll.methods.parts.checking import checked
 from atoll.network.network import Network
-from atoll.schedules.pace import Pace
+from atoll.schedules.clock import Pace
 from atoll.support.limits import Positive
 
 

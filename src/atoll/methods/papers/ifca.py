@@ -16,7 +16,8 @@ from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.rule_requirements import refuse_epochs
-from atoll.schedules.events import Clock, Mix, Schedule, make_event
+from atoll.schedules.clock import Clock
+from atoll.schedules.events import Mix, Schedule, make_event
 from atoll.schedules.packed import pack
 from atoll.schedules.timeline import cohort_size, draw_cohort
 from atoll.support.errors import InputError

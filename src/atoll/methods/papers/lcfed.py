@@ -17,7 +17,8 @@ from atoll.methods.papers.personal_parts import head_of
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.learned import COMMON, apart, as_vectors, nearest_means, newcomers_first, normalised
 from atoll.methods.parts.rule_requirements import refuse_proximal
-from atoll.schedules.events import Clock, Event
+from atoll.schedules.clock import Clock
+from atoll.schedules.events import Event
 from atoll.schedules.packed import pack
 from atoll.support.limits import NotNegative, Positive, Share
 

@@ -10,7 +10,7 @@ from atoll.engine.method import Method
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.learned import PairwiseLinkage, agglomerate, fedavg_apart, require_enough
-from atoll.schedules.events import Clock
+from atoll.schedules.clock import Clock
 from atoll.support.arrays import Floats, Ids
 from atoll.support.limits import NotNegative, Positive, Share
 

@@ -10,7 +10,7 @@ from atoll.local.rule import LocalRule
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.staying import keep_at_clients
-from atoll.schedules.events import Clock
+from atoll.schedules.clock import Clock
 from atoll.support.errors import InputError
 from atoll.support.limits import Count, Positive, Share
 

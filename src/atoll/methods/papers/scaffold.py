@@ -10,7 +10,7 @@ from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.parts.checking import checked
 from atoll.methods.parts.equal_clients import MeanAndShare, take_share, weigh_equally
 from atoll.methods.parts.rule_requirements import refuse_proximal, require_sgd
-from atoll.schedules.events import Clock
+from atoll.schedules.clock import Clock
 from atoll.support.limits import PositiveFloat, Share
 
 

@@ -22,7 +22,8 @@ from atoll.methods.parts.learned import (
     newcomers_first,
 )
 from atoll.methods.parts.rule_requirements import refuse_proximal
-from atoll.schedules.events import Clock, Event
+from atoll.schedules.clock import Clock
+from atoll.schedules.events import Event
 from atoll.schedules.packed import pack
 from atoll.support.arrays import Floats, Ids
 from atoll.support.limits import Cosine, NotNegative, Positive, Share

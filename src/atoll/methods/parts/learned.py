@@ -11,7 +11,8 @@ from atoll.data.population import Population
 from atoll.engine.method import Method
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
-from atoll.schedules.events import Clock, Event, Mix, Schedule, make_event
+from atoll.schedules.clock import Clock
+from atoll.schedules.events import Event, Mix, Schedule, make_event
 from atoll.schedules.timeline import cohort_size, draw_cohort
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
