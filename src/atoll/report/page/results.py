@@ -48,13 +48,8 @@ def results_table(panels: Sequence[Panel], baseline: str = "") -> str:
     is_open = any(not run.finished for group in groups for run in group.runs)
     differences = [differences_to(panel, panel.baseline(baseline)) for panel in panels]
     differ = any(text for each in differences for text, _ in each)
-    header = [
-        "Run",
-        *(["Seeds"] if seeds else []),
-        *(["State"] if is_open else []),
-        *(title for title, _, _ in columns),
-    ]
-    header += ["Difference"] if differ else []
+    header = ["Run", *(["Seeds"] if seeds else []), *(["State"] if is_open else [])]
+    header += [*(title for title, _, _ in columns), *(["Difference"] if differ else [])]
     bodies = [
         Body(
             panel.title,
