@@ -21,7 +21,7 @@ from atoll.settings.given_objects import named
 from atoll.settings.plugins import import_from
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, reading
-from atoll.support.requiring import require_path
+from atoll.support.requiring import require_has, require_path
 from atoll.support.wording import nearest
 from atoll.trackers import require_trackers, tracked
 
@@ -70,6 +70,8 @@ def run(
         InputError: if settings are bad, a folder cannot be used, or the experiment has several runs (see `run_all`).
         RunError: if training diverged to non-finite numbers, or the disk failed.
     """
+    if on_row is not None:
+        require_has("on_row", on_row, "__call__", "a function")
     experiments = _experiments(experiment, scale, only, settings)
     settings_of_all = [each.settings for each in experiments]
     require_one_run("atoll.run", settings_of_all, "choose one with only=..., or call atoll.run_all")

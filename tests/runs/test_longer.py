@@ -103,6 +103,12 @@ def test_on_row_sees_every_row_and_can_stop() -> None:
     assert result.summary["stopped"] == "in round 3, because on_row returned a true value"
 
 
+def test_on_row_must_be_a_function(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="on_row: must be a function, it is 'int'"):
+        run(tmp_path / "a", on_row=3)
+    assert not (tmp_path / "a").exists()
+
+
 def test_a_metric_that_the_rows_lack_is_refused(tmp_path: Path) -> None:
     for metric in ("ari", "mean_cluster_accuracy", "epsilon", "parameter_error"):
         with pytest.raises(InputError, match=rf"'{metric}' is unknown"):

@@ -97,6 +97,10 @@ def asks(populaton: Any) -> float:
     return 0.0
 
 
+def seed() -> float:
+    return 0.0
+
+
 def train_loss() -> float:
     return 0.0
 
@@ -186,6 +190,7 @@ def test_heterogeneity_is_a_probe_with_a_name(tmp_path: Path) -> None:
             "its parameter 'populaton' is unknown, did you mean 'population'? Allowed: clustering, cycle_accuracies",
         ),
         ("train_loss", "the column 'train_loss' exists already"),
+        ("seed", "the column 'seed' exists already"),
         ("lists", "must return a number, or a dict of numbers by name; it returned [0.5]"),
         ("forgets", "must return a number, or a dict of numbers by name; it returned None"),
         ("truth", "must return a number, or a dict of numbers by name; it returned True"),

@@ -13,6 +13,7 @@ _BUILT_IN = {
     *("ari", "confusion", "cluster_clients", "cluster_accuracy", "mean_cluster_accuracy", "worst_cluster_accuracy"),
     "cluster_perplexity",
     *("parameter_error", "h_device", "h_cluster", "crc32"),
+    *("run", "panel", "folder", "seed", "rounds"),  # in tables for other programs
 }
 
 
