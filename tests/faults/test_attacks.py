@@ -7,16 +7,19 @@ import pytest
 import torch
 
 from atoll import InputError, LocalRule, Serial, Trainer, generator, make_population, read_model
-from atoll.aggregation.mean import average_models
+from atoll.aggregation.mean import Combine, average_models
 from atoll.aggregation.reductions import update_norm
+from atoll.aggregation.robust import median
 from atoll.engine.cohorts import ClientTrainer, Cohort
+from atoll.engine.combining import combine_updates
 from atoll.executors.cores.cores_executor import Cores
 from atoll.faults.attacks import ATTACKS, claim_samples, draw_attackers
 from atoll.faults.collusion import COLLUSIONS
 from atoll.local.models import Model
 from atoll.local.rule import momentum, sgd
-from atoll.local.task import ClientTask
+from atoll.local.task import ClientTask, ClientUpdate
 from tests.attackers import attacked_by
+from tests.fleets import small
 from tests.problems import as_vector, classification, linear_module, network, quadratics
 from tests.tiers import thinned
 
@@ -151,3 +154,22 @@ def test_attackers_are_drawn_from_the_seed() -> None:
 def test_shares_that_come_to_nothing_are_refused(share: float, message: str) -> None:
     with pytest.raises(InputError, match=f"faults.attackers = .*{message}"):
         draw_attackers(share, 10, seed=0)
+
+
+@pytest.mark.parametrize("attack", ["sign-flip", "noise", "free-rider"])
+def test_what_is_made_of_the_model_received_needs_that_a_client_sends_a_model(attack: str) -> None:
+    """FedSoft's clients send their own model and importances instead."""
+    wanted = {"attackers": 0.5, "attack": attack}
+    made = small(method={"name": "fedsoft", "clusters": 2, "fraction": 1.0}, faults=wanted)
+    told = rf"^faults\.attackers: cannot be used with method\.name = 'fedsoft': '{attack}' is made from"
+    with pytest.raises(InputError, match=told):
+        _ = made.method
+
+
+@pytest.mark.parametrize("combine", [average_models, median()])
+def test_no_attack_makes_a_variance_negative(combine: Combine) -> None:
+    start = {"1.running_var": torch.ones(2)}
+    own = Cohort(0, 0, 0, 0, np.arange(3), np.ones(3), 3.0, start)
+    sent = [ClientUpdate({"1.running_var": torch.tensor([-9.0, 2.0])}, 0.0)] * 3
+    (made,) = combine_updates([own], combine, sent)
+    assert made.model["1.running_var"].tolist() == [0.0, 2.0]

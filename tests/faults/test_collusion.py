@@ -23,7 +23,7 @@ from tests.tiers import thinned
 
 
 def colluding(attack: str, strength: float | None = None) -> Colluding:
-    return Colluding(False, None, "off", frozenset(ATTACKERS.tolist()), attack, strength)
+    return Colluding(False, None, "off", 0.0, frozenset(ATTACKERS.tolist()), attack, strength)
 
 
 def honest_vectors() -> Floats:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from atoll import ClientTask, RunError, Trainer, cycling, init, read_model, train
 from atoll.aggregation.screening import Screening
@@ -199,3 +200,30 @@ def test_by_default_a_fleet_refuses_what_would_ruin_the_mean_and_replays_say_the
     assert any("node 'node-1': refused 1 (unusual 1)" in sentence for sentence in told)
     assert 0 < rows[-1]["norm_limit"] < 100
     assert_replays(made, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "cfl-mgd"])
+def test_what_travels_beside_the_model_is_refused_too(name: str, tmp_path: Path) -> None:
+    """Moments and control variates far from the others' would ruin the next start, and all honest updates with it."""
+    method = {"name": name, "fraction": 1.0} | ({"clusters": 1} if name == "cfl-mgd" else {})
+    made = hostile(method=method, rounds=8, data={"clients": 6, "samples": 60}, local={"steps": 5, "lr": 0.1})
+    honest, _ = carry(made, MemoryFleet(open_sites(made, tmp_path / "data")), tmp_path / "honest")
+    assert honest[-1]["client_updates"] == 48
+    far = replying(lambda head, model: (head, {key: own + 1e4 * ("@" in key) for key, own in model.items()}))
+    fleet = MemoryFleet(open_sites(made, tmp_path / "data"), {"node-1": far})
+    rows, _ = carry(made, fleet, tmp_path / "live")
+    assert (rows[-1]["refused_unusual"], rows[-1]["client_updates"]) == (8, 40)
+    assert rows[-1]["train_loss"] < honest[-1]["train_loss"] + 0.2 * (rows[0]["train_loss"] - honest[-1]["train_loss"])
+    if name == "cfl-mgd":  # SCAFFOLD's clients keep a state, which in a replay is at the server
+        assert_replays(made, tmp_path)
+
+
+@pytest.mark.parametrize("importance", [5.0, 0.0, -1.6])
+def test_an_importance_that_is_no_share_is_refused(importance: float, tmp_path: Path) -> None:
+    made = hostile(method={"name": "fedsoft", "clusters": 2, "fraction": 1.0}, data={"clients": 6, "samples": 40})
+    told = torch.full((2,), importance)
+    false = replying(lambda head, model: (head, model | {"importance": told}))
+    fleet = MemoryFleet(open_sites(made, tmp_path / "data"), {"node-1": false})
+    rows, _ = carry(made, fleet, tmp_path / "live")
+    assert rows[-1]["refused_wrong_form"] == made.settings.rounds
+    assert rows[-1]["client_updates"] == 5 * made.settings.rounds

@@ -297,7 +297,9 @@ def test_bytes_in_flight_are_bounded(fleet: Fleet, monkeypatch: pytest.MonkeyPat
     fleet.push()
     fleet.push("eight", identifier="r8", source=8, to="m8", parts=["r8", "b"])
     part = b"b:" + bytes(MOST)
+    monkeypatch.setattr(guards, "OVERHEAD", len(part) - 1)
     assert fleet.call_both((PART, part, "seven"), (PART, part, "eight")) == (200, 503)
+    assert fleet.call_both((PART, part, "seven"), (PULL, bytes(600), "eight")) == (200, 200), "short calls go on"
     assert fleet.call(PART, b"b:" + bytes(MOST), "eight") == 200
 
 

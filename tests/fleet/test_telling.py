@@ -78,6 +78,14 @@ def test_class_counts_are_a_vector_of_bounded_length() -> None:
     assert Hidden(noise=1e-9, most_samples=1000).counts(np.array([0, 0])).tolist() == [1, 1]
 
 
+def test_with_other_data_counts_may_change_by_the_root_of_two() -> None:
+    """Samples of one class, and of another, differ by B on two axes; without the client, by B on one."""
+    hidden = Hidden(noise=2.0, most_samples=100)
+    apart = np.linalg.norm(np.subtract([100, 0], [0, 100])) / hidden.most_samples
+    assert hidden.cost_of_counts("replace").gaussians == pytest.approx([hidden.noise / apart])
+    assert hidden.cost_of_counts("zero-out").gaussians == (hidden.noise,)
+
+
 def test_losses_are_a_vector_of_bounded_length() -> None:
     """Of P losses between 0 and B the length is at most B times the root of P, which the noise is fitted to."""
     hidden = Hidden(noise=2.0, most_samples=1, most_loss=3.0)
@@ -170,6 +178,11 @@ def test_beside_private_reports_trainings_are_limited_by_default(folder: Path, h
     assert node(folder, hidden, **told).budget.trainings == 3 * rounds
     assert node(folder, hidden, **told, budget=WorkBudget(trainings=10**6)).budget.trainings == 10**6
     assert node(folder, None).budget.trainings is None
+    steps = {"method": {"name": "hierarchical", "pattern": "censyn", "intra_rounds": 2}, "local": {"steps": 5}}
+    events = small(rounds=20, **steps)
+    asked = sum(event.intra_rounds for event in events.method.schedule.events)
+    limit = open_site(events.settings, folder, 1, Reporting(**told, hidden=hidden)).budget.trainings
+    assert limit == 3 * asked, "rounds are local steps there, which trainings have several of"
     if hidden:
         assert node(folder, hidden, CLIENT).budget.trainings is None  # each is in the ledger
     many = small(

@@ -29,7 +29,7 @@ from atoll.local.rule import sgd
 from atoll.methods.papers.cfl_mgd import cfl_mgd
 from atoll.methods.papers.hierarchical import hierarchical
 from atoll.network.network_files import matrix_network
-from atoll.privacy.clipping import CLIP, clip
+from atoll.privacy.clipping import CLIP, SumOfUpdates, clip
 from atoll.privacy.noise import from_seed
 from atoll.privacy.private_release import make_private
 from atoll.schedules.events import Event
@@ -201,6 +201,23 @@ def test_the_clip_moves_to_a_noisy_quantile() -> None:
         assert float(state.server[CLIP]) == pytest.approx(longest, abs=1e-12)
         seen.append(longest)
     assert len(set(seen)) == len(seen)
+
+
+def test_a_client_moves_the_count_of_unclipped_updates_by_half() -> None:
+    """Zeros, which stand for a client that is left out, count as nothing: neither as clipped nor as not."""
+    add_up, start = SumOfUpdates(shape(RULE), 1.0, adapts=True), read_model(linear_module())
+    far, near, broken = ({name: own + by for name, own in start.items()} for by in (9.0, 1e-3, np.nan))
+    counts = [float(add_up([(1.0, each)], start, 1.0)[CLIP]) for each in (start, far, near, broken)]
+    assert counts == [0.0, -0.5, 0.5, 0.0]
+
+
+@pytest.mark.parametrize("rate", [50.0, 1e300])
+def test_a_clip_never_leaves_what_can_be_computed_with(rate: float) -> None:
+    plain = fedcluster(POPULATION, THREE, RULE, rounds=2, fraction=1.0, seed=2)
+    states = run(private(plain, SERVER, noise=0.0, quantile=0.5, quantile_noise=100.0, quantile_rate=rate))
+    clips = [float(state.server[CLIP]) for state in states if state.server is not None]
+    assert all(0.7e-6 * 0.999 <= each <= 0.7e6 * 1.001 for each in clips)
+    assert max(clips) > 100 * min(clips), "they did move"
 
 
 def test_without_noise_and_clipping_it_is_the_plain_method() -> None:

@@ -30,6 +30,7 @@ from atoll.fleet.agreed.sum_messages import (
     UnmaskReply,
 )
 from atoll.fleet.agreed.transport import Failure
+from atoll.fleet.node import open_sums
 from atoll.fleet.node.handlers import answer
 from atoll.fleet.node.node import open_site
 from atoll.fleet.node.shards import write_shards
@@ -38,6 +39,7 @@ from atoll.runs.variants import replaying
 from atoll.secure.crypto import make_pair
 from atoll.secure.field import BYTES
 from atoll.secure.fixed import MASKED, flat
+from atoll.secure.participant import Participant
 from tests.fleets import agreement_of
 from tests.memory_fleet import Fault, MemoryFleet
 from tests.memory_store import MemoryStore
@@ -126,6 +128,23 @@ def test_one_more_and_nothing_of_the_cohort_counts(task: str, tmp_path: Path) ->
     assert (row["client_updates"], row["refused_gone"], row["refused_too_few"]) == (0, 6, 6)
     ours, first = last_model(tmp_path / "fleet"), made.training.initial_models()[0]
     assert all(torch.equal(ours[f"0/{name}"], tensor) for name, tensor in first.items())
+
+
+@pytest.mark.parametrize("which", ["_sealing", "_masking"])
+def test_a_key_that_is_none_costs_its_node_alone(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signed key with which everyone would share the same secret: no honest node is counted in its place."""
+
+    class Low(Participant):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            if self._identity.name == "node-1":
+                setattr(self, which, (getattr(self, which)[0], bytes(32)))
+
+    monkeypatch.setattr(open_sums, "Participant", Low)
+    made = summed(**ONE_CLUSTER)
+    told = sentences(made, tmp_path / "fleet", fleet_of(made, tmp_path / "data"))
+    assert any("node 'node-1' made an invalid key" in each for each in told)
+    assert last_row(tmp_path / "fleet")["client_updates"] == 2 * 5
 
 
 def sentences(made: Experiment, folder: Path, fleet: MemoryFleet) -> list[str]:

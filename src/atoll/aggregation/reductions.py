@@ -16,16 +16,20 @@ Reduce = Callable[[Tensor, Tensor], Tensor]
 
 
 @one_thread()
-def update_norm(model: Model, start: Model) -> float:
-    """Return the Euclidean norm of ``model - start`` over all floating-point tensors except moments.
+def update_norm(model: Model, start: Model, moment_scale: float = 0.0) -> float:
+    """Return the Euclidean norm of ``model - start`` over all floating-point tensors.
+
+    Moments count this many times, so by default not at all; those that a client was not sent start at zero.
 
     >>> update_norm({"w": torch.tensor([3.0, 4.0])}, {"w": torch.tensor([0.0, 0.0])})
     5.0
     """
+    scales = {name: moment_scale if "@" in name else 1.0 for name, own in model.items() if own.is_floating_point()}
     squares = [
-        (tensor.double() - start[name].double()).square().sum()
-        for name, tensor in model.items()
-        if tensor.is_floating_point() and "@" not in name
+        (model[name].double() - (0.0 if "@" in name and name not in start else start[name].double())).square().sum()
+        * scale**2
+        for name, scale in scales.items()
+        if scale
     ]
     return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
 

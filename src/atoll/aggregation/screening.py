@@ -25,11 +25,13 @@ class Screening:
         max_update_norm: the largest accepted norm of an update; None: any.
         usual_norms: refuse: updates that are much longer than those before them, and than others of their event, are
             left out as "unusual" (`usual_norms.limit_of`); note: norms are only remembered; off: nor are they.
+        moment_scale: how many times moments count in usual norms; the learning rate makes them as large as updates.
     """
 
     tolerate: bool = True
     max_update_norm: float | None = None
     usual_norms: UsualNorms = "off"
+    moment_scale: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse an invalid norm, or rule for usual ones."""
@@ -64,11 +66,15 @@ class Screening:
             return "too_large"
         return None
 
-    def norm(self, update: ClientUpdate, start: Model) -> float:
+    def norm(self, update: ClientUpdate, start: Model, moment_scale: float = 0.0) -> float:
         """Return the Euclidean norm of an update, as `atoll.aggregation.reductions.update_norm` takes it."""
         from atoll.aggregation.reductions import update_norm
 
-        return update_norm(update.model, start)
+        return update_norm(update.model, start, moment_scale)
+
+    def usual_norm(self, update: ClientUpdate, start: Model) -> float:
+        """Return the norm that is compared with usual ones; moments count, since they move the next models."""
+        return self.norm(update, start, self.moment_scale)
 
 
 def _has_form(model: Model, start: Model) -> bool:

@@ -9,6 +9,7 @@ from atoll.codecs.coding import Coding, add, as_received, as_sent, subtract
 from atoll.engine.stages import Need, Stage
 from atoll.local.models import Form, Model, form_of
 from atoll.local.task import ClientTask, ClientUpdate
+from atoll.local.weights import with_variances
 from atoll.support.seeds import generator
 
 
@@ -36,8 +37,7 @@ class Coder:
 
     def receive(self, sent: Model, start: Model, form: Form) -> Model:
         """Return the start model plus the decoded update; what was lost of a running variance leaves it at least 0."""
-        made = add(start, self.coding.decode(as_received(sent), form))
-        return {name: own.clamp(min=0) if name.endswith("running_var") else own for name, own in made.items()}
+        return with_variances(add(start, self.coding.decode(as_received(sent), form)))
 
     @torch.no_grad()
     def _lost(self, wanted: Model, payload: bytes) -> Model:

@@ -17,6 +17,7 @@ from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.engine.server_rule import require_like
 from atoll.local.models import Model
 from atoll.local.task import ClientUpdate
+from atoll.local.weights import with_variances
 from atoll.support.errors import RunError, blaming
 
 
@@ -114,14 +115,14 @@ def _combined(results: "_Results", combine: Combine, updates: Iterator[ClientUpd
     cohort = results.cohort
     if needs_only_mean(combine):
         total = results.add_up(updates)
-        return combine(total, cohort.start, cohort.event_weight) if results.weights else None
+        return with_variances(combine(total, cohort.start, cohort.event_weight)) if results.weights else None
     pairs = results.take(cast("Iterator[ClientUpdate]", updates))
     if (first := next(pairs, None)) is None:
         return None
     model = combine(chain([first], pairs), cohort.start, cohort.event_weight)
     require_like(cohort.start, model)
     deque(pairs, maxlen=0)  # a rule need not take all, but the following updates are the next cohort's
-    return model
+    return with_variances(model)
 
 
 def _naming(cohort: Cohort) -> AbstractContextManager[None]:
@@ -165,7 +166,9 @@ class _Results:
         held = [replace(each, model={name: own.clone() for name, own in each.model.items()}) for each in sent]
         of_clients = zip(self.cohort.clients.tolist(), held, strict=True)
         accepted = [(client, each) for client, each in of_clients if self._why_refused(each) is None]
-        self.held_norms = tuple((self._screening.norm(each, self.cohort.start), client) for client, each in accepted)
+        self.held_norms = tuple(
+            (self._screening.usual_norm(each, self.cohort.start), client) for client, each in accepted
+        )
         return iter(held)
 
     def take(self, updates: Iterator[ClientUpdate]) -> Iterator[tuple[float, Model]]:
@@ -213,7 +216,7 @@ class _Results:
         """Note the norm of an update, if norms are learned; return why it does not count, or None if it does."""
         if self._screening is None or not self._screening.learns_norms:
             return None
-        norm = self._screening.norm(update, self.cohort.start)
+        norm = self._screening.usual_norm(update, self.cohort.start)
         if norm > self.limit:
             self.unusual[client] = norm
             return "unusual"

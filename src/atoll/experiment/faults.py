@@ -127,7 +127,8 @@ def usual_norms(settings: Settings) -> UsualNorms:
 def _make_screening(settings: Settings, clients: int) -> Screening | None:
     """Return the checks of results, and who colludes before them; None: all results are combined unchecked."""
     wanted = settings.faults
-    limits = wanted.tolerate, wanted.max_update_norm, usual_norms(settings)
+    usual = usual_norms(settings)
+    limits = wanted.tolerate, wanted.max_update_norm, usual, 0.0 if usual == "off" else settings.local.lr
     if wanted.attackers and wanted.attack in COLLUSIONS:
         attackers = frozenset(draw_attackers(wanted.attackers, clients, settings.seed).tolist())
         return Colluding(*limits, attackers, wanted.attack, wanted.attack_strength)

@@ -115,12 +115,13 @@ def attacking(
     """Return the stage in which these clients attack; strength None: the default in `STRENGTHS`."""
     strength = STRENGTHS.get(attack, 1.0) if strength is None else strength
     made = Attacker(frozenset(attackers.tolist()), ATTACKS[attack], strength, claimed_loss, seed)
-    told = "faults.attackers"
+    told, is_made = "faults.attackers", attack in ("sign-flip", "noise", "free-rider")
     return Stage(
         name="attack",
         told=told,
         send=made.send,
         trains=made.trains if attack == "label-flip" and len(attackers) else None,
+        needs={Need.NUMBERS: f"{attack!r} is made from the model received"} if len(attackers) and is_made else {},
         lacks={Need.HONEST: told} if len(attackers) else {},
     )
 

@@ -110,6 +110,11 @@ def is_bounded(model: Model, loss: float, largest: float = LARGEST_NUMBER) -> bo
     return abs(loss) <= LARGEST_LOSS and all(float(tensor.abs().max()) <= largest for tensor in numbers)
 
 
+def with_variances(model: Model) -> Model:
+    """Return the model with no running variance below 0, which attackers or a code's error may have made negative."""
+    return {name: own.clamp(min=0) if name.endswith("running_var") else own for name, own in model.items()}
+
+
 @torch.no_grad()
 def trained_of(module: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that training changes, by name; see `travel.frozen` for the others."""

@@ -104,7 +104,8 @@ class SumOfUpdates:
 
     Attributes:
         longest: the clipping norm, unless the model carries another (`CLIP`); None: clients have clipped.
-        adapts: whether unclipped updates are counted, as `CLIP`: half a weight each, minus half for clipped ones.
+        adapts: whether unclipped updates are counted, as `CLIP`: half a weight each, minus half for clipped ones; those
+            that are zero count as nothing, as their client's do when it is left out.
     """
 
     shape: Shape
@@ -119,8 +120,9 @@ class SumOfUpdates:
         for weight, model in models:
             update = self.shape.difference(model, start)
             if longest is not None:
-                fits = torch.tensor(0.5 if length_of(update) <= longest else -0.5, dtype=torch.float64)
-                update = clip(update, longest) | ({CLIP: fits} if self.adapts else {})
+                length = length_of(update)
+                fits = (0.5 if length <= longest else -0.5) if 0 < length < float("inf") else 0.0
+                update = clip(update, longest) | ({CLIP: torch.tensor(fits).double()} if self.adapts else {})
             total = {
                 name: total[name].add_(each, alpha=weight) if total else each * weight for name, each in update.items()
             }

@@ -10,7 +10,7 @@ from atoll.support.limits import BelowOne, NotNegative, Positive, PositiveFloat
 
 Delta = Annotated[float, Field(gt=0, lt=1)]
 AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
-Choice = Annotated[float, Field(gt=0, le=700, allow_inf_nan=False)]  # e^epsilon is a number up to there
+Choice = Annotated[float, Field(ge=1e-9, le=700, allow_inf_nan=False)]  # e^epsilon is a number, and not 1
 
 
 def none() -> None:

@@ -23,6 +23,9 @@ from atoll.schedules.events import Event
 from atoll.schedules.packed import pack
 from atoll.support.arrays import Floats, Ids
 
+MOST_CHANGE = 1e6
+"""By what factor an adaptive clipping norm may leave the first one."""
+
 
 @dataclass(frozen=True, eq=False)
 class Publisher:
@@ -96,7 +99,9 @@ class Publisher:
         fitting = float(update.model[CLIP]) if update.arrived else 0.0
         fitting += (wanted.quantile_noise or 0.0) * float(self.noise("privacy quantile", *key)(1)[0])
         share = fitting / denominator + 0.5
-        longest = clip_of(start, wanted.clip) * math.exp(-wanted.quantile_rate * (share - wanted.quantile))
+        step = min(wanted.quantile_rate * (wanted.quantile - share), 700.0)  # e^700 is a number
+        wished = clip_of(start, wanted.clip) * math.exp(step)
+        longest = min(max(wished, wanted.clip / MOST_CHANGE), wanted.clip * MOST_CHANGE)
         return torch.tensor(longest, dtype=torch.float64, device=_device_of(start))
 
     def _denominators(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll.secure.crypto import Numbers, commit, is_signed, mask, public_of
+from atoll.secure.crypto import Forged, Numbers, agree, commit, is_signed, make_pair, mask, public_of
 from atoll.secure.field import TRIED, join, recover
 from atoll.secure.participant import Revealed, own_mask_key, pair_mask
 from atoll.secure.roster import Instance, Keys, NotSummed, Roster, threshold_of
@@ -99,7 +99,12 @@ class Collector:
     def _is_signed(self, keys: Keys) -> bool:
         try:
             keys.check(self.instance, self._known)
+            for key in (keys.sealing, keys.masking):
+                agree(make_pair()[0], key, b"")
         except NotSummed:
+            return False
+        except Forged:
+            self.false[keys.name] = "made an invalid key"
             return False
         return True
 

@@ -74,7 +74,9 @@ class SecureSettings(Section):
     sums: bool = Field(
         False, description="sum each cohort's updates as integers, which the nodes of a fleet mask; see Privacy"
     )
-    range: PositiveFloat = Field(8.0, description="largest absolute value allowed in an update; larger is an error")
+    range: Annotated[float, Field(gt=0, le=1e12)] = Field(
+        8.0, description="largest absolute value allowed in an update; larger is an error"
+    )
     fraction_bits: Annotated[int, Field(ge=1, le=52)] = Field(
         24, description="updates are rounded to multiples of 2 to the power of minus this"
     )

@@ -196,7 +196,7 @@ class Guard:
             if push is not None and await asyncio.to_thread(self._ledger.drop_unless_whole, push.reply):
                 self._pushes.pop(node, None)
             await self._holding.until_ready(node)
-        if self._in_flight and self._in_flight + length > MOST_IN_FLIGHT:
+        if length > OVERHEAD and self._in_flight and self._in_flight + length > MOST_IN_FLIGHT:
             return 503
         self._in_flight += length
         try:

@@ -1,5 +1,6 @@
 """A node: its owner's copy of the settings, its clients' samples, and what it reports about them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -169,7 +170,7 @@ def open_site(
         device=device,
         reporting=reporting,
         measures=measures,
-        budget=_limit(budget or WorkBudget(), RUNS * settings.rounds, measures, local, reporting),
+        budget=_limit(budget or WorkBudget(), RUNS * _trainings(settings), measures, local, reporting),
         counted_as=agreement.digest,
         cost=None if local is None else Cost((local.noise,), local.adjacency),
         chooses=Choosing(local, measures) if local is not None and measures else None,
@@ -185,6 +186,12 @@ def _read_shards(settings: Settings, folder: Path, client: int | Sequence[int]) 
         raise InputError(f"client = {client}: must be from 0 to data.clients - 1 = {most}, each once")
     folders = [folder] if isinstance(client, int) else [shard_folder(folder, each) for each in clients]
     return {each: read_shard(settings, own) for each, own in zip(clients, folders, strict=True)}
+
+
+def _trainings(settings: Settings) -> int:
+    """Return how often a run trains a client that takes part in every round."""
+    steps = settings.local.steps if method_kind(settings).rounds_are_local_steps else 1
+    return math.ceil(settings.rounds / steps)
 
 
 def _limit(budget: WorkBudget, rounds: int, measures: int, local: Mechanism | None, reporting: Reporting) -> WorkBudget:

@@ -1,11 +1,12 @@
 """What a node reports only with noise: samples, classes, losses, and choices of clusters."""
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 from pydantic import ConfigDict
 
-from atoll.privacy.mechanism import Cost, Mechanism
+from atoll.privacy.mechanism import Adjacency, Cost, Mechanism
 from atoll.privacy.noise import from_system
 from atoll.privacy.private_assignment import ToldAtRandom
 from atoll.support.arrays import Floats, Ids
@@ -36,6 +37,10 @@ class Hidden:
     def cost(self) -> Cost:
         """Privacy cost to the client of reporting any of these."""
         return Cost((self.noise,))
+
+    def cost_of_counts(self, adjacency: Adjacency) -> Cost:
+        """Return the cost of class counts: without the client they change by up to B, with other data by sqrt(2) B."""
+        return Cost((self.noise / math.sqrt(2),)) if adjacency == "replace" else self.cost
 
     def samples(self, samples: int) -> int:
         """Return the noisy number of samples, at least 1."""

@@ -68,7 +68,8 @@ def _hidden(site: Node, store: Store, client: int, hidden: Hidden, samples: int,
     key = f"hidden-{client}-{_word(hidden.noise)}-{hidden.most_samples}-{what}-{samples}"
     if (kept := store.get(key)) is not None:
         return ReportedHolding.model_validate_json(kept)
-    charge(store, client, site.budget, hidden.cost, least=read_tally(store, client, site.counted_as).charged)
+    cost = hidden.cost if counts is None or site.cost is None else hidden.cost_of_counts(site.cost.adjacency)
+    charge(store, client, site.budget, cost, least=read_tally(store, client, site.counted_as).charged)
     told = None if counts is None else hidden.counts(counts)
     drawn = (
         ReportedHolding(samples=hidden.samples(samples))

@@ -10,7 +10,6 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from atoll.aggregation.mean import Combine
-from atoll.aggregation.reductions import update_norm
 from atoll.aggregation.screening import Screening
 from atoll.aggregation.usual_norms import are_few, limits_of, require_usual
 from atoll.engine.cohorts import ClusterUpdate, Cohort
@@ -49,7 +48,7 @@ def leave_out_unusual(
         together = list(of_event)
         for cohort, replies in together:
             for client, result in replies.results.items():
-                replies.norms[client] = update_norm(result.outcome.model, cohort.start)
+                replies.norms[client] = screening.usual_norm(result.outcome, cohort.start)
         if screening.usual_norms == "note":
             continue
         known = [cohort.usual for cohort, _ in together]

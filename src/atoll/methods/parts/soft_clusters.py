@@ -86,6 +86,8 @@ class OwnModelUp:
 
     def receive(self, sent: Model, start: Model, form: Form) -> Model:
         """Return the own model in the place of every centre, for `average_by_importance`."""
+        if bool(((sent[IMPORTANCE] <= 0) | (sent[IMPORTANCE] > 1)).any()):
+            raise ValueError("importances must be above 0 and at most 1")
         every, names = range(len(sent[IMPORTANCE])), self._travelling(start)
         return {_centre(name, s): sent[name] for s in every for name in names} | {IMPORTANCE: sent[IMPORTANCE]}
 
