@@ -418,3 +418,24 @@ def test_layers_that_drop_are_not_weighted(layer: Any) -> None:
     assert "whose output depends on the rest of the batch" in why_not_weighted(LocalRule(sgd, 0.1, 1), layer)
     layer.dropout = 0.0
     assert not why_not_weighted(LocalRule(sgd, 0.1, 1), layer)
+
+
+class Centring(nn.Module):
+    """A layer of one's own whose output depends on the batch: it takes off its mean."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs - inputs.mean(dim=0)
+
+
+def centring(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), Centring(), nn.Linear(math.prod(shape), classes))
+
+
+def test_clients_are_not_weighted_together_where_their_samples_would_mix() -> None:
+    model, local = {"name": f"{__name__}:centring"}, {"steps": 1}
+    with pytest.raises(InputError, match="output for a sample depends on the rest of the batch"):
+        _ = experiment(local=local, model=model, run={"executor": "weighted"}).execution.choice
+    assert experiment(local=local, model=model).execution.choice.name != "weighted"
+    assert not experiment(local=local, model=model).execution.choice.whole
+    plain = experiment(local=local, model={"name": "linear"}, run={"executor": "weighted"})
+    assert plain.execution.choice.name == "weighted"

@@ -7,14 +7,12 @@ import pytest
 import torch
 
 from atoll import InputError, LocalRule, Serial, Trainer, generator, make_population, read_model
-from atoll.aggregation.mean import Combine, average_models
+from atoll.aggregation.mean import average_models
 from atoll.aggregation.reductions import update_norm
-from atoll.aggregation.robust import median
 from atoll.engine.cohorts import ClientTrainer, Cohort
-from atoll.engine.combining import combine_updates
 from atoll.executors.cores.cores_executor import Cores
-from atoll.faults.attacks import ATTACKS, claim_samples, draw_attackers
-from atoll.faults.collusion import COLLUSIONS
+from atoll.faults.attacks import ATTACKS, Attacker, claim_samples, draw_attackers
+from atoll.faults.collusion import COLLUSIONS, Colluding
 from atoll.local.models import Model
 from atoll.local.rule import momentum, sgd
 from atoll.local.task import ClientTask, ClientUpdate
@@ -166,10 +164,20 @@ def test_what_is_made_of_the_model_received_needs_that_a_client_sends_a_model(at
         _ = made.method
 
 
-@pytest.mark.parametrize("combine", [average_models, median()])
-def test_no_attack_makes_a_variance_negative(combine: Combine) -> None:
-    start = {"1.running_var": torch.ones(2)}
-    own = Cohort(0, 0, 0, 0, np.arange(3), np.ones(3), 3.0, start)
-    sent = [ClientUpdate({"1.running_var": torch.tensor([-9.0, 2.0])}, 0.0)] * 3
-    (made,) = combine_updates([own], combine, sent)
-    assert made.model["1.running_var"].tolist() == [0.0, 2.0]
+@pytest.mark.parametrize("attack", ["sign-flip", "noise"])
+def test_attackers_send_no_negative_variance(attack: str) -> None:
+    """The mean would be of no use, and the run end, as of a mistake in the experiment."""
+    start, own = {"1.running_var": torch.ones(50)}, {"1.running_var": torch.full((50,), 2.0)}
+    made = Attacker(frozenset([0]), ATTACKS[attack], 9.0, None, seed=0)
+    task = ClientTask(0, 0, 0, 0, 0, start)
+    variances = made.send(task, ClientUpdate(own, 0.0)).model["1.running_var"]
+    assert float(variances.min()) == 0.0
+    assert float(ATTACKS[attack](start, own, np.random.default_rng(0), 9.0)["1.running_var"].min()) < 0.0
+
+
+def test_colluding_attackers_send_no_negative_variance() -> None:
+    honest = [{"1.running_var": torch.tensor([each])} for each in (0.0, 4.0)]
+    made = Colluding(attackers=frozenset([2]), attack="little-is-enough", strength=9.0)
+    sent = [*(ClientUpdate(each, 0.0) for each in honest), ClientUpdate(honest[0], 0.0)]
+    found = list(made.sent(np.arange(3), {"1.running_var": torch.ones(1)}, iter(sent)))
+    assert found[2].model["1.running_var"].tolist() == [0.0]

@@ -144,6 +144,13 @@ def test_functions_of_ones_own_and_a_warm_up() -> None:
         return list(Experiment(with_local(**local)).plan.rule.rates)
 
     assert rates(schedule=halved, every=3) == [0.05] * 3 + [0.025] * 3 + [0.0125] * 3
+    listed = [0.05 * (each + 1) for each in range(ROUNDS)]
+    for wanted in (
+        {"schedule": "list", "rates": listed},
+        {"schedule": "OneCycleLR", "max_lr": 0.4},
+        {"schedule": halved},
+    ):
+        assert rates(**wanted, lr_factor=0.1) == pytest.approx([0.1 * each for each in rates(**wanted)], rel=1e-12)
     assert rates(schedule=chained)[:3] == pytest.approx([0.005, 0.0275, 0.05])
     assert rates(warmup_rounds=4)[:6] == pytest.approx([0.01, 0.02, 0.03, 0.04, 0.05, 0.05])
     assert rates(warmup_rounds=2, schedule="step", step_size=1)[2:4] == pytest.approx([0.05, 0.005])

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from atoll import LocalRule, Method, Population, Serial, Step, Trainer, fedavg, init, make_population, train
 from atoll.aggregation.mean import share_layers
@@ -15,7 +16,7 @@ from atoll.methods.papers.cfl_mgd import cfl_mgd
 from atoll.methods.papers.ifca import Option, ifca
 from atoll.support.arrays import Floats
 from atoll.support.seeds import generator
-from tests.problems import as_vector, linear_module, network, quadratics
+from tests.problems import as_vector, classification, linear_module, network, quadratics
 
 SEED = 5
 POPULATION = quadratics(clients=7)
@@ -178,6 +179,24 @@ def test_shared_layers_are_the_mean_over_clusters_and_equal_in_all() -> None:
     for before, after in zip((one, two, three), shared, strict=True):
         np.testing.assert_allclose(after["0.weight"].numpy(), expected.numpy(), atol=1e-12)
         assert after["2.weight"] is before["2.weight"]
+
+
+def test_with_gradients_shared_layers_take_the_steps_of_all_clusters() -> None:
+    """``theta <- theta - (eta / m) sum_i g_i`` over all m clients, whichever cluster they chose (IFCA, Sec. 4)."""
+    clients, rule, name = classification(clients=9), LocalRule(sgd, LR, 1, BATCH), "0.weight"
+    first = read_model(network(seed=0))
+    initial = [read_model(network(seed=s)) | {name: first[name]} for s in range(3)]
+    plain = ifca(clients, rule, 1, 3, fraction=1.0, seed=SEED, option="gradients")
+
+    def published(method: Method) -> list[Model]:
+        (step,) = train(method, Serial(Trainer(network(), clients, rule, SEED)), init(method, *initial))
+        return list(step.state.published)
+
+    apart, shared = published(plain), published(replace(plain, shared=(name,)))
+    moved = sum((each[name] - first[name] for each in apart), torch.zeros_like(first[name]))
+    assert sum(not torch.equal(each[name], first[name]) for each in apart) > 1, "several clusters were chosen"
+    for each in shared:
+        np.testing.assert_allclose(each[name].numpy(), (first[name] + moved).numpy(), atol=1e-12)
 
 
 def test_the_engine_shares_layers_after_every_event() -> None:

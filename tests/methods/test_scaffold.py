@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import atoll
 from atoll import ClientTask, ClientUpdate, InputError, LocalRule, Method, Serial, fedavg, scaffold
 from atoll.aggregation.screening import Screening
 from atoll.faults.dropouts import lose_clients
@@ -111,3 +113,30 @@ def test_it_goes_where_fedavg_does_not() -> None:
 def test_other_rules_are_refused(rule: LocalRule, message: str) -> None:
     with pytest.raises(InputError, match=message):
         scaffold(POPULATION, rule, 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "without"),
+    [
+        ({"name": "scaffold"}, {"name": "fedavg"}),
+        ({"name": "feddyn"}, {"name": "fedavg"}),
+        ({"name": "lcfed", "embedding_penalty": 2.0}, {"name": "lcfed", "embedding_penalty": 0.0}),
+    ],
+)
+def test_corrections_count_in_bfloat16_too(method: dict[str, Any], without: dict[str, Any]) -> None:
+    """Rounded products change a model little, the corrections that are added to gradients much."""
+    table = {
+        "rounds": 4,
+        "data": {"dataset": "digits", "partition": "one-label", "clients": 10, "samples": 20},
+        "model": {"name": "mlp"},
+        "local": {"lr": 0.1, "steps": 5},
+    }
+
+    def trained(precision: str, method: dict[str, Any]) -> Floats:
+        own = {**table, "method": {"fraction": 1.0, **method}, "run": {"precision": precision, "executor": "serial"}}
+        starts = atoll.run(own).state.starts
+        kept = (each for model in starts for name, each in sorted(model.items()) if "@" not in name)
+        return np.concatenate([each.double().numpy().ravel() for each in kept])
+
+    exact, rounded, plain = trained("float32", method), trained("bfloat16", method), trained("bfloat16", without)
+    assert np.abs(exact - rounded).max() < 0.3 * np.abs(exact - plain).max()

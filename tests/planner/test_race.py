@@ -14,7 +14,7 @@ from atoll.planner.budget import PlanBudget
 from atoll.planner.entrants import GIVES_UP, Entrant, rows_of
 from atoll.planner.plan_folder import require_folder, write_note
 from atoll.planner.planning import Field, sort_out
-from atoll.planner.race import FINALISTS, Race, carry_out, lay_out
+from atoll.planner.race import FINALISTS, Race, _racing, carry_out, lay_out
 from atoll.planner.scoring import Scored
 from atoll.report.reading.groups import group_runs
 from atoll.report.reading.runs import find_runs
@@ -93,6 +93,13 @@ def raced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Field, PlanBu
     out, budget = tmp_path_factory.mktemp("race"), PlanBudget(seconds=120.0, target=0.5)
     field = field_of(budget)
     return out, field, budget, race_in(out, field, budget)
+
+
+def test_stopping_rules_of_the_file_end_no_race(tmp_path: Path) -> None:
+    """A rule would end plans at different times, and may not fit the race's few evaluations."""
+    settings = make_runs(TABLE, changes=["run.stop_at=train_loss <= 0.1"])[0]
+    plan = scored("censyn,a", settings, merges=90, seconds=900.0)
+    assert _racing(plan, 0).run.stop_at is None
 
 
 def test_a_race_ends_with_the_finalists_first(raced: tuple[Path, Field, PlanBudget, list[Entrant]]) -> None:

@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "the choice told": (IFCA | {"privacy.trust": "client"}, "privacy.identity_epsilon is not set"),
     "a choice of any epsilon": (
         IFCA | {"privacy.trust": "client", "privacy.identity_epsilon": 800.0},
-        "privacy.identity_epsilon = 800.0: must be a finite number greater than 0 and at most 700",
+        "privacy.identity_epsilon = 800.0: must be a finite number of at least 1e-09 and at most 700",
     ),
     "the choice told to others": (IFCA | {"privacy.trust": "aggregator"}, "no aggregators"),
     "weighted": ({"local.steps": 1, "run.executor": "weighted"}, "run.executor = 'weighted'"),

@@ -17,7 +17,6 @@ from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.engine.server_rule import require_like
 from atoll.local.models import Model
 from atoll.local.task import ClientUpdate
-from atoll.local.weights import with_variances
 from atoll.support.errors import RunError, blaming
 
 
@@ -115,14 +114,14 @@ def _combined(results: "_Results", combine: Combine, updates: Iterator[ClientUpd
     cohort = results.cohort
     if needs_only_mean(combine):
         total = results.add_up(updates)
-        return with_variances(combine(total, cohort.start, cohort.event_weight)) if results.weights else None
+        return combine(total, cohort.start, cohort.event_weight) if results.weights else None
     pairs = results.take(cast("Iterator[ClientUpdate]", updates))
     if (first := next(pairs, None)) is None:
         return None
     model = combine(chain([first], pairs), cohort.start, cohort.event_weight)
     require_like(cohort.start, model)
     deque(pairs, maxlen=0)  # a rule need not take all, but the following updates are the next cohort's
-    return with_variances(model)
+    return model
 
 
 def _naming(cohort: Cohort) -> AbstractContextManager[None]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 
-from atoll.aggregation.mean import share_layers
+from atoll.aggregation.mean import average_gradients, share_layers
 from atoll.aggregation.usual_norms import Norms, remember
 from atoll.engine.cohorts import Executor
 from atoll.engine.grouping import read_grouping
@@ -86,7 +86,8 @@ def merge(method: Method, state: State, trained: EventResult) -> Step:
     for cluster, model in trained.models.items():
         published[cluster] = model
     if method.shared and trained.weights:
-        published = share_layers(published, method.shared, trained.weights)
+        moved = state.starts if method.combine is average_gradients else None
+        published = share_layers(published, method.shared, trained.weights, moved)
     server, server_state = state.server, state.server_state
     if event.server is not None:
         server = mix(event.server, server, published, state.starts)

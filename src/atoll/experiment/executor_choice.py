@@ -18,7 +18,7 @@ from atoll.executors.cost import Units, time_unit
 from atoll.executors.distributed import why_single
 from atoll.executors.ray.ray_executor import Ray
 from atoll.executors.serial import Serial
-from atoll.executors.stacked.fit import why_not_stacked
+from atoll.executors.stacked.fit import mixes_samples, why_not_stacked
 from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.weighted import Weighted, why_not_weighted
 from atoll.local.models import Model
@@ -262,4 +262,5 @@ def _why_not_weighted(method: Method, trainer: ClientTrainer) -> str:
         return trainer.why_one_by_one
     if method.screening or not is_weighted_mean(method.combined_by):
         return "the method's combine rule must be the mean of models"
-    return why_not_weighted(plain.rule, plain.module)
+    mixed = "the model's output for a sample depends on the rest of the batch"
+    return why_not_weighted(plain.rule, plain.module) or (mixed if mixes_samples(plain) else "")

@@ -85,7 +85,7 @@ def make_rule(settings: Settings) -> LocalRule:
 
 def _make_rates(settings: Settings) -> tuple[float, ...]:
     """Return the learning rate of each round; nothing if it is constant, but for `local.lr_decay`."""
-    wanted, lr = settings.local, settings.local.lr * settings.local.lr_factor
+    wanted, lr = settings.local, settings.local.lr
     warmup = min(wanted.warmup_rounds, settings.rounds)
     if wanted.schedule == "constant" and not warmup:
         return ()
@@ -97,7 +97,7 @@ def _make_rates(settings: Settings) -> tuple[float, ...]:
         rates = scheduled_rates(lambda optimizer: own(given | {"optimizer": optimizer}), lr, rounds)
     else:
         rates = [own(given | {"round": round_}) for round_ in range(rounds)]
-    return warmed_up(wanted.schedule, rates, lr, warmup)
+    return tuple(rate * wanted.lr_factor for rate in warmed_up(wanted.schedule, rates, lr, warmup))
 
 
 def let_stay(settings: Settings, method: Method, module: nn.Module) -> Method:

@@ -14,6 +14,7 @@ from atoll.engine.stages import Need, Stage, Train
 from atoll.local.batches import Batches
 from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
+from atoll.local.weights import with_variances
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import LARGEST, BelowOne, Positive
@@ -97,7 +98,7 @@ class Attacker:
             return update
         rng = generator(self.seed, "attack", *task.key)
         loss = update.loss if self.claimed_loss is None else self.claimed_loss
-        return ClientUpdate(self.attack(task.start, update.model, rng, self.strength), loss)
+        return ClientUpdate(with_variances(self.attack(task.start, update.model, rng, self.strength)), loss)
 
     def trains(self, trainer: ClientTrainer) -> Train:
         """Return the training function, with flipped labels for attackers."""

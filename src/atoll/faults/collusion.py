@@ -11,6 +11,7 @@ from atoll.aggregation.screening import Screening
 from atoll.faults.attacks import STRENGTHS, go_back
 from atoll.local.models import Model
 from atoll.local.task import ClientUpdate
+from atoll.local.weights import with_variances
 from atoll.support.arrays import Ids
 from atoll.support.process import one_thread
 
@@ -67,4 +68,4 @@ class Colluding(Screening):
     @one_thread()
     def _conspire(self, start: Model, honest: Sequence[Model]) -> Model:
         strength = STRENGTHS[self.attack] if self.strength is None else self.strength
-        return COLLUSIONS[self.attack](start, honest, strength)
+        return with_variances(COLLUSIONS[self.attack](start, honest, strength))

@@ -111,7 +111,7 @@ def is_bounded(model: Model, loss: float, largest: float = LARGEST_NUMBER) -> bo
 
 
 def with_variances(model: Model) -> Model:
-    """Return the model with no running variance below 0, which attackers or a code's error may have made negative."""
+    """Return the model with no running variance below 0: one that is has no root, and so no server would take it."""
     return {name: own.clamp(min=0) if name.endswith("running_var") else own for name, own in model.items()}
 
 

@@ -51,7 +51,8 @@ def _shared(one: Experiment, other: Experiment) -> int:
 def _key(settings: Settings) -> str:
     """Return a key of all that a clustering depends on: if it solves FedUC's problem, nearly everything."""
     rule = resolve("clustering.method", settings.clustering.method, CLUSTERINGS)
-    own = (settings.seed, settings.data, settings.clustering, settings.faults)
+    own = (settings.seed, settings.data, settings.drift, settings.clustering, settings.faults, settings.model)
+    sent = (settings.network, settings.travel, settings.secure)
     if asks_for(rule, "problem") or asks_for(rule, "clock") or asks_for(rule, "rounds"):
-        return str((*own, settings.rounds, settings.local, settings.method, settings.model, settings.network))
-    return str((*own, settings.network, settings.model, method_needs(settings, "clustering")))
+        return str((*own, *sent, settings.rounds, settings.local, settings.method))
+    return str((*own, *sent, method_needs(settings, "clustering")))

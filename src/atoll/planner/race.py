@@ -193,7 +193,7 @@ def _racing(plan: Scored, seed: int) -> Settings:
     settings = plan.candidate.settings
     every = with_rounds(settings, plan.score.rounds / PROBES).rounds
     samples = min(settings.run.evaluate_samples or SAMPLES, SAMPLES)
-    run = settings.run.model_copy(update={"evaluate_every": every, "evaluate_samples": samples})
+    run = settings.run.model_copy(update={"evaluate_every": every, "evaluate_samples": samples, "stop_at": None})
     return settings.model_copy(update={"run": run, "seed": settings.seed + seed})
 
 

@@ -112,7 +112,7 @@ class Local(Section):
     )
     batch_size: Positive | Literal["full"] = Field(30, description="samples per step, or full: all of the client's")
     proximal: NotNegative = Field(0.0, description="FedProx's mu")
-    lr_factor: PositiveFloat = Field(1.0, description="multiplies lr, so that runs can share lr and differ in this")
+    lr_factor: PositiveFloat = Field(1.0, description="multiplies all rates, so that runs may differ in this alone")
     lr_decay: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="multiplies the learning rate every round")
     schedule: str = Field(
         "constant",

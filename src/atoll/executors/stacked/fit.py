@@ -58,16 +58,30 @@ def try_stack(trainer: Trainer) -> Fit:
         reason, moments, shared = _try_optimizer(trainer.rule, trainer.module)
         if reason:
             return Fit(reason)
-        module = deepcopy(trainer.module).train()
-        rows = np.linspace(0, len(trainer.batches) - 1, _SAMPLES).astype(np.int32)
-        inputs, _ = trainer.batches.gather(rows)
+        module, inputs = _trial(trainer)
         if reason := _try_layers(module, inputs):
             return Fit(reason)
-        outputs = module(inputs)
-        independent = _close(module(inputs[:2]), outputs[:2])
+        independent = _close(module(inputs[:2]), module(inputs)[:2])
         if not _agrees(module, inputs, independent):
             return Fit("the model computes something else when clients are stacked")
         return Fit("", independent, inputs[0].nbytes, _saved_bytes(module, inputs), moments, shared)
+
+
+@torch.no_grad()
+def mixes_samples(trainer: Trainer) -> bool:
+    """Return whether a sample's output depends on the rest of its batch, other than by its random numbers."""
+    module, inputs = _trial(trainer)
+    found = []
+    for batch in (inputs, torch.cat([inputs[:2], inputs[:1].expand_as(inputs[2:])])):
+        with layers_drawing_from(0, "stacked"):
+            found.append(module(batch)[:2])
+    return not _close(*found)
+
+
+def _trial(trainer: Trainer) -> tuple[nn.Module, Tensor]:
+    """Return a copy of the module, and a few samples' inputs."""
+    rows = np.linspace(0, len(trainer.batches) - 1, _SAMPLES).astype(np.int32)
+    return deepcopy(trainer.module).train(), trainer.batches.gather(rows)[0]
 
 
 def _try_optimizer(rule: LocalRule, module: nn.Module) -> tuple[str, int, frozenset[str]]:
