@@ -305,3 +305,22 @@ def test_a_codec_makes_the_clients_uploads_smaller(tmp_path: Path) -> None:
     pool.keep(made)
     assert pool.make(plain).conditions is made.conditions
     assert pool.make(coded).conditions is not made.conditions, "uploads take another time"
+
+
+def test_plans_with_other_messages_get_clusterings_of_their_own() -> None:
+    """FedUC's clusters go by upload seconds, and so by a codec's bytes."""
+    table = {
+        "rounds": 400,
+        "data": {"dataset": "digits", "clients": 16, "samples": 30, "partition": "dirichlet", "alpha": 0.3},
+        "model": {"name": "linear"},
+        "local": {"steps": 1, "lr": 0.1, "batch_size": 5},
+        "clustering": {"method": "feduc", "clusters": 4, "time_limit": 8.0, "overshoot": True},
+        "network": {"bandwidth_hz": 1e3, "seconds_per_sample": [0.001, 0.02]},
+        "method": {"name": "hierarchical", "pattern": "cenasy", "intra_rounds": 2},
+    }
+    plain, coded = (make_runs(table, changes=changes)[0] for changes in ([], ["travel.codec=int8"]))
+    pool = ProcessPool()
+    pool.keep(pool.make(plain))
+    labels = [Experiment(each).clustering.labels.tolist() for each in (plain, coded)]
+    assert labels[0] != labels[1]
+    assert pool.make(coded).clustering.labels.tolist() == labels[1]

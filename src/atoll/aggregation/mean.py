@@ -162,18 +162,18 @@ def add_updates(model: Model, updates: Iterable[tuple[float, Model, Model]]) -> 
 
 
 def share_layers(
-    models: Sequence[Model], names: Sequence[str], weights: Mapping[int, float], moved: Sequence[Model] | None = None
+    models: Sequence[Model], names: Sequence[str], weights: Mapping[int, float], starts: Sequence[Model] | None = None
 ) -> list[Model]:
     """Give all models the same tensors of these names: the mean over the clusters in `weights` (IFCA, Sec. 4).
 
-    With gradients, each cluster has `moved` from its start by its share of the cohort, and the layers by their sum.
+    With `starts`, by which gradients are meant, each cluster moved from its own by its share of all steps: their sum.
     """
     own = {cluster: {name: models[cluster][name] for name in names} for cluster in weights}
-    if moved is None:
+    if starts is None:
         common = mean((weight, own[cluster]) for cluster, weight in weights.items())
     else:
-        start = {name: moved[min(own)][name] for name in names}
-        common = add_updates(start, ((1.0, each, moved[cluster]) for cluster, each in own.items()))
+        start = {name: starts[min(own)][name] for name in names}  # the same in all clusters
+        common = add_updates(start, ((1.0, each, starts[cluster]) for cluster, each in own.items()))
     return [model | common for model in models]
 
 

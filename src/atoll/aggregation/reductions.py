@@ -24,13 +24,12 @@ def update_norm(model: Model, start: Model, moment_scale: float = 0.0) -> float:
     >>> update_norm({"w": torch.tensor([3.0, 4.0])}, {"w": torch.tensor([0.0, 0.0])})
     5.0
     """
-    scales = {name: moment_scale if "@" in name else 1.0 for name, own in model.items() if own.is_floating_point()}
-    squares = [
-        (model[name].double() - (0.0 if "@" in name and name not in start else start[name].double())).square().sum()
-        * scale**2
-        for name, scale in scales.items()
-        if scale
-    ]
+    squares = []
+    for name, own in model.items():
+        scale = moment_scale if "@" in name else 1.0
+        if scale and own.is_floating_point():
+            change = own.double() if "@" in name and name not in start else own.double() - start[name].double()
+            squares.append(change.square().sum() * scale**2)
     return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
 
 

@@ -86,8 +86,8 @@ def merge(method: Method, state: State, trained: EventResult) -> Step:
     for cluster, model in trained.models.items():
         published[cluster] = model
     if method.shared and trained.weights:
-        moved = state.starts if method.combine is average_gradients else None
-        published = share_layers(published, method.shared, trained.weights, moved)
+        before = state.starts if method.combine is average_gradients else None
+        published = share_layers(published, method.shared, trained.weights, before)
     server, server_state = state.server, state.server_state
     if event.server is not None:
         server = mix(event.server, server, published, state.starts)

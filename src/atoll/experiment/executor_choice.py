@@ -170,10 +170,15 @@ def count_cores() -> int:
 
 def _take_wanted(wanted: RunSettings, method: Method, trainer: ClientTrainer, device: str) -> ExecutorChoice:
     """Return the executor that the settings name, if its result is that of training client by client."""
-    reason, why = _why_not_weighted(method, trainer), "as run.executor says"
+    why = "as run.executor says"
     if wanted.executor == "fleet":
         require_states_apart(method)
         return ExecutorChoice("fleet", why)
+    if wanted.executor == "stacked" and (reason := _why_not_stacked(trainer)):
+        raise InputError(f"run.executor = 'stacked': {reason}; use 'serial' or 'auto'")
+    if wanted.executor in ("stacked", "serial"):
+        return ExecutorChoice(wanted.executor, why)
+    reason = _why_not_weighted(method, trainer)
     if wanted.executor in ("cores", "ray"):
         if device != "cpu":
             raise InputError(
@@ -182,15 +187,9 @@ def _take_wanted(wanted: RunSettings, method: Method, trainer: ClientTrainer, de
         if wanted.executor == "ray" and wanted.address is not None:
             return ExecutorChoice("ray", why, not reason, wanted.workers or 0)
         return _with_workers(wanted.executor, why, not reason, wanted)
-    if wanted.executor == "stacked":
-        if reason := _why_not_stacked(trainer):
-            raise InputError(f"run.executor = 'stacked': {reason}; use 'serial' or 'auto'")
-        return ExecutorChoice("stacked", why)
-    if wanted.executor == "weighted":
-        if reason:
-            raise InputError(f"run.executor = 'weighted': {reason}; use 'serial' or 'auto'")
-        return ExecutorChoice("weighted", why, whole=True)
-    return ExecutorChoice("serial", why)
+    if reason:
+        raise InputError(f"run.executor = 'weighted': {reason}; use 'serial' or 'auto'")
+    return ExecutorChoice("weighted", why, whole=True)
 
 
 def _with_workers(name: Literal["cores", "ray"], why: str, whole: bool, wanted: RunSettings) -> ExecutorChoice:

@@ -92,6 +92,10 @@ class Trainer:
         rounded = Rounded.of(self.module) if precision == "bfloat16" else None
         self.outputs: Callable[[Tensor], Tensor] = rounded or self.module
 
+    def use_autograd(self) -> None:
+        """Take all gradients by autograd, so that hooks on the module's parameters see them."""
+        self.dense, self.outputs = None, self.module
+
     @property
     def why_one_by_one(self) -> str:
         """Why clients must train one by one: a subclass may do anything in `train`. Empty for `Trainer` itself,

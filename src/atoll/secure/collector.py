@@ -48,7 +48,7 @@ class Collector:
 
     def take_keys(self, keys: Mapping[str, Keys]) -> tuple[Keys, ...]:
         """Take the nodes' keys; return those that are sent to all."""
-        good = [each for name, each in keys.items() if each.name == name and self._is_signed(each)]
+        good = [each for name, each in keys.items() if each.name == name and self._are_good(each)]
         self.roster = Roster(self.instance, self.threshold, tuple(sorted(good, key=lambda each: each.name)))
         self._leave(self.roster.by_name, "made keys")
         return self.roster.keys
@@ -96,11 +96,13 @@ class Collector:
             raise NotSummed("too_few", f"{len(left)} of {self._planned} nodes {did}, {self.threshold} must")
         self.left = left
 
-    def _is_signed(self, keys: Keys) -> bool:
+    def _are_good(self, keys: Keys) -> bool:
+        """Return whether keys are signed and can be agreed with; note a node that signed others."""
         try:
             keys.check(self.instance, self._known)
+            private, _ = make_pair()
             for key in (keys.sealing, keys.masking):
-                agree(make_pair()[0], key, b"")
+                agree(private, key, b"")
         except NotSummed:
             return False
         except Forged:

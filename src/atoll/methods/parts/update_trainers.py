@@ -23,7 +23,7 @@ class CorrectedTrainer(Trainer):
     def __init__(self, *given: Any, **named: Any) -> None:
         """Set up a `Trainer` that uses autograd, whose gradients can be added to."""
         super().__init__(*given, **named)
-        self.dense, self.outputs = None, self.module
+        self.use_autograd()
 
     def state_of(self, task: ClientTask) -> Model:
         """Return the client's state: one tensor per trained parameter."""
@@ -98,7 +98,7 @@ class PulledTrainer(ModelTrainer):
     def __init__(self, *given: Any, embedding: tuple[str, ...], penalty: float, **named: Any) -> None:
         """Set up a `Trainer` that uses autograd, with the names of these layers' tensors and the weight of the pull."""
         super().__init__(*given, **named)
-        self.dense, self.outputs = None, self.module
+        self.use_autograd()
         self.embedding, self.penalty = embedding, penalty
 
     def train(self, task: ClientTask) -> ClientUpdate:
