@@ -1,5 +1,6 @@
 """Bad input: exit code 2, one sentence that names the setting, its value and what is allowed, and nothing written."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -230,6 +231,16 @@ def test_output_folder(atoll: Command, folder: Path) -> None:
     assert "holds files other than" in atoll("run", "quickstart", "--out", "other").refused()
     assert [path.name for path in (folder / "other").iterdir()] == ["thesis.txt"]
     atoll("run", "tiny.toml", "--out", "ours").succeeded()
+    (folder / "ours/config.toml").rename(folder / "config.toml")
+    for name in ("summary.json", "metrics.jsonl", "checkpoint"):
+        shutil.copytree(folder / "ours", folder / name)
+        for other in {"summary.json", "metrics.jsonl", "checkpoint"} - {name}:
+            (folder / name / other).rename(folder / f"{name} without {other}")
+        for more in ((), ("--resume",)):
+            assert "but no config.toml" in atoll("run", "tiny.toml", "--out", name, *more).refused()
+        assert (folder / name / name).exists()
+    atoll("run", "tiny.toml", "--out", "checkpoint", "--overwrite").succeeded()
+    (folder / "config.toml").rename(folder / "ours/config.toml")
     before = {path: path.read_bytes() for path in (folder / "ours").rglob("*") if path.is_file()}
     sentence = atoll("run", "tiny.toml", "--out", "ours").refused()
     assert "--resume" in sentence

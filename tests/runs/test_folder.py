@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -105,12 +106,18 @@ def test_a_start_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
         assert not (tmp_path / "run").exists()
 
 
-def test_a_start_that_was_killed_can_be_made_again(made: Made) -> None:
+def test_a_start_that_was_killed_can_be_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All files but config.toml, which comes last, and a half-written one."""
-    (made.folder.path / "config.toml").rename(made.folder.path / ".config.toml.part")
-    made.folder.require_room()
-    list(run_events(made.experiment, made.folder.path))
-    assert {path.name for path in made.folder.path.iterdir()} == {*FILES} - {
+    folder = RunFolder(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr("atoll.runs.run_folder.tomli_w.dumps", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            list(run_events(experiment(), folder.path))
+    (folder.path / ".config.toml.part").write_text("seed =")
+    assert folder.schedule.exists()
+    folder.require_room()
+    list(run_events(experiment(), folder.path))
+    assert {path.name for path in folder.path.iterdir()} == {*FILES} - {
         HAPPENED,
         CLUSTERINGS,
         CLIENTS,

@@ -115,6 +115,16 @@ class RunFolder:
             )
         if not self.is_run and is_taken(self.path, (*FILES, TRACKED)):
             raise InputError(f"--out {self.path}: is not empty and holds no run; give the path of a new folder")
+        if not self.is_run and not overwrite and self._has_results():
+            raise InputError(
+                f"--out {self.path}: holds rows or checkpoints of a run, but no config.toml; put it back to continue "
+                "the run, add --overwrite to replace it, or give another folder"
+            )
+
+    def _has_results(self) -> bool:
+        """Whether the folder holds more than what a start that was killed leaves."""
+        rows = self.metrics.stat().st_size if self.metrics.is_file() else 0
+        return bool(rows or self.is_finished or entries_of(self.path / "checkpoint"))
 
     def create(
         self,
