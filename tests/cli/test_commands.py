@@ -321,6 +321,8 @@ def test_only_some_of_several_runs(atoll: Command, folder: Path) -> None:
     sentence = atoll("run", "several.toml", "--only", "three").refused()
     titles = "A, one; A, two; A, two, too; B, one; B, two; B, two, too"
     assert sentence == f"--only three: no run has this in its panel or label; they are {titles}"
+    told = atoll("run", "tiny.toml", "--only", "one").refused()
+    assert told == "--only one: no run has this in its panel or label; they are empty"
 
 
 def documented(command: str) -> tuple[str, set[str]]:

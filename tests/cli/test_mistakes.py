@@ -58,6 +58,17 @@ def test_inspect_shows_task_inputs_and_clients_and_warns_of_names_of_rows(hospit
     assert told.startswith("warning: data.inputs: column 'patient_id' is an input, but has another value in every row")
 
 
+def test_a_text_among_numbers_is_told(hospital: Path, atoll: Command, folder: Path) -> None:
+    place = folder / "hospital.csv"
+    head, first, *rest = place.read_text().splitlines()
+    rows = [first, *(row.replace(row.split(",")[2], "?", 1) if i == 7 else row for i, row in enumerate(rest))]
+    place.write_text("\n".join([head, *rows]))
+    words = ("data", "inspect", hospital, "--set", "data.id=patient_id")
+    (told,) = atoll(*words).err.splitlines()
+    assert told.startswith("warning: data.inputs: column 'age' holds numbers, but also '?', which makes them ")
+    assert not atoll(*words, "--set", "data.categorical=['age']").err
+
+
 def test_a_named_column_is_no_input(hospital: Path, atoll: Command) -> None:
     done = atoll("data", "inspect", hospital, "--set", "data.id=patient_id")
     assert (done.err, "from inputs of 2 (age, dose)" in done.succeeded()) == ("", True)

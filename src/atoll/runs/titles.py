@@ -40,6 +40,6 @@ def choose_runs(runs: Sequence[Settings], only: str | None) -> list[Settings]:
     matching = matching or [title for title in titles if only is None or only.casefold() in title.casefold()]
     chosen = [settings for settings, title in zip(runs, titles, strict=True) if title in matching]
     if not chosen:
-        told = "; ".join(dict.fromkeys(map(without_seed, titles)))
+        told = "; ".join(dict.fromkeys(map(without_seed, titles))) or "empty"
         raise InputError(f"--only {only}: no run has this in its panel or label; they are {told}")
     return chosen

@@ -130,12 +130,17 @@ class Category:
         if len(self._counts) > self._most:
             raise self._too_many()
 
-    def _too_many(self) -> InputError:
+    @property
+    def exception(self) -> str:
+        """A text that is no number, if most categories are numbers; '' if they are not, or if all are."""
         texts = [value for value in self._counts if isinstance(value, str)]
         odd = [text for text in texts if not is_number(text)]
-        if texts and len(odd) < len(texts) / 2:
+        return odd[0] if 0 < len(odd) < len(texts) / 2 else ""
+
+    def _too_many(self) -> InputError:
+        if self.exception:
             return InputError(
-                f"data.inputs: column {self.name!r} holds numbers, but also {show((odd or texts)[0])}; correct it, "
+                f"data.inputs: column {self.name!r} holds numbers, but also {show(self.exception)}; correct it, "
                 "leave it out of data.inputs, or raise data.categories if the numbers are names"
             )
         return InputError(

@@ -14,6 +14,7 @@ from atoll.data.tabular.source import TableSource
 from atoll.data.tabular.table_rows import LEFT_OUT, TRAIN, Uses
 from atoll.data.tabular.table_settings import Missing
 from atoll.support.errors import InputError, SettingWarning
+from atoll.support.wording import show
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,6 +96,18 @@ def warn_of_names(source: TableSource, inputs: Sequence[str]) -> None:
         if table.num_rows >= _FEW_ROWS and len(table[name].unique()) == table.num_rows:
             told = f"column {name!r} is an input, but has another value in every row, as names of rows have"
             warn(f"data.inputs: {told}; leave it out with data.id = {name!r}, or name data.inputs", SettingWarning, 2)
+
+
+def warn_of_exceptions(encoders: Sequence[Encoder], categorical: Sequence[str]) -> None:
+    """Warn of numbers that became categories because of a single text, such as '?'."""
+    for each in encoders:
+        if isinstance(each, Category) and each.exception and each.name not in categorical:
+            warn(
+                f"data.inputs: column {each.name!r} holds numbers, but also {show(each.exception)}, which makes them "
+                f"{len(each.names)} categories; correct it, or name the column in data.categorical",
+                SettingWarning,
+                2,
+            )
 
 
 def is_dense(schema: "pa.Schema", inputs: Sequence[str]) -> bool:

@@ -10,7 +10,7 @@ from atoll.data.dataset import Dataset
 from atoll.data.files.join import PIXEL_SCALE
 from atoll.data.tabular.arrow import as_damage
 from atoll.data.tabular.encoders import Encoder
-from atoll.data.tabular.inputs import encode, fit, is_dense, make_encoder, read_dense, warn_of_names
+from atoll.data.tabular.inputs import encode, fit, is_dense, make_encoder, read_dense, warn_of_exceptions, warn_of_names
 from atoll.data.tabular.roles import Roles, find_roles
 from atoll.data.tabular.source import TableSource
 from atoll.data.tabular.table_rows import (
@@ -78,6 +78,7 @@ def _make(source: TableSource, wanted: Wanted) -> Dataset:
         what = "the test" if len(train) else "training"
         raise InputError(f"{source.name}: no row is for {what}; see data.split, data.test_every and data.min_samples")
     (inputs, test_inputs), names = _inputs_of(source, roles, encoders, rows.uses, tokens or windows)
+    warn_of_exceptions(encoders, wanted.categorical or ())
     owners, groups = (each and only(each, rows.uses != LEFT_OUT) for each in (rows.owners, rows.groups))
     targets, causal = rows.targets, rows.targets.loss == "next-token"
     named = {
