@@ -66,10 +66,12 @@ def in_words(ranks: Mapping[str, float], suites: int) -> str:
     """Return what average ranks say, in sentences."""
     if len(ranks) < 2 or suites < 2:
         return "Average ranks need two methods and two suites."
+    p = friedman_p(list(ranks.values()), suites)
     return (
-        f"{len(ranks)} methods have results on all {suites} suites. By Friedman's test, that all are alike has "
-        f"{show_p(friedman_p(list(ranks.values()), suites), 'p')}; by Nemenyi's, average ranks must differ by "
-        f"{critical_difference(len(ranks), suites):.2f} to be apart."
+        f"{len(ranks)} methods have results on all {suites} suites. Friedman's test "
+        f"{'rejects' if p < 0.05 else 'does not reject'} that all methods are equal ({show_p(p, 'p')}); by Nemenyi's "
+        f"test, at 5 %, average ranks differ significantly only if they are at least "
+        f"{critical_difference(len(ranks), suites):.2f} apart."
     )
 
 
