@@ -139,8 +139,11 @@ class _Measure:
     def after(self, state: State, labels: Ids | None = None) -> Floats:
         """Return the accuracies after local training, [clients]; NaN if not measured."""
         method, found = self.experiment.method, np.full(len(self.population), np.nan)
-        trainer = self.experiment.training.make_trainer(method.rule, self.population, tolerant=True)
-        states = state.clients if self.population is self.experiment.clients.dealt else {}
+        population, states = self.population, {}
+        if population is self.experiment.clients.dealt:  # with the data of earlier phases, which clients may remember
+            last = method.schedule.last_round(state.events_done)
+            population, states = self.experiment.planned.clients.dealt.until(last), state.clients
+        trainer = self.experiment.training.make_trainer(method.rule, population, tolerant=True)
         round_ = min(method.schedule.rounds_done(state.events_done), method.schedule.rounds - 1)
         for cluster, model, clients in self._starts(state, labels):
             for k in clients.tolist():
