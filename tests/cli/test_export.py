@@ -33,9 +33,28 @@ def test_an_export_says_how_inputs_were_standardised(atoll: Command) -> None:
 
 def test_an_exported_run_can_be_replaced(atoll: Command) -> None:
     atoll("run", "tiny.toml", "--out", "run").succeeded()
-    atoll("export", "run").succeeded()
+    for words in ((), ("--cluster", "1"), ("--format", "state-dict")):
+        atoll("export", "run", *words).succeeded()
+    atoll("report", "run").succeeded()
+    made = {path.name for path in Path("run").iterdir()}
+    assert {"model.safetensors", "model-cluster-1.safetensors", "model.pt", "report"} < made
     atoll("run", "tiny.toml", "--out", "run", "--resume").succeeded()
+    assert {path.name for path in Path("run").iterdir()} == made
+    for own in ("run/notes.txt", "run/best.pt", "run/report/notes.md"):
+        Path(own).write_text("mine")
     atoll("run", "tiny.toml", "--out", "run", "--overwrite").succeeded()
+    left = {str(path.relative_to("run")) for path in Path("run").rglob("*") if path.is_file()}
+    assert not [name for name in left if name.startswith("model")]
+    assert {name for name in left if name.startswith(("report", "notes", "best"))} == {
+        *("notes.txt", "best.pt", "report/notes.md")
+    }
+
+
+def test_a_report_goes_with_the_run_that_is_replaced(atoll: Command) -> None:
+    atoll("run", "tiny.toml", "--out", "run", "--set", "run.probes=['client_accuracy']").succeeded()
+    atoll("report", "run").succeeded()
+    atoll("run", "tiny.toml", "--out", "run", "--overwrite").succeeded()
+    assert not Path("run/report").exists()
 
 
 def test_an_unfinished_run_is_told(atoll: Command) -> None:

@@ -90,7 +90,13 @@ def test_an_unfinished_run_is_compared_up_to_its_last_checkpoint(atoll: Command,
 PRIVATE = [word for each in ("trust=server", "noise=1.0", "clip=1.0") for word in ("--set", f"privacy.{each}")]
 
 
-@pytest.mark.parametrize("words", [["--set", "faults.dropout=0.4"], PRIVATE])
+DRIFTING = [
+    *("--set", "drift.kind=partition", "--set", "drift.rounds=[1]"),
+    *("--set", "method.name=feddrift", "--set", "method.clusters=2", "--set", "method.fraction="),
+]
+
+
+@pytest.mark.parametrize("words", [["--set", "faults.dropout=0.4"], PRIVATE, DRIFTING])
 def test_any_run_repeats(atoll: Command, folder: Path, words: list[str]) -> None:
     atoll("run", "tiny.toml", "--out", "plain", *words).succeeded()
     assert atoll("verify", "plain").succeeded().splitlines()[-1] == "equal"

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll import Experiment, InputError, Population, generator, make_runs, run_events
+from atoll import Experiment, InputError, Population, Trainer, generator, init, make_runs, run_events, train
 from atoll.data.dealing.drift import draw_concepts
 from atoll.data.named_datasets import DATASETS
+from atoll.data.population import make_population
+from atoll.evaluation.personal import OwnTests
 from atoll.local.batches import Batches, measure_models
 from atoll.local.task import ClientTask
 from atoll.report.reading.recovery import with_recovery
+from atoll.runs.probes import Probes
 from atoll.support.arrays import Ids
 from tests.killing import carry_to_end
 from tests.tiers import thinned
@@ -123,8 +126,6 @@ def test_rows_are_scored_on_the_data_of_the_last_round(tmp_path: Path) -> None:
     carry_to_end(made, tmp_path / "run")
     states = {row["event"]: row for row in rows_of(tmp_path / "run")}
     executor, state = made.execution.make_executor(), None
-    from atoll import init, train
-
     for step in train(made.method, executor, init(made.method, *made.training.initial_models())):
         state = step.state
         now, tests = (each.at(step.event.round) for each in (made.population, made.clients.test))
@@ -167,6 +168,27 @@ def test_resumed_and_on_cores_it_has_the_same_rows_and_bits(tmp_path: Path, name
         assert rows_of(tmp_path / other) == rows_of(tmp_path / "whole")
         last, its = (max((tmp_path / each / "checkpoint").glob("*.safetensors")) for each in ("whole", other))
         assert last.read_bytes() == its.read_bytes()
+
+
+def test_clients_of_feddrift_are_measured_after_training_on_what_they_remember() -> None:
+    made = experiment(*METHODS["feddrift"], "run.probes=['trained_client_accuracy']")
+    probes, whole, recalling = Probes(made), made.population, 0
+    for step in train(made.method, made.execution.make_executor(), init(made.method, *made.training.initial_models())):
+        state, now = step.state, whole.phase_of(step.event.round)
+        probes.measure(state)
+        assert state.labels is not None
+        remembered = []
+        for k, label in enumerate(state.labels.tolist()):
+            phases = [t for t in range(now + 1) if int(state.clients[k]["clusters"][t]) == label]
+            remembered.append(np.concatenate([whole.at(whole.phase_rounds[t]).samples(k) for t in phases]))
+            recalling += len(phases) > 1
+        trainer = Trainer(made.initial.copy(), make_population(whole.data, remembered), made.method.rule, 0)
+        tests = OwnTests(whole.at(step.event.round), made.initial.copy(), owned=False)
+        for k, label in enumerate(state.labels.tolist()):
+            task = ClientTask(state.events_done, 0, 0, label, k, state.starts[label], drawn_as=10**15)
+            expected = tests.scores(trainer.train(task).model, [k])[0]
+            assert probes.by_client["trained_client_accuracy"][k] == pytest.approx(expected)
+    assert recalling
 
 
 def own(dataset: Any, concepts: Ids, offset: int = 0) -> list[Any]:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from atoll.aggregation.mean import average_models
 from atoll.engine.cohorts import Cohort
 from atoll.local.models import Model, mlp
 from atoll.local.rule import adam, momentum, sgd
+from atoll.methods.parts.gradient_trainers import MetaTrainer, MixedTrainer
 from atoll.support.arrays import Floats, Ids
 from tests.problems import as_vector, classification, network
 
@@ -128,6 +130,66 @@ def test_a_gradient_that_is_infinite_is_named() -> None:
         Serial(Trainer(module, POPULATION, RULE, 0, by_hand=False), debug=True).train(
             [cohort_of(module)], average_models
         )
+
+
+class Spoiling(nn.Module):
+    """Counts to an infinite number in a buffer, which no output depends on, or gives an infinite loss, or output."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.layer, self.what = nn.Linear(4, 3), what
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs, third = self.layer(inputs), self.calls == 2
+        self.calls = torch.tensor(torch.inf) if third and self.what == "buffer" else self.calls + 1
+        return torch.as_tensor(outputs + torch.inf if third and self.what == "loss" else outputs)
+
+
+def far(outputs: Tensor, _targets: Tensor) -> Tensor:
+    """Return losses whose slope is one."""
+    return outputs[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("what", "told"), [("buffer", "'calls' is not finite after the step"), ("loss", "the loss is not finite")]
+)
+def test_what_is_infinite_although_gradients_and_parameters_are_finite_is_named(what: str, told: str) -> None:
+    module = Spoiling(what).double()
+    trainer = Trainer(module, POPULATION, RULE, 0, by_hand=False)
+    trainer.batches.losses = far
+    with pytest.raises(RunError, match=rf"client 0, step 3: training failed \(BadStep: {told}\)"):
+        Serial(trainer, debug=True).train([cohort_of(module)], average_models)
+
+
+class Fifth(nn.Module):
+    """Its fifth forward pass has no finite gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(4, 3), 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        return overflow(self.layer(inputs)) if self.calls == 5 else torch.as_tensor(self.layer(inputs))
+
+
+OWN_STEPS = [partial(MixedTrainer, alpha=0.5), partial(MetaTrainer, inner_lr=0.1, delta=None)]
+
+
+@pytest.mark.parametrize("make", OWN_STEPS)
+def test_steps_at_several_models_are_counted_and_stay_the_same(make: Any) -> None:
+    """Each batch takes two, after two gradients in all."""
+    module = Fifth().double()
+    with pytest.raises(RunError, match=r"client 0, step 5: training failed"):
+        Serial(make(module, POPULATION, RULE, 0, by_hand=False), debug=True).train([cohort_of(module)], average_models)
+    found = [
+        Serial(make(network(), POPULATION, RULE, 0, by_hand=not debug), debug).train(
+            [cohort_of(network())], average_models
+        )
+        for debug in (False, True)
+    ]
+    assert as_vector(found[0][0].model).tobytes() == as_vector(found[1][0].model).tobytes()
 
 
 @pytest.mark.parametrize("optimizer", [sgd, momentum, adam])

@@ -75,3 +75,32 @@ def test_tables_and_pages_mark_seconds_of_its_own(tmp_path: Path) -> None:
     assert [text for text in told_on_the_page(make_panels(group_runs(runs))) if "own" in text] == [f"hasty: {note[2:]}"]
     (_, fair) = [run for run in runs if not run.own_seconds]
     assert "Its virtual" not in table_of(rounds_to_target([fair], [0.05])).as_markdown()
+
+
+LONGER: dict[str, dict[str, Any]] = {
+    "ditto": {},
+    "apfl": {},
+    "pfedme": {"inner_steps": 3},
+    "perfedavg": {},
+    "moon": {},
+    "fedem": {"clusters": 2},
+    "fedrc": {"clusters": 2},
+    "local": {},
+}
+
+
+@pytest.mark.parametrize("name", LONGER)
+def test_who_misses_a_deadline_is_judged_by_the_seconds_of_the_method(name: str) -> None:
+    def made(**faults: float) -> list[Any]:
+        wanted = {"name": name, "fraction": 0.05, **LONGER[name]}  # one client, whose seconds the event takes
+        sections = {"data": {"clients": 20}, "network": {"seconds_per_sample": [0.001, 0.1]}, "faults": faults}
+        return list(atoll.Experiment(method=wanted, rounds=20, **sections).method.schedule.events)
+
+    whole = made()
+    lengths = [event.seconds - max(event.began) for event in whole]
+    deadline = sorted(lengths)[len(lengths) // 2]
+    cut = made(deadline_seconds=deadline * (1 + 1e-9))
+    late = [length > deadline * (1 + 1e-6) for length in lengths]
+    assert 0 < sum(late) < len(late)
+    assert [event.late for event in cut] == late
+    assert [len(event.cohort) for event in cut] == [not each for each in late]

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from atoll import Dataset, Experiment, InputError, State, Trainer, init, load, load_model, make_runs, run_events, train
+from atoll.local.batches import Batches, measure_models
 from atoll.local.models import Model
 from atoll.local.task import ClientTask
 from atoll.local.weights import read_model
@@ -115,6 +116,23 @@ def test_without_a_server_clients_are_measured_with_their_clusters_model() -> No
         expected = accuracy_by_hand(made, made.clients.dealt.samples(client), state.starts[chosen[client]])
         assert value == pytest.approx(expected)
     assert np.isfinite(probes.by_client["trained_new_client_accuracy"]).all()
+
+
+@pytest.mark.parametrize("changes", [("method.name=fedgroup",), ("method.name=stocfl", "method.penalty=0.0")])
+def test_a_new_client_trains_also_where_its_first_task_is_to_be_grouped(changes: tuple[str, ...]) -> None:
+    made = experiment(*changes, "method.clusters=2")
+    state, new = last_state(made), made.clients.new
+    assert new is not None
+    probes = Probes(made)
+    probes.measure(state)
+    starts = [{name: each for name, each in start.items() if "@" not in name} for start in state.starts]
+    losses = measure_models(made.module, Batches(new.data, made.module), starts, [new.samples(k) for k in range(3)])
+    for client, cluster in enumerate(losses.losses.argmin(axis=1)):
+        task = ClientTask(0, 2, 0, cluster, client, starts[cluster], drawn_as=10**15)
+        trained = Trainer(experiment().module, new, made.method.rule, made.settings.seed).train(task).model
+        expected = accuracy_by_hand(made, new.samples(client), trained)
+        assert probes.by_client["trained_new_client_accuracy"][client] == pytest.approx(expected)
+    assert (probes.by_client["trained_new_client_accuracy"] != probes.by_client["new_client_accuracy"]).any()
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,26 @@ def test_a_run_cut_before_its_stop_resumes_to_the_same_stop(tmp_path: Path) -> N
     )
 
 
+def test_the_last_row_of_a_stopped_asynchronous_run_is_of_the_model_that_it_saves(tmp_path: Path) -> None:
+    """Its row met the condition while other events of the group, trained together, were under way."""
+    own = {"method": {"name": "fedasync", "concurrency": 3}, "run": {"evaluate_every": 2}}
+    stop_at, out = "test_loss <= 100", tmp_path / "a"
+    stopped = run(out, 12, stop_at, **own)
+    assert [row["event"] for row in RunFolder(out).rows()] == [0, 2, 3]
+    assert stopped.summary["events"] == stopped.summary["final"]["event"] == 3
+    rows = RunFolder(tmp_path / "each").rows() if run(tmp_path / "each", 3, method=own["method"]) else []
+    assert rows[-1]["test_loss"] == stopped.summary["final"]["test_loss"]
+    kept = (out / "metrics.jsonl").read_bytes()
+    assert run(out, 12, stop_at, resume=True, **own).summary == stopped.summary
+    assert (out / "metrics.jsonl").read_bytes() == kept
+    (out / "summary.json").unlink()  # killed before it was written
+    (out / "metrics.jsonl").write_bytes(b"".join(kept.splitlines(keepends=True)[:2]))
+    assert run(out, 12, stop_at, resume=True, **own).summary["final"]["event"] == 3
+    further, whole = run(out, 12, resume=True, **own), run(tmp_path / "whole", 12, **own)
+    assert same_models(further, whole)
+    assert same_rows(out, tmp_path / "whole")
+
+
 def test_on_row_sees_every_row_and_can_stop() -> None:
     seen: list[int] = []
 

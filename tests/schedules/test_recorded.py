@@ -144,7 +144,11 @@ def change(**values: Any) -> Callable[[Line], Line]:
             change(weights=[8.0, -1.0, 8.0]),
             "line 3 is not an event of a run (weights.1: input should be greater than",
         ),
-        (2, change(weights=[8.0]), "line 3 is damaged (cohort must hold different clients, and weights one number"),
+        (
+            2,
+            change(weights=[8.0]),
+            "line 3 is damaged (cohort must hold different clients in each cluster, and weights one",
+        ),
         (2, change(cohort=[0, 0, 1]), "line 3 is damaged (cohort must hold different clients"),
         (2, change(event=7), "line 3 is damaged (it is event 7, but event 1 must follow)"),
         (2, change(seconds=0.0), "line 3 is damaged (it ends before the previous event)"),
@@ -237,6 +241,26 @@ def test_how_clients_find_their_cluster_must_fit() -> None:
     free = replace(schedule, events=tuple(replace(event, clusters=None) for event in schedule.events))
     with pytest.raises(InputError, match="differ in how clients find their cluster"):
         fitting(free, schedule, 6)
+
+
+def test_a_client_in_several_clusters_of_an_event_must_fit(tmp_path: Path) -> None:
+    """FedDrift's train the models of all clusters that they hold data of; those of other methods train one."""
+    drift = ["drift.kind=partition", "drift.rounds=[2]", "method.name=feddrift", "method.clusters=2"]
+    made = Experiment(make_runs(BASE, changes=drift)[0])
+    planned = made.method.schedule
+    write_schedule(tmp_path / "schedule.npz", planned)
+    assert max(np.unique(event.cohort, return_counts=True)[1].max() for event in planned.events) == 2
+    for path in (write_lines(tmp_path / "happened.jsonl", planned), tmp_path / "schedule.npz"):
+        assert digest_of(replaying(made, path).method.schedule) == digest_of(planned)
+    lines: list[Any] = list(lines_of(planned))
+    lines[-1]["clusters"] = [0] * len(lines[-1]["cohort"])
+    path.with_suffix(".jsonl").write_bytes(b"".join(map(line_as_bytes, lines)))
+    with pytest.raises(InputError, match=r"is damaged \(cohort must hold different clients in each cluster"):
+        read_schedule(path.with_suffix(".jsonl"))
+    other = Experiment(make_runs(BASE, changes=METHODS["ifca"])[0]).method.schedule
+    free = replace(planned, events=tuple(replace(event, clusters=None) for event in planned.events))
+    with pytest.raises(InputError, match="trains a client in several clusters of an event, unlike the experiment's"):
+        fitting(free, other, 6)
 
 
 def test_a_line_says_what_was_left_out() -> None:

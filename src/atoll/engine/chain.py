@@ -63,7 +63,10 @@ class Chain:
 
     def train_alone(self, task: ClientTask) -> ClientUpdate:
         """Return the trained model before anything is sent, with the part of it that the client keeps."""
-        return self.pass_through(task, [stage for stage in self.stages if stage.keeps_model], self.trainer.train)[0]
+        stages = [stage for stage in self.stages if stage.keeps_model]
+        if task.state is None and getattr(self.trainer, "asks_first", False):
+            task = replace(task, state=self.pass_through(task, stages, self.trainer.train)[0].state)
+        return self.pass_through(task, stages, self.trainer.train)[0]
 
     def pass_through(self, task: ClientTask, stages: Sequence[Stage], train: Train) -> tuple[ClientUpdate, list[Form]]:
         """Return what the last of these stages sends, and the form of each stage's input."""

@@ -19,6 +19,7 @@ from atoll.engine.stages import Need, Stage, fixed_of, require_chain
 from atoll.engine.trainer_spec import TrainerSpec
 from atoll.local.models import Model, without
 from atoll.local.rule import LocalRule
+from atoll.schedules.clock import Clock
 from atoll.schedules.events import Event, Schedule
 from atoll.schedules.timeline import Arrivals
 from atoll.support.arrays import Ids
@@ -58,6 +59,7 @@ class Method:
         labels: each client's first cluster, [clients], if clusters are learned; -1: none yet. None: they are not.
         prepare: changes each event and the state before it; None: they stay as they are.
         regroup: finds new clusters after each event that `regroups`; None: clients stay in their clusters.
+        clock: the clients' times that the schedule is made with; None: those of the run.
         own_seconds: whether events' virtual seconds are a custom method's own instead of the clients' clock's.
         announce: called with every event before its clients are asked; an exception that it raises ends the run.
         told: returns the setting because of which the method lacks what a stage may need, for errors.
@@ -80,6 +82,7 @@ class Method:
     labels: Ids | None = None
     prepare: Prepare | None = None
     regroup: Regroup | None = None
+    clock: Clock | None = None
     own_seconds: bool = False
     announce: Callable[[Event], None] | None = None
     told: Callable[[Need], str] = lambda need: "the method"

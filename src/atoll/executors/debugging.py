@@ -5,11 +5,13 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode
 
 from atoll.engine.cohorts import ClientTrainer
 from atoll.local.models import Model
@@ -19,7 +21,17 @@ from atoll.support.errors import AtollError, RunError
 
 
 class BadStep(ArithmeticError):
-    """A gradient, or a parameter after a step, is not finite."""
+    """A loss, a gradient, or a number of the model after a step is not finite."""
+
+
+class _FiniteLosses(TorchFunctionMode):
+    """Refuses a loss that is not finite although its gradient has no NaN, which anomaly detection refuses first."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **(kwargs or {}))
+        if function is Tensor.backward and not torch.isfinite(args[0]).all():
+            raise BadStep("the loss is not finite")
+        return found
 
 
 @dataclass
@@ -40,12 +52,12 @@ class ModuleWatch:
 def train_watched(trainer: ClientTrainer, task: ClientTask) -> ClientUpdate:
     """Return the client's update, bit-identical to ``trainer.train(task)``; several times slower.
 
-    PyTorch's anomaly detection stops at the first operation whose gradient is NaN, and `BadStep` at the first
-    gradient or parameter that is not finite.
+    PyTorch's anomaly detection stops at the first operation whose gradient is NaN, and `BadStep` at the first loss,
+    gradient or number of the model that is not finite.
     """
     watch = ModuleWatch()
     try:
-        with _watched(watch, getattr(trainer, "module", nn.Module())):
+        with _watched(watch, getattr(trainer, "module", nn.Module()), task.start):
             return trainer.train(task)
     except AtollError as error:
         error.add_note(_tell_all(error, watch))
@@ -80,8 +92,8 @@ def _fails(trainer: ClientTrainer, models: Sequence[Model], client: int, round_:
 
 
 @contextmanager
-def _watched(watch: ModuleWatch, module: nn.Module) -> Iterator[None]:
-    """Check the steps of all optimisers; errors give the parameters' names in the module."""
+def _watched(watch: ModuleWatch, module: nn.Module, start: Model) -> Iterator[None]:
+    """Check the steps of all optimisers; errors give the names in the module, whose buffers in `start` count too."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
 
     def before(optimizer: torch.optim.Optimizer, _arguments: object, _named: object) -> None:
@@ -91,9 +103,11 @@ def _watched(watch: ModuleWatch, module: nn.Module) -> Iterator[None]:
                 raise BadStep(f"the gradient of {names.get(id(parameter), 'a parameter')!r} is not finite")
 
     def after(optimizer: torch.optim.Optimizer, _arguments: object, _named: object) -> None:
-        for parameter in _parameters(optimizer):
-            if not torch.isfinite(parameter).all():
-                raise BadStep(f"{names.get(id(parameter), 'a parameter')!r} is not finite after the step")
+        held = [(names.get(id(each), "a parameter"), each) for each in _parameters(optimizer)]
+        held += [(name, buffer) for name, buffer in module.named_buffers() if name in start]
+        for name, tensor in held:
+            if not torch.isfinite(tensor).all():
+                raise BadStep(f"{name!r} is not finite after the step")
         watch.under_way -= 1
         watch.steps += watch.under_way == 0
 
@@ -101,7 +115,7 @@ def _watched(watch: ModuleWatch, module: nn.Module) -> Iterator[None]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            with torch.autograd.set_detect_anomaly(True):
+            with torch.autograd.set_detect_anomaly(True), _FiniteLosses():
                 yield
         finally:
             watch.warned += [str(each.message) for each in caught]

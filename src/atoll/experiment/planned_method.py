@@ -192,7 +192,7 @@ def _put_on_clock(settings: Settings, method: Method, clock: Clock) -> tuple[Met
     what their clients need. If its events take other seconds, there is a `SettingWarning`.
     """
     if method_needs(settings, "clock"):
-        return method, clock
+        return method, method.clock or clock
     has_own = any(method_needs(settings, name) for name in ("network", "phases", "pace", "deadline_seconds"))
     if ":" not in settings.method.name or has_own:
         return method, None

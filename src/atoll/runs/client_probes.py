@@ -139,12 +139,16 @@ class _Measure:
     def after(self, state: State, labels: Ids | None = None) -> Floats:
         """Return the accuracies after local training, [clients]; NaN if not measured."""
         method, found = self.experiment.method, np.full(len(self.population), np.nan)
-        trainer = self.experiment.training.make_trainer(method.rule, self.population, tolerant=True)
-        states = state.clients if self.population is self.experiment.clients.dealt else {}
+        is_new, last = self.population is self.experiment.clients.new, method.schedule.last_round(state.events_done)
+        # Clients may remember the data of earlier phases.
+        population = self.population if is_new else self.experiment.planned.clients.dealt.until(last)
+        trainer = self.experiment.training.make_trainer(method.rule, population, tolerant=True)
         round_ = min(method.schedule.rounds_done(state.events_done), method.schedule.rounds - 1)
         for cluster, model, clients in self._starts(state, labels):
             for k in clients.tolist():
-                task = ClientTask(state.events_done, round_, 0, cluster, k, model, _NO_EVENT, states.get(k))
+                task = ClientTask(
+                    state.events_done, round_, 0, cluster, k, model, _NO_EVENT, None if is_new else state.clients.get(k)
+                )
                 with products_in(trainer.precision):
                     update = trainer.train_alone(task)
                 own = update.state or {} if method.keeps_model else {}

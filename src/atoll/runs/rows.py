@@ -86,10 +86,10 @@ class Recorder:
         """Return the number of events done at the end of the last one's round."""
         return bisect_right(self.rounds, self.rounds[events_done - 1], lo=events_done)
 
-    def require_all(self, rows: Sequence[Row], events_done: int) -> None:
-        """Reject rows if one is missing, repeated or out of order."""
-        every = self.experiment.settings.run.evaluate_every
-        wanted = [0, *(done for done in range(1, events_done + 1) if self.is_due(done, every))]
+    def require_all(self, rows: Sequence[Row], events_done: int, is_over: bool = False) -> None:
+        """Reject rows if one is missing, repeated or out of order; a run that is over has one of its last event."""
+        every, last = self.experiment.settings.run.evaluate_every, events_done if is_over else 0
+        wanted = [0, *(done for done in range(1, events_done + 1) if done == last or self.is_due(done, every))]
         for event, row in itertools.zip_longest(wanted, rows, fillvalue=None):
             if event is None or row is None or row["event"] != event:
                 raise InputError(

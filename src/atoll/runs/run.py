@@ -175,7 +175,8 @@ def _train(
         return RunProgress(done, done if why else writer.events, row, is_settled=is_settled, stopped=why)
 
     done = saver.state.events_done
-    why = writer.why_over(done)
+    if (why := writer.why_over(done)) and writer.rows[-1]["event"] < done:
+        writer.measure(saver.state)
     try:
         yield replace(progress(writer.rows[-1]), warnings=tuple(warnings))
         with closing(steps):
@@ -183,6 +184,7 @@ def _train(
                 row, done = writer.take(step), step.state.events_done
                 is_settled = saver.take(step.state)  # after its row, which a checkpoint must not precede
                 if is_settled and (why := writer.why_over(done)):
+                    row = row or writer.measure(step.state)  # of the model that is saved
                     saver.save()
                 yield progress(row, is_settled)
     except (KeyboardInterrupt, GeneratorExit):  # the user, or the code around this generator, stops here
@@ -206,7 +208,7 @@ def _last(folder: RunFolder, recorder: Recorder, warnings: Sequence[str], is_liv
     rows, summary = folder.rows(), folder.summary()
     stopped = str(summary.get("stopped", ""))
     total = int(summary["events"]) if stopped else len(recorder.schedule)
-    recorder.require_all(rows, total)
+    recorder.require_all(rows, total, is_over=True)
     if account := account_of(recorder.experiment):
         open_ledger(folder.path, account, total)
     return RunProgress(total, total, rows[-1], (*warnings, *recorder.warn_of(rows[0])), stopped=stopped)

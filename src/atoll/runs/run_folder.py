@@ -34,6 +34,12 @@ FILES = (
     *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, STRIKES, REFUSED, CLIENTS, MEASURED),
     *("environment.json", "schedule.npz", "checkpoint", LEDGER, SEAL),
 )
+_STEMS = ("curves-*", "parameter-error", "probe-*", "clients-*", "identity-*", "against-*")
+_MADE = (  # from a run, by `atoll export` and `atoll report`
+    *(f"{stem}.{end}" for stem in ("model", "model-cluster-*") for end in ("safetensors", "pt", "onnx")),
+    *(f"report/{stem}.{end}" for stem in _STEMS for end in ("png", "svg", "pdf")),
+    *(f"report/{stem}.{end}" for stem in ("table", "spread", "targets") for end in ("md", "tex", "csv", "json")),
+)
 TRACKED = "trackers"  # written and managed by `run.trackers`
 
 
@@ -165,7 +171,11 @@ class RunFolder:
         write_atomically(self.path / "config.toml", tomli_w.dumps(resolved(settings)).encode())
 
     def _clear(self) -> None:
-        """Remove a run's files and no others, first the one that marks it as a run."""
+        """Remove what was made from a run and then its own files, first the one that marks it as a run."""
+        for place in (each for pattern in _MADE for each in self.path.glob(pattern)):
+            place.unlink()
+        with suppress(OSError):
+            (self.path / "report").rmdir()
         for name in FILES:
             place = self.path / name
             if place.is_dir():

@@ -159,12 +159,13 @@ def why_wrong(events: list[Event], clusters: int) -> str:
         return "it ends before the previous event"
     if len({len(event.active), len(event.began), len(event.staleness)}) > 1:
         return "active, began and staleness have different lengths"
-    if len(event.cohort) != len(event.weights) or len(np.unique(event.cohort)) < len(event.cohort):
-        return "cohort must hold different clients, and weights one number for each"
-    if event.answered is not None and event.answered.shape != (event.intra_rounds, len(event.cohort)):
-        return "answered does not match intra_rounds and cohort"
     if event.clusters is not None and len(event.clusters) != len(event.cohort):
         return "clusters must hold one cluster for each client of the cohort"
+    own = event.cohort if event.clusters is None else event.cohort * clusters + event.clusters
+    if len(event.cohort) != len(event.weights) or len(np.unique(own)) < len(event.cohort):
+        return "cohort must hold different clients in each cluster, and weights one number for each"
+    if event.answered is not None and event.answered.shape != (event.intra_rounds, len(event.cohort)):
+        return "answered does not match intra_rounds and cohort"
     named = {*event.active, *(cluster for cluster, _ in event.starts)}
     mixes = [mix for _, mix in (*event.starts, (0, event.server)) if mix]
     named |= {cluster for mix in mixes for cluster, _ in mix.published + mix.updates}

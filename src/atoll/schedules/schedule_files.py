@@ -122,9 +122,15 @@ def fitting(schedule: Schedule, planned: Schedule, clients: int) -> Schedule:
         fault = f"has events of round {last}, but the experiment has rounds = {planned.rounds}"
     elif (schedule.events[0].clusters is None) != (planned.events[0].clusters is None):
         fault = "and the experiment's method differ in how clients find their cluster"
+    elif _repeats_clients(schedule) > _repeats_clients(planned):
+        fault = "trains a client in several clusters of an event, unlike the experiment's method"
     if fault:
         raise InputError(f"--schedule: the schedule {fault}; give one from a run of this experiment")
     return schedule
+
+
+def _repeats_clients(schedule: Schedule) -> bool:
+    return any(len(np.unique(event.cohort)) < len(event.cohort) for event in schedule.events)
 
 
 def digest_of(schedule: Schedule) -> str:

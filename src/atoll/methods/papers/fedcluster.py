@@ -46,7 +46,7 @@ def fedcluster(
         clock: clients' training and upload times; None: every cycle takes one second.
         seed: seed for drawing orders and cohorts.
     """
-    return Method(cycling(population, clustering, rounds, fraction, order, clock, seed), rule)
+    return Method(cycling(population, clustering, rounds, fraction, order, clock, seed), rule, clock=clock)
 
 
 @checked

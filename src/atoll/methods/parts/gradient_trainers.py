@@ -4,7 +4,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, zeros_like
+from torch import Tensor, nn, zeros_like
 
 from atoll.aggregation.mean import mean
 from atoll.local.models import Model
@@ -33,6 +33,16 @@ class GradientTrainer(Trainer):
         loss.backward()  # type: ignore[no-untyped-call]
         found = {name: zeros_like(each) if each.grad is None else each.grad for name, each in loaded.items()}
         return found, loss.item()
+
+    def step(self, lr: float, model: Model, gradient: Model) -> Model:
+        """Return a model after a step down a gradient; where it is not to be taken by hand, by the optimiser."""
+        if self.by_hand:
+            return {name: own.add(gradient[name], alpha=-lr) for name, own in model.items()}
+        moved = {name: nn.Parameter(own.clone()) for name, own in model.items()}
+        for name, parameter in moved.items():
+            parameter.grad = gradient[name]
+        self.rule.optimizer(moved.values(), lr).step()
+        return {name: parameter.detach() for name, parameter in moved.items()}
 
     def finish(self, task: ClientTask, trained: Model, own: Model, losses: list[float]) -> ClientUpdate:
         """Return the update: the trained parameters, the module's buffers, and the client's own model as its state."""
@@ -78,8 +88,7 @@ class MixedTrainer(GradientTrainer):
             for x, y in self.draw_batches(task):
                 of_mixed, _ = self.gradient(self._mix(v, w), x, y)
                 of_w, loss = self.gradient(w, x, y)
-                v = {name: own.add(of_mixed[name], alpha=-lr * self.alpha) for name, own in v.items()}
-                w = {name: own.add(of_w[name], alpha=-lr) for name, own in w.items()}
+                v, w = self.step(lr * self.alpha, v, of_mixed), self.step(lr, w, of_w)
                 losses.append(loss)
         return self.finish(task, w, self._mix(v, w) | {f"{name}@v": own for name, own in v.items()}, losses)
 
@@ -103,7 +112,7 @@ class MetaTrainer(GradientTrainer):
                 adapted = self._adapt(w, *second)
                 ahead, loss = self.gradient(adapted, *first)
                 step = ahead if self.delta is None else self._times_hessian(w, ahead, self.delta, *third)
-                w = {name: own.add(step[name], alpha=-lr) for name, own in w.items()}
+                w = self.step(lr, w, step)
                 losses.append(loss)
             everything = self.batches.gather(self.samples_of(task))
             own = self._adapt(self.parameters_of(task.start), *everything)
@@ -118,8 +127,7 @@ class MetaTrainer(GradientTrainer):
 
     def _adapt(self, w: Model, x: Tensor, y: Tensor) -> Model:
         """Return ``w - alpha * g(w)``."""
-        found, _ = self.gradient(w, x, y)
-        return {name: own.add(found[name], alpha=-self.inner_lr) for name, own in w.items()}
+        return self.step(self.inner_lr, w, self.gradient(w, x, y)[0])
 
     def _times_hessian(self, w: Model, ahead: Model, delta: float, x: Tensor, y: Tensor) -> Model:
         """Return ``(I - alpha * H(w)) ahead``, with H's product as a central difference of gradients."""

@@ -62,6 +62,7 @@ class PretrainTrainer(PersonalTrainer):
     """Keeps each client's first update, which it computes before it trains for the first time."""
 
     keeps_model = False
+    asks_first = True  # a client's first task returns what it received
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the model after local training or, the first time, the received model with the update as state."""
@@ -100,6 +101,7 @@ class BiLevelTrainer(DittoTrainer):
     """
 
     keeps_model = False
+    asks_first = True
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the cluster's model and the common one, with the client's first update as its state."""
