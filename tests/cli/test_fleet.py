@@ -20,7 +20,7 @@ from atoll.fleet.folder.configuration import FleetConfiguration, read_fleet, rea
 from atoll.fleet.folder.init import FleetPlan, init_fleet
 from atoll.fleet.node.node import open_site
 from atoll.fleet.server.attendance import Noted
-from atoll.runs.run_folder import STRIKES
+from atoll.runs.run_files import STRIKES
 from atoll.support.errors import InputError
 from tests.cli.conftest import Command
 from tests.cli.fleets import tensors_of, wait_until, write_digits

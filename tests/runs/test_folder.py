@@ -13,7 +13,8 @@ import pytest
 from atoll import Experiment, make_runs, run_events
 from atoll.privacy.ledger import LEDGER, SEAL
 from atoll.runs.fingerprint import digest
-from atoll.runs.run_folder import CLIENTS, CLUSTERINGS, FILES, HAPPENED, MEASURED, REFUSED, STRIKES, RunFolder
+from atoll.runs.run_files import CLIENTS, CLUSTERINGS, FILES, HAPPENED, MEASURED, REFUSED, STRIKES
+from atoll.runs.run_folder import RunFolder
 from atoll.runs.run_folders import name_folders, prepare_folders
 from atoll.support.errors import InputError, RunError
 from atoll.support.files import write_atomically

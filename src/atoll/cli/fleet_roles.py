@@ -88,7 +88,7 @@ def add_run(rows: Sequence[dict[str, Any]], folder: Path) -> None:
     """Add the most consecutive late replies of a node's clients, their longest pause, and refused results by reason."""
     from atoll.fleet.server.attendance import Standing, read_strikes
     from atoll.fleet.server.notices import read_refused
-    from atoll.runs.run_folder import REFUSED, STRIKES
+    from atoll.runs.run_files import REFUSED, STRIKES
 
     standings, refused = read_strikes(folder / STRIKES), read_refused(folder / REFUSED)
     for row in rows:

@@ -16,7 +16,7 @@ from pydantic import Field
 from atoll.experiment.experiment import Experiment
 from atoll.network.network_records import write_direct
 from atoll.planner.candidates import with_changes
-from atoll.runs.run_folder import HAPPENED, MEASURED
+from atoll.runs.run_files import HAPPENED, MEASURED
 from atoll.schedules.events import Event
 from atoll.schedules.schedule_files import read_schedule
 from atoll.settings.choices import method_needs

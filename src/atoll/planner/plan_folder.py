@@ -13,7 +13,7 @@ from typing import Any
 import tomli_w
 
 from atoll.planner.measured_runs import FILES
-from atoll.runs.run_folder import entries_of
+from atoll.runs.run_files import entries_of
 from atoll.settings.experiment_file import resolved
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, refusing

@@ -4,7 +4,8 @@ from contextlib import suppress
 from typing import Any
 
 from atoll.runs.data_files import digest_of_file, digests_of, files_of
-from atoll.runs.run_folder import HAPPENED, RunFolder
+from atoll.runs.run_files import HAPPENED
+from atoll.runs.run_folder import RunFolder
 from atoll.schedules.events import Schedule
 from atoll.schedules.schedule_files import write_schedule
 from atoll.settings.validation import Settings

@@ -8,9 +8,23 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from atoll.privacy.ledger import LEDGER, SEAL, Account, begin_ledger
+from atoll.privacy.ledger import Account, begin_ledger
 from atoll.runs.data_files import digest_of_file, digests_of
 from atoll.runs.fingerprint import as_written, differences
+from atoll.runs.run_files import (
+    CLIENTS,
+    CLUSTERINGS,
+    FILES,
+    HAPPENED,
+    MEASURED,
+    REFUSED,
+    STRIKES,
+    TRACKED,
+    clear,
+    entries_of,
+    halves,
+    is_taken,
+)
 from atoll.schedules.events import Schedule
 from atoll.schedules.recorded import head_of
 from atoll.schedules.schedule_files import write_schedule
@@ -20,49 +34,10 @@ from atoll.support.arrays import Floats
 from atoll.support.environment import describe_environment
 from atoll.support.errors import InputError, RunError, reason_of, refusing
 from atoll.support.files import append_line, line_as_bytes, make_folder, to_json, whole_lines, write_atomically
-from atoll.support.lock import LOCK, locked
+from atoll.support.lock import locked
 from atoll.support.untrusted import parse_json, read_json, read_toml
 
 Row = dict[str, Any]
-HAPPENED = "happened.jsonl"
-CLUSTERINGS = "clusterings.jsonl"
-STRIKES = "strikes.jsonl"
-REFUSED = "refused.jsonl"
-CLIENTS = "clients.json"
-MEASURED = "measured.json"
-FILES = (
-    *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, STRIKES, REFUSED, CLIENTS, MEASURED),
-    *("environment.json", "schedule.npz", "checkpoint", LEDGER, SEAL),
-)
-_STEMS = ("curves-*", "parameter-error", "probe-*", "clients-*", "identity-*", "against-*")
-_MADE = (  # from a run, by `atoll export` and `atoll report`
-    *(f"{stem}.{end}" for stem in ("model", "model-cluster-*") for end in ("safetensors", "pt", "onnx")),
-    *(f"report/{stem}.{end}" for stem in _STEMS for end in ("png", "svg", "pdf")),
-    *(f"report/{stem}.{end}" for stem in ("table", "spread", "targets") for end in ("md", "tex", "csv", "json")),
-)
-TRACKED = "trackers"  # written and managed by `run.trackers`
-
-
-def entries_of(path: Path) -> set[str]:
-    """Return the names of a folder's entries; none if it does not exist."""
-    try:
-        return {entry.name for entry in path.iterdir()}
-    except FileNotFoundError:
-        return set()
-    except NotADirectoryError as error:
-        raise InputError(f"--out {path}: is a file, or lies below one; give the path of a new folder") from error
-    except OSError as error:
-        raise InputError(f"--out {path}: cannot be used ({reason_of(error)})") from error
-
-
-def is_taken(path: Path, allowed: tuple[str, ...]) -> bool:
-    """Return whether a path is anything but a folder of these files, complete, partly written or locked."""
-    return bool(entries_of(path) - {*allowed, *_halves(allowed), LOCK})
-
-
-def _halves(names: tuple[str, ...]) -> set[str]:
-    """Return the names of these files while `write_atomically` writes them."""
-    return {f".{name}.part" for name in names}
 
 
 def require_own_file(option: str, path: Path) -> None:
@@ -104,7 +79,7 @@ class RunFolder:
         make_folder(self.path)
         try:
             with locked(self.path):
-                for half in _halves(FILES):  # left by a killed run
+                for half in halves(FILES):  # left by a killed run
                     (self.path / half).unlink(missing_ok=True)
                 yield
         finally:
@@ -148,7 +123,7 @@ class RunFolder:
         """
         self.require_room(overwrite)
         try:
-            self._clear()
+            clear(self.path)
             (self.path / "checkpoint").mkdir(exist_ok=True)
             if is_live:
                 write_atomically(self.happened, line_as_bytes(head_of(schedule)))
@@ -162,31 +137,13 @@ class RunFolder:
             self._write_settings(settings)
         except (OSError, RunError) as error:
             with suppress(OSError):
-                self._clear()
+                clear(self.path)
             if isinstance(error, RunError):
                 raise
             raise RunError(f"cannot write to the folder {self.path}: {reason_of(error)}") from error
 
     def _write_settings(self, settings: Settings) -> None:
         write_atomically(self.path / "config.toml", tomli_w.dumps(resolved(settings)).encode())
-
-    def _clear(self) -> None:
-        """Remove what was made from a run and then its own files, first the one that marks it as a run."""
-        for place in (each for pattern in _MADE for each in self.path.glob(pattern)):
-            place.unlink()
-        with suppress(OSError):
-            (self.path / "report").rmdir()
-        for name in FILES:
-            place = self.path / name
-            if place.is_dir():
-                for pattern in ("event-*", ".event-*.part"):
-                    for entry in place.glob(pattern):
-                        entry.unlink()
-                with suppress(OSError):  # it may hold the user's files, which stay
-                    place.rmdir()
-            else:
-                place.unlink(missing_ok=True)
-                place.with_name(f".{name}.part").unlink(missing_ok=True)
 
     def settings_table(self) -> dict[str, Any]:
         """Return the settings of the folder's run."""

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from atoll.experiment.experiment import Experiment
-from atoll.runs.run_folder import RunFolder, is_taken
+from atoll.runs.run_files import is_taken
+from atoll.runs.run_folder import RunFolder
 from atoll.support.errors import InputError
 from atoll.support.files import make_folder, to_json, write_atomically
 from atoll.support.wording import slug

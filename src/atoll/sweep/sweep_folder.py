@@ -6,7 +6,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from atoll.runs.run_folder import RunFolder, entries_of, is_taken
+from atoll.runs.run_files import entries_of, is_taken
+from atoll.runs.run_folder import RunFolder
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, refusing
 from atoll.support.files import make_folder, to_json, write_atomically
