@@ -135,6 +135,8 @@ def test_a_gradient_that_is_infinite_is_named() -> None:
 class Spoiling(nn.Module):
     """Counts to an infinite number in a buffer, which no output depends on, or gives an infinite loss, or output."""
 
+    calls: Tensor
+
     def __init__(self, what: str) -> None:
         super().__init__()
         self.layer, self.what = nn.Linear(4, 3), what

@@ -93,7 +93,8 @@ LONGER: dict[str, dict[str, Any]] = {
 def test_who_misses_a_deadline_is_judged_by_the_seconds_of_the_method(name: str) -> None:
     def made(**faults: float) -> list[Any]:
         wanted = {"name": name, "fraction": 0.05, **LONGER[name]}  # one client, whose seconds the event takes
-        sections = {"data": {"clients": 20}, "network": {"seconds_per_sample": [0.001, 0.1]}, "faults": faults}
+        network = {"seconds_per_sample": [0.001, 0.1]}
+        sections: dict[str, Any] = {"data": {"clients": 20}, "network": network, "faults": faults}
         return list(atoll.Experiment(method=wanted, rounds=20, **sections).method.schedule.events)
 
     whole = made()

@@ -93,7 +93,7 @@ def test_a_run_cut_before_its_stop_resumes_to_the_same_stop(tmp_path: Path) -> N
 
 def test_the_last_row_of_a_stopped_asynchronous_run_is_of_the_model_that_it_saves(tmp_path: Path) -> None:
     """Its row met the condition while other events of the group, trained together, were under way."""
-    own = {"method": {"name": "fedasync", "concurrency": 3}, "run": {"evaluate_every": 2}}
+    own: dict[str, Any] = {"method": {"name": "fedasync", "concurrency": 3}, "run": {"evaluate_every": 2}}
     stop_at, out = "test_loss <= 100", tmp_path / "a"
     stopped = run(out, 12, stop_at, **own)
     assert [row["event"] for row in RunFolder(out).rows()] == [0, 2, 3]
