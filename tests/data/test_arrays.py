@@ -65,6 +65,24 @@ def test_inputs_keep_their_type_where_pytorch_has_it(given: str, kept: str) -> N
     torch.from_numpy(made)
 
 
+def test_whole_numbers_beyond_int64_are_refused() -> None:
+    most = np.array([[0], [2**63 - 1]], np.uint64)
+    np.testing.assert_array_equal(as_array("inputs", most), most)
+    with pytest.raises(atoll.InputError, match=r"inputs: must hold numbers below 2\*\*63, one is 9223372036854775808"):
+        as_array("inputs", most + np.uint64(1))
+
+
+@pytest.mark.parametrize("kind", ["bool", "uint8", "int64", "float32", "float64"])
+def test_labels_that_each_apply_may_be_of_any_type(kind: str) -> None:
+    inputs = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    flags = (inputs > 0).astype(kind)
+    for targets, labels in ((flags, 3), (flags[:, 0], 1)):
+        data = atoll.Dataset("flags", inputs, targets, inputs, targets, 0, loss="binary-cross-entropy")
+        result = atoll.run(data={"dataset": data, "clients": 4}, rounds=2, local={"lr": 1.0}, method={"name": "fedavg"})
+        assert result.predict(inputs).shape == (40, labels)
+        assert np.isfinite(result.clients()["accuracy"]).all()
+
+
 def test_arrays_that_fit_are_not_copied() -> None:
     data = dataset()
     assert np.shares_memory(data.inputs, INPUTS)

@@ -50,6 +50,16 @@ def test_each_way_equals_loops_by_hand() -> None:
         np.testing.assert_allclose(gathered(standardise(data, how)), values, rtol=1e-12, atol=1e-12)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("kind", ["float64", "int64"])
+def test_numbers_far_from_zero_are_standardised_in_their_own_precision(kind: str) -> None:
+    near = 1000 * np.random.default_rng(0).normal(size=(50, 3, 2))
+    near = near.round() if kind == "int64" else near
+    data = Dataset("times", (near + 1.7e12).astype(kind), np.arange(50) % 2, near[:2], np.arange(2), 2)
+    means, deviations = near.mean((0, 2), keepdims=True), near.std((0, 2), keepdims=True)
+    found = gathered(standardise(data, "pool"), torch.float32)
+    np.testing.assert_allclose(found, (near - means) / deviations, atol=1e-4)
+
+
 def test_given_numbers_apply_to_all_channels_or_one_each() -> None:
     data, unit = coloured(), coloured().inputs / 255
     one = standardise(data, "given", 0.1307, 0.3081)

@@ -88,6 +88,13 @@ def test_encoders_go_by_training_rows_alone(tmp_path: Path, write: Callable[[pa.
     assert (numbers(data.groups), data.names["groups"]) == ([0, 1, 0, 0], ("n", "s"))
 
 
+def test_a_categorical_column_is_categories_whatever_its_values(tmp_path: Path) -> None:
+    ward = pa.array([0, 2, 1, 0, 2, 1, 0, 0]).dictionary_encode()
+    path = write_file(pa.table({**COLUMNS, "age": list(range(8)), "job": ward}), tmp_path / "table")
+    found = read_table(str(path), **ROLES, inputs=["age", "job"])
+    assert found.names["inputs"] == ("age", "job = 0", "job = 1", "job = 2")
+
+
 def test_rows_with_a_missing_value_can_be_dropped_or_filled(table: Callable[..., Dataset]) -> None:
     filled = table(COLUMNS, **ROLES, missing="fill")
     assert (filled.shape, filled.test_inputs[1].tolist(), filled.inputs[3, 1:].tolist()) == ((3,), [0, 0, 1], [0, 0])
@@ -276,6 +283,11 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         "d,x,y\n31.12.2024,1,0\n1.1.2025,2,1\n",
         {"target": "y", "time": "d"},
         r"data.time = 'd': '1.1.2025' is not an ISO date, such as 2024-03-31",
+    ),
+    "categories that are no whole numbers": (
+        "x,y\n1.0,0\n2.0,1\n",
+        {"target": "y", "categorical": ["x"]},
+        r"data\.categorical: column 'x' holds double; it must hold integers, booleans, dates or texts \(in pandas, ",
     ),
     "mixed types": (
         "x,y\n" + "".join(f"{i},0\n" for i in range(200)) + "unknown,1\n",

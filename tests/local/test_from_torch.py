@@ -139,6 +139,14 @@ def chained(optimizer: Any, rounds: int) -> Any:
     return lr_scheduler.SequentialLR(optimizer, [warm, cool], milestones=[2])
 
 
+def of_numpy(round: int) -> np.float32:
+    return np.float32(0.5**round)
+
+
+def of_torch(round: int) -> torch.Tensor:
+    return torch.tensor(0.5**round)
+
+
 def test_functions_of_ones_own_and_a_warm_up() -> None:
     def rates(**local: Any) -> list[float]:
         return list(Experiment(with_local(**local)).plan.rule.rates)
@@ -153,6 +161,11 @@ def test_functions_of_ones_own_and_a_warm_up() -> None:
         assert rates(**wanted, lr_factor=0.1) == pytest.approx([0.1 * each for each in rates(**wanted)], rel=1e-12)
     assert rates(schedule=chained)[:3] == pytest.approx([0.005, 0.0275, 0.05])
     assert rates(warmup_rounds=4)[:6] == pytest.approx([0.01, 0.02, 0.03, 0.04, 0.05, 0.05])
+    for warmup in (ROUNDS, ROUNDS + 4):
+        longer = [0.05 * (each + 1) / (warmup + 1) for each in range(ROUNDS)]
+        assert rates(warmup_rounds=warmup, schedule="cosine") == pytest.approx(longer)
+    for own in (of_numpy, of_torch):
+        assert rates(schedule=own)[:3] == [1.0, 0.5, 0.25]
     assert rates(warmup_rounds=2, schedule="step", step_size=1)[2:4] == pytest.approx([0.05, 0.005])
 
 

@@ -36,12 +36,19 @@ def checked_parts(data: Any) -> Mapping[str, Any]:
     for pool in POOLS:
         if parts["classes"]:
             _require_labels(f"{pool}targets", parts[f"{pool}targets"], parts["classes"])
-        if data.loss == "binary-cross-entropy" and not np.isin(parts[f"{pool}targets"], (0, 1)).all():
-            raise InputError(f"{pool}targets must be 0 or 1 with loss = 'binary-cross-entropy'")
+        if data.loss == "binary-cross-entropy":
+            parts |= {f"{pool}targets": _as_labels(f"{pool}targets", parts[f"{pool}targets"])}
         if data.loss == "next-token" and not _are_texts(parts[f"{pool}inputs"], parts[f"{pool}targets"]):
             raise InputError(f"{pool}targets must be {pool}inputs, tokens [samples, length], with loss = 'next-token'")
         parts |= _numbers_of_samples(data, pool, len(parts[f"{pool}inputs"]), len(parts["turns"]))
     return parts
+
+
+def _as_labels(name: str, targets: Array) -> Array:
+    """Return labels that each apply or not as float32, [samples, labels], of any numeric type."""
+    if not np.isin(targets, (0, 1)).all():
+        raise InputError(f"{name} must be 0 or 1 with loss = 'binary-cross-entropy'")
+    return targets.astype(np.float32, copy=False).reshape(len(targets), -1)
 
 
 def _names_of(targets: Mapping[str, Any]) -> tuple[str, ...]:

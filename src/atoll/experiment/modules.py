@@ -86,10 +86,9 @@ def make_rule(settings: Settings) -> LocalRule:
 def _make_rates(settings: Settings) -> tuple[float, ...]:
     """Return the learning rate of each round; nothing if it is constant, but for `local.lr_decay`."""
     wanted, lr = settings.local, settings.local.lr
-    warmup = min(wanted.warmup_rounds, settings.rounds)
-    if wanted.schedule == "constant" and not warmup:
+    if wanted.schedule == "constant" and not wanted.warmup_rounds:
         return ()
-    rounds = settings.rounds - warmup
+    rounds = max(settings.rounds - wanted.warmup_rounds, 0)
     make = resolve("local.schedule", wanted.schedule, SCHEDULES)
     given = fill(dict(wanted), lr, rounds) | {"lr": lr, "rounds": rounds}
     own = partial(call, "local.schedule", make, extra=wanted.model_extra)
@@ -97,7 +96,8 @@ def _make_rates(settings: Settings) -> tuple[float, ...]:
         rates = scheduled_rates(lambda optimizer: own(given | {"optimizer": optimizer}), lr, rounds)
     else:
         rates = [own(given | {"round": round_}) for round_ in range(rounds)]
-    return tuple(rate * wanted.lr_factor for rate in warmed_up(wanted.schedule, rates, lr, warmup))
+    whole = warmed_up(wanted.schedule, rates, lr, wanted.warmup_rounds)[: settings.rounds]
+    return tuple(rate * wanted.lr_factor for rate in whole)
 
 
 def let_stay(settings: Settings, method: Method, module: nn.Module) -> Method:

@@ -112,8 +112,17 @@ def preparation(data: Dataset, like: Tensor) -> Callable[[Tensor], Tensor]:
         return lambda inputs: standardised(scaled(inputs))
     moments = torch.tensor([data.standard.means, data.standard.deviations], dtype=torch.float64)
     means, deviations = moments.reshape(2, -1, *[1] * (len(data.shape) - 1))
-    factor, shift = (data.scale / deviations).to(like), (-means / deviations).to(like)
-    return lambda inputs: scaled(inputs, factor).add_(shift)  # (scale x - mean) / deviation
+    wide = data.scale / deviations, -means / deviations
+    factor, shift = (each.to(like) for each in wide)
+
+    def prepared(inputs: Tensor) -> Tensor:
+        """Return (scale x - mean) / deviation; of numbers that `like` may not tell apart, such as times, in float64."""
+        if inputs.dtype in (torch.float64, torch.int64) and inputs.device.type != "mps":  # which lacks float64
+            wanted: Tensor = (inputs * wide[0].to(inputs.device)).add_(wide[1].to(inputs.device))
+            return wanted.to(like.dtype)
+        return scaled(inputs, factor).add_(shift)
+
+    return prepared
 
 
 @dataclass(frozen=True, eq=False)

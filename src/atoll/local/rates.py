@@ -61,7 +61,8 @@ def warmed_up(name: str, rates: list[Any], lr: float, warmup_rounds: int) -> tup
     >>> warmed_up("list", [0.4, 0.2], 0.4, 3)
     (0.1, 0.2, 0.3, 0.4, 0.2)
     """
-    whole = [lr * (round_ + 1) / (warmup_rounds + 1) for round_ in range(warmup_rounds)] + rates
+    whole = [lr * (round_ + 1) / (warmup_rounds + 1) for round_ in range(warmup_rounds)]
+    whole += [rate.item() if hasattr(rate, "item") else rate for rate in rates]  # of NumPy or PyTorch
     for round_, rate in enumerate(whole):
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not -1e-12 * lr <= rate < math.inf:
             wrong = f"the rate of round {round_} is {rate!r}"

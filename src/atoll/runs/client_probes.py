@@ -18,7 +18,11 @@ from atoll.support.errors import InputError
 from atoll.support.seeds import generator
 
 _NO_EVENT = 10**15  # in the place of an event's number, so that batches differ from those of the run
-_MEASURED = {"cross-entropy": ("accuracy", "score"), "squared": ("score",), "next-token": ("perplexity",)}
+_MEASURED = {
+    **dict.fromkeys(("cross-entropy", "binary-cross-entropy"), ("accuracy", "score")),
+    "squared": ("score",),
+    "next-token": ("perplexity",),
+}
 
 Starts = list[tuple[int, Model, Ids]]
 """Clusters, the model that each sends, and the clients that receive it."""

@@ -174,7 +174,7 @@ def _as_state_dict(_saved: SavedRun, model: Model, _inputs: str) -> bytes:
 def _as_onnx(saved: SavedRun, model: Model, inputs: str) -> bytes:
     data = load_dataset(saved.settings)
     module = load_module(saved.settings, model)
-    sample = torch.zeros(2, *data.shape, dtype=next(module.parameters()).dtype)
+    sample = torch.zeros(2, *data.shape)
     try:
         return _trace(FromStored(module, data).eval(), sample, f"as stored; the model takes {inputs}")
     except Exception as error:  # PyTorch's exporter has errors of many kinds, most of which are not public

@@ -27,7 +27,8 @@ Floats32 = npt.NDArray[np.float32]
 def make_encoder(
     column: "pa.Field", missing: Missing, categories: int, hashes: int, categorical: Sequence[str], text: Sequence[str]
 ) -> Encoder:
-    """Return a column's encoder: as text or category if it is named as such, else by its type."""
+    """Return a column's encoder: as text or category if it is named as such, else by its type; Arrow's dictionaries are
+    categories."""
     import pyarrow as pa
 
     kind = kind_of_values(column)
@@ -35,8 +36,14 @@ def make_encoder(
         if not is_text(kind):
             raise InputError(f"data.text: column {column.name!r} holds {kind}; it must hold texts")
         return Text(column.name, missing, hashes)
-    if is_text(kind) or (column.name in categorical and is_discrete(kind)):
+    is_named = column.name in categorical
+    if is_text(kind) or ((is_named or pa.types.is_dictionary(column.type)) and is_discrete(kind)):
         return Category(column.name, missing, categories)
+    if is_named:
+        raise InputError(
+            f"data.categorical: column {column.name!r} holds {kind}; it must hold integers, booleans, dates or texts "
+            "(in pandas, .astype('Int64') makes integers that may be missing)"
+        )
     if is_numeric(kind) or pa.types.is_null(kind):
         return Number(column.name, missing)
     raise _no_rule(column.name, kind)
