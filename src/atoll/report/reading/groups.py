@@ -9,12 +9,13 @@ from itertools import takewhile
 from typing import Any
 
 from atoll.report.reading.runs import Run
-from atoll.runs.fingerprint import flatten
+from atoll.runs.fingerprint import flatten, free_settings
 from atoll.runs.titles import without_seed
 from atoll.support.errors import InputError
 from atoll.support.wording import nearest, printable
 
 _MOST_NAMED = 3  # settings in a label
+_FREE = free_settings() - {"panel", "run.stop_at"} | {"seed"}  # a run may resume with another stop, but end elsewhere
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +65,7 @@ class Panel:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Group runs that differ only in seed and label, in the order of each group's first run.
+    """Group runs that differ only in seed, label and what affects no result, in the order of each group's first run.
 
     Unfinished runs are included. A repeated seed begins a new group, so that no run counts
     twice in a mean.
@@ -72,7 +73,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     members = defaultdict[tuple[str, int], list[Run]](list)
     seen = Counter[tuple[str, int]]()
     for run in runs:
-        key, seed = setting_of(run), seed_of(run)
+        key, seed = json.dumps(settings_of(run), sort_keys=True, default=str), seed_of(run)
         members[key, seen[key, seed]].append(run)
         seen[key, seed] += 1
     return _with_unique_labels([_make_group(group) for group in members.values()])
@@ -145,8 +146,8 @@ def _labels(groups: Sequence[Group]) -> list[str]:
 
 
 def settings_of(run: Run) -> dict[str, Any]:
-    """Return a run's settings by dotted name, without seed and label."""
-    return {name: value for name, value in flatten(run.config).items() if name not in ("seed", "label")}
+    """Return a run's settings by dotted name, without the seed and those that affect no result, such as the label."""
+    return {name: value for name, value in flatten(run.config).items() if name not in _FREE}
 
 
 def differences_of(settings: Sequence[Mapping[str, Any]], most: int | None = None) -> list[str]:
@@ -158,12 +159,6 @@ def differences_of(settings: Sequence[Mapping[str, Any]], most: int | None = Non
     names = sorted({name for each in settings for name in each})
     apart = [name for name in names if len({str(each.get(name)) for each in settings}) > 1][:most]
     return [", ".join(f"{name.rpartition('.')[2]} = {each.get(name, 'unset')}" for name in apart) for each in settings]
-
-
-def setting_of(run: Run) -> str:
-    """Return a text that runs share exactly if they differ only in seed and label."""
-    settings = {name: value for name, value in run.config.items() if name not in ("seed", "label")}
-    return json.dumps(settings, sort_keys=True, default=str)
 
 
 def seed_of(run: Run) -> int:
