@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from atoll.report.figures import plot
+from atoll.report.page.content import make_content
 from atoll.report.reading.groups import group_runs
 from atoll.report.reading.mean_curves import mean_curve
 from atoll.report.reading.runs import Run, find_runs
@@ -237,6 +238,20 @@ class TestTables:
         assert b.difference is not None
         assert b.difference.estimate.n == 4  # pairs of seeds that both have
         assert "| 4 of 5 |" in final_table([a, b]).as_markdown()
+
+    def test_runs_that_a_sweep_has_not_begun_are_missing(self, tmp_path: Path) -> None:
+        study = write_study(tmp_path, ["a", "b"], seeds=(0, 1))
+        asked = {f"{number}-{seed}": {"run": number, "seed": seed} for number in (0, 1) for seed in (0, 1, 2)}
+        (study / "sweep.json").write_text(json.dumps({"runs": {**asked, "2-0": {"run": 2, "seed": 0}}}))
+        spreads = spread_over_seeds(find_runs([study]), [0.5])
+        assert [(spread.seeds, spread.planned) for spread in spreads] == [((0, 1), 3)] * 2
+        final, targets = final_table(spreads).as_markdown(), target_table(spreads).as_markdown()
+        assert "| 2 of 3 |" in final
+        assert "| 2 of 2, 1 missing |" in targets
+        assert all("2 of the 6 runs are missing or not finished." in table for table in (final, targets))
+        assert "2 of 3 finished" in make_content(find_runs([study])).sections["results-body"]
+        chosen = spread_over_seeds(find_runs(sorted(study.glob("[01]-[01]"))), [])
+        assert [spread.planned for spread in chosen] == [2, 2]
 
     def test_latex_of_hostile_labels(self, tmp_path: Path) -> None:
         labels = [r"[FedAvg] 50 % & \input{x}", "*_$#^~", "μ ≤ 0.1 | “x”"]

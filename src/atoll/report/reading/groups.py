@@ -5,13 +5,16 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 from atoll.report.reading.runs import Run
 from atoll.runs.fingerprint import flatten, free_settings
 from atoll.runs.titles import without_seed
 from atoll.support.errors import InputError
+from atoll.support.untrusted import read_json
 from atoll.support.wording import nearest, printable
 
 _MOST_NAMED = 3  # settings in a label
@@ -39,6 +42,15 @@ class Group:
     def finished(self) -> tuple[Run, ...]:
         """The runs that are complete."""
         return tuple(run for run in self.runs if run.finished)
+
+    @cached_property
+    def planned(self) -> int:
+        """How many runs were asked for, with those that a sweep has not begun."""
+        names = defaultdict[Path | None, set[str]](set)
+        for run in self.runs:
+            names[run.sweep].add(run.folder.name)
+        asked = (asked_with(own, sweep) for sweep, own in names.items() if sweep)
+        return len({run.folder for run in self.runs}.union(*asked))
 
     @property
     def counted(self) -> tuple[Run, ...]:
@@ -110,6 +122,17 @@ def _make_group(runs: Sequence[Run]) -> Group:
     dataset = str(data.get("dataset", "")) if isinstance(data, dict) else ""
     labels = [printable(run.config.get("label")) or run.name for run in runs]
     return Group(first.panel, dataset, _common_label(labels) or first.name, tuple(runs))
+
+
+def asked_with(names: set[str], sweep: Path) -> set[Path]:
+    """Return the folders of the runs that a sweep lists with these seeds and others; none if it is no sweep."""
+    try:
+        runs = read_json(sweep / "sweep.json", sweep)["runs"]
+        settings = {name: json.dumps({**values, "seed": None}) for name, values in runs.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return set()
+    own = {settings[name] for name in names & settings.keys()}
+    return {sweep / name for name, setting in settings.items() if setting in own}
 
 
 def find_baseline(groups: Sequence[Group], label: str) -> Group:

@@ -59,7 +59,7 @@ class Difference:
 class Spread:
     """Runs that differ only in seed and label, and the estimates of their final values, by column.
 
-    Only finished runs count; `planned` includes the others. A column is left out unless every finished run has a final
+    Only finished runs count; `planned` includes the others, begun or not. A column is left out unless every finished run has a final
     value. `own_seconds` says whether virtual times are a custom method's own.
     """
 
@@ -137,7 +137,7 @@ def _sum_up(group: Group, rows: Sequence[Row]) -> Spread:
         panel=group.panel,
         label=group.label,
         seeds=tuple(map(seed_of, runs)),
-        planned=len(group.runs),
+        planned=group.planned,
         final={name: estimate(values) for name, values in last.items() if values and np.isfinite(values).all()},
         targets=tuple(_targets(rows)),
         own_seconds=any(run.own_seconds for run in runs),
