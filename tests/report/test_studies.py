@@ -299,7 +299,9 @@ class TestLabels:
         ]
 
     def test_what_affects_no_result_splits_no_seeds(self, tmp_path: Path) -> None:
-        for seed, run in enumerate(({"workers": 2}, {"workers": 4, "executor": "cores"}, {"stop_at": "test_loss <= 1"})):
+        for seed, run in enumerate(
+            ({"workers": 2}, {"workers": 4, "executor": "cores"}, {"stop_at": "test_loss <= 1"})
+        ):
             write_run(tmp_path / str(seed), make_rows(3), label=f"FedAvg, seed {seed}", seed=seed, run=run)
         assert [group.seeds for group in group_runs(find_runs([tmp_path]))] == [(0, 1), (2,)]
 

@@ -12,7 +12,7 @@ from atoll.report.page.compared import name_of
 from atoll.report.reading.groups import Panel
 from atoll.report.reading.recovery import changes_of
 from atoll.report.reading.runs import Run
-from atoll.report.tables.run_tables import rounds_compare
+from atoll.report.tables.run_tables import lead_of
 from atoll.report.tables.writing import show_number
 from atoll.runs.columns import column_title, is_share
 from atoll.support.arrays import Floats
@@ -86,10 +86,10 @@ def curves(panels: Sequence[Panel], pool: RunPool) -> dict[str, Any]:
     """
     shown = quantities([run for panel in panels for run in panel.runs])
     labels = list(dict.fromkeys(group.label for panel in panels for group in panel.groups))
-    lead = all(rounds_compare(panel.runs) for panel in panels)
+    leads = {lead_of(panel.runs) for panel in panels}
     most = max((len(group.runs) for panel in panels for group in panel.groups), default=0)
     return {
-        "lead": "round" if lead else "virtual_time",
+        "lead": next((each for each in ("client_updates", "virtual_time") if each in leads), "round"),
         "axes": [{"column": column, "title": title, "kind": kind} for column, title, kind in AXES],
         "quantities": [{"column": name, "title": title, "share": is_share(name)} for name, title in shown.items()],
         "labels": labels,

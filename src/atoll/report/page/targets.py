@@ -11,8 +11,9 @@ from atoll.report.page.results import UnitOf, count, seconds, size, write_moment
 from atoll.report.reading.groups import Group, Panel
 from atoll.report.reading.runs import Run
 from atoll.report.tables.formats import DASH
-from atoll.report.tables.run_tables import FIRST, STABLE, first_met, rounds_compare, rounds_to_target
+from atoll.report.tables.run_tables import FIRST, STABLE, first_met, is_on_network, lead_of, rounds_to_target
 from atoll.report.tables.spread import choose_targets
+from atoll.runs.columns import column_title
 from atoll.support.arrays import Floats
 
 NOTE = (
@@ -57,7 +58,8 @@ def _costs(panel: Panel) -> list[tuple[str, Callable[[Run], Floats], UnitOf]]:
         ("Virtual time", column("virtual_time"), seconds),
         ("Wall time", column("wall_time"), seconds),
     ]
-    return costs if rounds_compare(panel.runs) else sorted(costs, key=lambda cost: cost[0] != "Virtual time")
+    lead = column_title(lead_of(panel.runs))
+    return sorted(costs, key=lambda cost: cost[0] != lead)
 
 
 def _table(panel: Panel, targets: Sequence[float], stable: bool, baseline: str) -> str:
@@ -69,12 +71,13 @@ def _table(panel: Panel, targets: Sequence[float], stable: bool, baseline: str) 
 def _lines(panel: Panel, target: float, stable: bool, baseline: str) -> list[list[Cell]]:
     groups, against = panel.groups, panel.baseline(baseline)
     lines = [[Cell(group.label)] for group in groups]
-    for _, column, unit_of in _costs(panel):
+    for title, column, unit_of in _costs(panel):
         base = _reached(against, target, stable, column)
         for line, group in zip(lines, groups, strict=True):
             values = _reached(group, target, stable, column)
             cell = _cell(values, unit_of)
-            line.append(cell if group is against else _with_speed_up(cell, values, base))
+            is_apart = title == "Virtual time" and is_on_network(group.runs[0]) != is_on_network(against.runs[0])
+            line.append(cell if group is against or is_apart else _with_speed_up(cell, values, base))
     return lines
 
 

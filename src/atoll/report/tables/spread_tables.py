@@ -7,7 +7,7 @@ from typing import Any
 from atoll.report.reading.mean_curves import Band
 from atoll.report.reading.units import byte_unit, time_unit
 from atoll.report.tables.formats import DASH, TextTable, csv_table, show_p, upright
-from atoll.report.tables.run_tables import OWN_SECONDS, OWN_SECONDS_NOTE, Row
+from atoll.report.tables.run_tables import CLOCKS_NOTE, OWN_SECONDS, OWN_SECONDS_NOTE, Row
 from atoll.report.tables.spread import COSTS, USUAL, Difference, Spread
 from atoll.report.tables.writing import MAX_PROBED, narrow_table, probe_table, target_name
 from atoll.runs.columns import column_title, is_share
@@ -73,7 +73,7 @@ def difference_note(differences: Sequence[Difference]) -> str:
 def targets_note(spreads: Sequence[Spread], band: Band = "interval") -> str:
     """Return the note below the costs of targets."""
     note = f"Mean ± {_HALF[band]} over seeds; no mean if a seed missed the target. Time is virtual, bytes up and down."
-    note += _missing_note(spreads)
+    note += _missing_note(spreads) + f" {CLOCKS_NOTE}" * (len({spread.on_network for spread in spreads}) > 1)
     return f"{note} {OWN_SECONDS_NOTE}" if any(spread.own_seconds for spread in spreads) else note
 
 
