@@ -60,7 +60,8 @@ class Spread:
     """Runs that differ only in seed and label, and the estimates of their final values, by column.
 
     Only finished runs count; `planned` includes the others, begun or not. A column is left out unless every finished
-    run has a final value. `own_seconds` says whether virtual times are a custom method's own, and `on_network` whether a network's.
+    run has a final value. `own_seconds` says whether virtual times are a custom method's own, and
+    `on_network` whether a network's.
     """
 
     panel: str

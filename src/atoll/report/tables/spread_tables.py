@@ -163,8 +163,9 @@ def _seeds(spread: Spread) -> str:
 
 
 def _missing_note(spreads: Sequence[Spread]) -> str:
-    planned, done = (sum(each) for each in zip(*((one.planned, len(one.seeds)) for one in spreads), strict=True))
-    return f" {planned - done} of the {planned} runs are missing or not finished." * (done < planned)
+    planned = sum(spread.planned for spread in spreads)
+    missing = planned - sum(len(spread.seeds) for spread in spreads)
+    return f" {missing} of the {planned} runs are missing or not finished." if missing else ""
 
 
 def _difference(found: Difference | None) -> list[str]:
