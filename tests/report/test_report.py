@@ -196,6 +196,8 @@ class TestFindRuns:
         (tmp_path / "file").touch()
         with pytest.raises(InputError, match="is not a run"):
             find_runs([tmp_path / "file"])
+        with pytest.raises(InputError, match="paths: holds no folders"):
+            find_runs([])
 
     def test_experiments_in_a_folder_are_looked_into(self, tmp_path: Path) -> None:
         """`atoll watch runs` and `atoll report runs` are of all that is in it, one experiment after the other."""

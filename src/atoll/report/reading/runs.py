@@ -110,7 +110,7 @@ def find_readable(paths: Iterable[Path | str]) -> tuple[list[Run], list[str]]:
         runs += found
         faults += wrong
     if not runs:
-        raise InputError(faults[0])
+        raise InputError(faults[0] if faults else "paths: holds no folders")
     return _told_apart(runs), faults
 
 
