@@ -126,7 +126,7 @@ class TestFigures:
             ({"band": "both"}, "band = 'both': must be 'interval' or 'spread'"),
             ({"width": "wide"}, "width wide: must be column, text or a number of inches from 1 to 50"),
             ({"y": "gap"}, "no run has the column gap"),
-            ({"x": "nope"}, "x = 'nope': must be 'round', 'client_updates', 'virtual_time' or 'bytes_up'"),
+            ({"x": "nope"}, "x = 'nope': must be 'round' or 'client_updates' or 'virtual_time' or 'bytes_up'"),
             ({"x": "nope", "ax": Figure().subplots()}, "x = 'nope': must be 'round'"),
             ({"ax": 5}, "ax: must be Matplotlib axes"),
             ({"ax": Figure().subplots(), "width": 3.5}, "width = 3.5: cannot be used with ax"),
