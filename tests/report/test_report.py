@@ -339,7 +339,10 @@ class TestCurves:
             (folder / "clients.json").write_text(json.dumps(told))
         figure = plot_clients(find_runs([tmp_path]), "client_accuracy")
         assert render(figure)
-        assert {text.replace("\n", " ") for text in legend_texts(figure)} == {f"{label} {n}" for n in range(8)}
+        assert {text.replace("\n", " ") for text in legend_texts(figure)} == {
+            *(f"{label} {n}" for n in range(8)),
+            "Mean over clients",
+        }
         legend = figure.legends[0].get_window_extent()
         assert 0 <= legend.x0 < legend.x1 <= figure.bbox.x1
         (axes,) = figure.axes

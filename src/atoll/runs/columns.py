@@ -1,5 +1,7 @@
 """Built-in columns of ``metrics.jsonl``; all others are of custom probes."""
 
+import re
+
 LOSSES = ("absent", "dropped", "late")
 """Counts of lost clients in an `Event`."""
 
@@ -47,7 +49,8 @@ def rises(column: str) -> bool:
 def column_title(column: str) -> str:
     """Return the title of a probe's column in figures and tables.
 
-    >>> column_title("worst_client_accuracy")
-    'Worst client accuracy'
+    >>> column_title("worst_client_score"), column_title("p10_client_score"), column_title("client_score_std")
+    ('Worst client score', '10th percentile of client score', 'Standard deviation of client score')
     """
-    return column.replace("_", " ").capitalize()
+    name = re.sub(r"^p([1-9]0)_", r"\1th percentile of ", column)
+    return re.sub(r"^(.+)_std$", r"standard deviation of \1", name).replace("_", " ").capitalize()
