@@ -243,8 +243,7 @@ class TestTables:
 
     def test_runs_that_a_sweep_has_not_begun_are_missing(self, tmp_path: Path) -> None:
         study = write_study(tmp_path, ["a", "b"], seeds=(0, 1))
-        asked = {f"{number}-{seed}": {"run": number, "seed": seed} for number in (0, 1) for seed in (0, 1, 2)}
-        (study / "sweep.json").write_text(json.dumps({"runs": {**asked, "2-0": {"run": 2, "seed": 0}}}))
+        (study / "sweep.json").write_text(json.dumps({"over": {"seed": ["0", "1", "2"]}}))
         spreads = spread_over_seeds(find_runs([study]), [0.5])
         assert [(spread.seeds, spread.planned) for spread in spreads] == [((0, 1), 3)] * 2
         final, targets = final_table(spreads).as_markdown(), target_table(spreads).as_markdown()

@@ -62,13 +62,9 @@ def _first(placings: Sequence[Placing], column: str) -> str:
     return max(known, key=lambda title: known[title], default=DASH)
 
 
-def _are_ranked(ranks: Mapping[str, float], suites: int) -> bool:
-    return len(ranks) > 1 and suites > 1
-
-
 def in_words(ranks: Mapping[str, float], suites: int) -> str:
     """Return what average ranks say, in sentences."""
-    if not _are_ranked(ranks, suites):
+    if not ranks:
         return "Average ranks need two methods and two suites."
     return (
         f"{len(ranks)} methods have results on all {suites} suites. By Friedman's test, that all are alike has "
@@ -81,7 +77,7 @@ def as_markdown(suites: Suites, budget: str) -> str:
     """Return all tables in Markdown."""
     ranks = average_ranks(suites.values())
     parts = [f"# Equal {budget}\n", winners(suites).as_markdown(), f"{in_words(ranks, len(suites))}\n"]
-    if _are_ranked(ranks, len(suites)):
+    if ranks:
         lines = [["Method", "Average rank"], *([name, f"{rank:.1f}"] for name, rank in ranks.items())]
         parts.append(TextTable(lines, 1).as_markdown())
     parts += [f"## {suite}\n\n{suite_table(placings).as_markdown()}" for suite, placings in suites.items()]
@@ -97,7 +93,7 @@ def render(suites: Suites, budget: str, missing: Sequence[str]) -> str:
     """Return the page as self-contained HTML; `missing` says who is in no table, and why."""
     ranks = average_ranks(suites.values())
     body = [_table("What wins when", winners(suites)), paragraph(in_words(ranks, len(suites)))]
-    if _are_ranked(ranks, len(suites)):
+    if ranks:
         body.append(_figure("Average ranks", plot_ranks(ranks, critical_difference(len(ranks), len(suites)))))
     for suite, placings in suites.items():
         points = [(s.title, s.score, (s.spent["virtual_time"], s.spent["bytes"] / 1e6)) for s in placings]

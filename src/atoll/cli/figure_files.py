@@ -15,19 +15,21 @@ if TYPE_CHECKING:
 _NOT_WRITTEN = {".bmp", ".eps", ".gif", ".htm", ".html", ".jpeg", ".jpg", ".ps", ".tif", ".tiff", ".webp"}
 
 
-def require_plot(path: Path | None, *options: tuple[str, object]) -> None:
-    """Reject options, with their values, that only matter with `--plot` if that is not given."""
-    if path is None and (given := [option for option, value in options if value]):
-        raise InputError(f"{given[0]}: is for the figures of --plot; give --plot as well")
+def claim_plot(path: Path | None, width: str | None, runs: "Sequence[Experiment]", ids: bool = False) -> float | None:
+    """Make the folder of `--plot`, as `claim_file` does; return the figures' width, and say which run they draw.
 
-
-def claim_plot(path: Path | None, runs: "Sequence[Experiment]") -> None:
-    """Make the folder of `--plot`, as `claim_file` does, and say which of several runs it draws."""
+    Without `--plot`, `--width` and `--ids` are refused.
+    """
+    for option, given in (("--width", width), ("--ids", ids)):
+        if given and path is None:
+            raise InputError(f"{option}: is for the figures of --plot; give --plot as well")
+    inches = read_width(width)
     if path is not None and path.suffix.lower() in _NOT_WRITTEN:
         raise InputError(f"--plot {path}: must end in .pdf, .svg or .png, or have no ending, for a PNG and an SVG")
     claim_file("--plot", path)
     if path is not None and len(runs) > 1:
         err.print(f"--plot draws the first of {len(runs)} runs, {heading_of(runs[0])}; --only chooses another")
+    return inches
 
 
 def read_width(text: str | None) -> float | None:

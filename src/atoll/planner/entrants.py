@@ -69,9 +69,7 @@ def seed_folder(seed: int) -> str:
 
 def estimate_of(entrant: Entrant) -> Estimate | None:
     """Return a finalist's mean over seeds, and its interval; None if it has none, or a seed misses the target."""
-    if not entrant.costs or not np.isfinite(entrant.costs).all():
-        return None
-    return estimate(entrant.costs)
+    return estimate(entrant.costs) if entrant.costs and np.isfinite(entrant.costs).all() else None
 
 
 def met_by(run: Run | None, until: float, budget: PlanBudget) -> float | None:

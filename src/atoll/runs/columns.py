@@ -10,11 +10,9 @@ SPENT = "epsilon"
 
 _BUILT_IN = {
     *("event", "round", "virtual_time", "wall_time", "train_loss", "test_loss", "test_accuracy", "local_loss"),
-    "learning_rate",
-    *("client_updates", "bytes", "bytes_up", "bytes_down", *LOSSES),
+    *("learning_rate", "client_updates", "bytes", "bytes_up", "bytes_down", *LOSSES),
     *("ari", "confusion", "cluster_clients", "cluster_accuracy", "mean_cluster_accuracy", "worst_cluster_accuracy"),
-    "cluster_perplexity",
-    *("parameter_error", "h_device", "h_cluster", "crc32"),
+    *("cluster_perplexity", "parameter_error", "h_device", "h_cluster", "crc32"),
     *("run", "panel", "folder", "seed", "rounds"),  # in tables for other programs
 }
 

@@ -27,16 +27,11 @@ AXES = (
 )
 """Horizontal axes of the curves: column, title, and kind of unit."""
 
-_QUANTITIES = {
-    "test_accuracy": "Test accuracy",
-    "mean_cluster_accuracy": "Mean cluster accuracy",
-    "worst_cluster_accuracy": "Worst cluster accuracy",
-    "train_loss": "Training loss",
-    "test_loss": "Test loss",
-    "local_loss": "Local loss",
-    "ari": "Adjusted Rand index",
-    "parameter_error": "Parameter error",
-}
+_QUANTITIES = (
+    *("test_accuracy", "mean_cluster_accuracy", "worst_cluster_accuracy", "train_loss", "test_loss", "local_loss"),
+    *("ari", "parameter_error"),
+)
+_TITLES = {"train_loss": "Training loss", "ari": "Adjusted Rand index"}
 _NO_QUANTITIES = {"event", "bytes_up", "bytes_down", *(column for column, _, _ in AXES)}
 _MAX_CLIENTS = 1000  # drawn in a curve of single clients
 
@@ -54,8 +49,8 @@ def quantities(runs: Sequence[Run]) -> dict[str, str]:
         for name, values in run.rows.items()
         if name not in _NO_QUANTITIES and np.isfinite(values).any()
     }
-    names = [name for name in _QUANTITIES if name in known] + sorted(known - _QUANTITIES.keys())
-    return {name: _QUANTITIES.get(name) or column_title(name) for name in names}
+    names = [name for name in _QUANTITIES if name in known] + sorted(known - {*_QUANTITIES})
+    return {name: _TITLES.get(name) or column_title(name) for name in names}
 
 
 class RunPool:

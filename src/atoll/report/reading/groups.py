@@ -46,11 +46,7 @@ class Group:
     @cached_property
     def planned(self) -> int:
         """How many runs were asked for, with those that a sweep has not begun."""
-        names = defaultdict[Path | None, set[str]](set)
-        for run in self.runs:
-            names[run.sweep].add(run.folder.name)
-        asked = (asked_with(own, sweep) for sweep, own in names.items() if sweep)
-        return len({run.folder for run in self.runs}.union(*asked))
+        return sum(max(own, _seeds_asked(sweep)) for sweep, own in Counter(run.sweep for run in self.runs).items())
 
     @property
     def counted(self) -> tuple[Run, ...]:
@@ -124,15 +120,12 @@ def _make_group(runs: Sequence[Run]) -> Group:
     return Group(first.panel, dataset, _common_label(labels) or first.name, tuple(runs))
 
 
-def asked_with(names: set[str], sweep: Path) -> set[Path]:
-    """Return the folders of the runs that a sweep lists with these seeds and others; none if it is no sweep."""
+def _seeds_asked(sweep: Path | None) -> int:
+    """Return how many seeds a sweep has of each setting, begun or not; 0 if it is no sweep over seeds."""
     try:
-        runs = read_json(sweep / "sweep.json", sweep)["runs"]
-        settings = {name: json.dumps({**values, "seed": None}) for name, values in runs.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return set()
-    own = {settings[name] for name in names & settings.keys()}
-    return {sweep / name for name, setting in settings.items() if setting in own}
+        return len(read_json(sweep / "sweep.json", sweep)["over"]["seed"]) if sweep else 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
 
 
 def find_baseline(groups: Sequence[Group], label: str) -> Group:

@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from atoll.methods.named_methods import METHODS
-from atoll.methods.parts.kind import MethodKind, kind_of
+from atoll.methods.parts.kind import kind_of
 from atoll.report.reading.runs import Run
 from atoll.runs.columns import is_built_in, rises
 from atoll.settings.signatures import asks_for
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 
+COSTS = ("round", "client_updates", "virtual_time", "bytes_sent")
+"""Costs of reaching a target: fields of `Reached`."""
 MAX_TARGETS = 3
 SAME_WORK = 1.1  # ratio of updates per round up to which rounds count as equal work
 FIRST = "the first measurement that meets it"
@@ -115,29 +117,22 @@ def lead_of(runs: Sequence[Run]) -> str:
     Rounds do if one is the same work in all runs. It is not if a method's rounds are local steps (`hierarchical`,
     `hierfavg`), nor if the runs differ in client updates per round.
     """
-    if _rounds_compare(runs):
+    if any(map(is_on_network, runs)):
+        rounds_compare = not any(np.isfinite(run.rows["virtual_time"]).any() for run in runs)
+    else:
+        done = [run.rows["client_updates"][-1] / run.rows["round"][-1] for run in runs if run.rows["round"][-1] > 0]
+        known = [float(pace) for pace in done if np.isfinite(pace)]
+        rounds_compare = not known or max(known) <= SAME_WORK * min(known)
+    if rounds_compare:
         return "round"
     return "client_updates" if len({(run.own_seconds, is_on_network(run)) for run in runs}) > 1 else "virtual_time"
 
 
 def is_on_network(run: Run) -> bool:
     """Return whether a run's virtual times are those of a network of aggregators, not of clients' own uploads."""
-    return (kind := _kind(run)) is not None and asks_for(kind.make, "network")
-
-
-def _kind(run: Run) -> MethodKind | None:
-    """Return the kind of a run's method; None: a custom one, or none is named."""
     method = run.config.get("method")
     name = str(method.get("name")) if isinstance(method, dict) else ""
-    return kind_of(METHODS[name]) if name in METHODS else None
-
-
-def _rounds_compare(runs: Sequence[Run]) -> bool:
-    if any(kind.rounds_are_local_steps for kind in map(_kind, runs) if kind):
-        return not any(np.isfinite(run.rows["virtual_time"]).any() for run in runs)
-    paces = [float(run.rows["client_updates"][-1] / run.rows["round"][-1]) for run in runs if run.rows["round"][-1] > 0]
-    known = [pace for pace in paces if np.isfinite(pace)]
-    return not known or max(known) <= SAME_WORK * min(known)
+    return name in METHODS and asks_for(kind_of(METHODS[name]).make, "network")
 
 
 def first_met(values: Floats, target: float, lower: bool = False, stable: bool = False) -> int | None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from atoll.report.reading.groups import Group, find_baseline, group_runs, seed_of
 from atoll.report.reading.runs import Run
-from atoll.report.tables.run_tables import Row, first_met, is_on_network, rounds_to_target
+from atoll.report.tables.run_tables import COSTS, Row, first_met, is_on_network, rounds_to_target
 from atoll.runs.columns import is_built_in
 from atoll.support.errors import InputError
 from atoll.support.estimates import Estimate, estimate, holm, paired_p
@@ -17,7 +17,6 @@ USUAL = ("train_loss", "test_accuracy", "test_loss", "ari", "parameter_error")
 
 COMPARED = ("test_accuracy", "test_loss", "train_loss")
 """What differences are of: the first of these whose final values are known."""
-COSTS = ("round", "client_updates", "virtual_time", "bytes_sent")
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any
 from atoll.report.reading.mean_curves import Band
 from atoll.report.reading.units import byte_unit, time_unit
 from atoll.report.tables.formats import DASH, TextTable, csv_table, show_p, upright
-from atoll.report.tables.run_tables import CLOCKS_NOTE, OWN_SECONDS, OWN_SECONDS_NOTE, Row
-from atoll.report.tables.spread import COSTS, USUAL, Difference, Spread
+from atoll.report.tables.run_tables import CLOCKS_NOTE, COSTS, OWN_SECONDS, OWN_SECONDS_NOTE, Row
+from atoll.report.tables.spread import USUAL, Difference, Spread
 from atoll.report.tables.writing import MAX_PROBED, narrow_table, probe_table, target_name
 from atoll.runs.columns import column_title, is_share
 from atoll.support.estimates import Estimate

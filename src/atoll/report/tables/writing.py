@@ -6,17 +6,10 @@ from typing import Any
 
 from atoll.report.reading.units import format_bytes, format_seconds
 from atoll.report.tables.formats import DASH, TextTable, csv_table, upright
-from atoll.report.tables.run_tables import CLOCKS_NOTE, FIRST, OWN_SECONDS_NOTE, STABLE, Reached, Row
+from atoll.report.tables.run_tables import CLOCKS_NOTE, COSTS, FIRST, OWN_SECONDS_NOTE, STABLE, Reached, Row
 from atoll.runs.columns import column_title, is_share
 
 MAX_PROBED = 2  # custom metrics beyond which a terminal is too narrow
-COSTS = {
-    "round": "round",
-    "client_updates": "client updates",
-    "virtual_time": "virtual time",
-    "bytes_sent": "bytes sent",
-}
-"""Costs of reaching a target: fields of `Reached`, and their titles."""
 
 
 def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -72,7 +65,7 @@ def probe_table(rows: Sequence[Row]) -> TextTable | None:
 def _note(rows: Sequence[Row], *costs: str) -> str:
     if not any(row.targets for row in rows):
         return ""
-    told = " / ".join(COSTS[cost] for cost in costs)
+    told = " / ".join(cost.replace("_", " ") for cost in costs)
     note = f"To a target: {told} of {STABLE if rows[0].stable else FIRST}."
     if (lead := _lead(rows)) != "round":
         note += (
