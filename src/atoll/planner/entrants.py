@@ -11,10 +11,11 @@ from atoll.planner.budget import PlanBudget
 from atoll.planner.scoring import Scored
 from atoll.report.reading.runs import NotBegun, Run, read_run
 from atoll.report.tables.run_tables import first_met
+from atoll.runs.columns import is_share
 from atoll.runs.run_folder import RunFolder
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
-from atoll.support.estimates import Estimate, estimate
+from atoll.support.estimates import Estimate, estimate, estimate_share
 
 GIVES_UP = 1.1  # a plan stops once it takes this many times as long to the target as another one
 _SMOOTHED = 1 / 4  # last part of the time so far over which metrics are averaged when a race decides
@@ -67,9 +68,12 @@ def seed_folder(seed: int) -> str:
     return f"seed-{seed}"
 
 
-def estimate_of(entrant: Entrant) -> Estimate | None:
+def estimate_of(entrant: Entrant, budget: PlanBudget) -> Estimate | None:
     """Return a finalist's mean over seeds, and its interval; None if it has none, or a seed misses the target."""
-    return estimate(entrant.costs) if entrant.costs and np.isfinite(entrant.costs).all() else None
+    if not entrant.costs or not np.isfinite(entrant.costs).all():
+        return None
+    of_shares = budget.target is None and is_share(budget.column_of(True))
+    return (estimate_share if of_shares else estimate)(entrant.costs)
 
 
 def met_by(run: Run | None, until: float, budget: PlanBudget) -> float | None:

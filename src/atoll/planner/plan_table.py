@@ -73,7 +73,7 @@ def judged(entrant: Entrant, budget: PlanBudget) -> str:
     level = level_in_words(entrant.level, budget)
     if entrant.left_at is not None:
         return f"out at {format_seconds(entrant.left_at)}: {level}"
-    found = estimate_of(entrant)
+    found = estimate_of(entrant, budget)
     if entrant.is_behind:
         return f"behind: {level}"
     if found is None:
@@ -87,11 +87,10 @@ def _value(value: float, budget: PlanBudget) -> str:
 
 
 def _interval(found: Estimate, budget: PlanBudget) -> str:
-    limits = found.limits(budget.target is None and is_share(budget.column_of(True)))
-    if limits is None:
+    if found.low is None or found.high is None:
         return ""
-    low = limits[0] if budget.target is None and not budget.falls else max(0.0, limits[0])  # no seconds, no loss below
-    return f" ({_value(low, budget)} to {_value(limits[1], budget)})"
+    low = found.low if budget.target is None and not budget.falls else max(0.0, found.low)  # no seconds, no loss below
+    return f" ({_value(low, budget)} to {_value(found.high, budget)})"
 
 
 def _facts(score: PlanScore) -> list[str]:
@@ -140,7 +139,7 @@ def why(ranked: Sequence[Entrant], budget: PlanBudget) -> str:
 
 
 def _lead(entrant: Entrant, budget: PlanBudget) -> str:
-    found = estimate_of(entrant)
+    found = estimate_of(entrant, budget)
     if found is None:
         return ""
     seeds = f" on average over {found.n} seeds" if found.n > 1 else ""
@@ -150,7 +149,7 @@ def _lead(entrant: Entrant, budget: PlanBudget) -> str:
 
 
 def _against(first: Entrant, rival: Entrant, budget: PlanBudget) -> str:
-    mine, theirs = estimate_of(first), estimate_of(rival)
+    mine, theirs = estimate_of(first, budget), estimate_of(rival, budget)
     if rival.is_behind:
         return f"{in_words(rival.name)}, the next, was stopped when it could no longer be first."
     if mine is None or theirs is None:
@@ -189,7 +188,7 @@ def as_dicts(ranked: Sequence[Entrant], budget: PlanBudget) -> list[dict[str, An
 
 
 def _as_dict(place: int, entrant: Entrant, budget: PlanBudget) -> dict[str, Any]:
-    found = estimate_of(entrant)
+    found = estimate_of(entrant, budget)
     return {
         "place": place,
         "plan": entrant.name,

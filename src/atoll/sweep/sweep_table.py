@@ -11,7 +11,7 @@ from atoll.report.reading.units import time_unit
 from atoll.report.tables.formats import DASH, TextTable
 from atoll.report.tables.spread_tables import as_columns
 from atoll.runs.columns import is_share
-from atoll.support.estimates import Estimate, estimate
+from atoll.support.estimates import Estimate, estimate, estimate_share
 from atoll.sweep.axes import short_names
 from atoll.sweep.goal import Goal
 from atoll.sweep.sweep_plan import Member
@@ -54,7 +54,8 @@ def sum_up(out: Path, members: Sequence[Member], goal: Goal) -> list[Line]:
     for group in groups.values():
         found = [pair for member in group if (pair := goal.read(out / member.name)) is not None]
         missed = sum(math.isinf(last) for last, _ in found)
-        last, best = (estimate([pair[i] for pair in found]) if found and not missed else None for i in (0, 1))
+        sum_all = estimate_share if is_share(goal.metric) else estimate
+        last, best = (sum_all([pair[i] for pair in found]) if found and not missed else None for i in (0, 1))
         values = {name: value for name, value in group[0].values.items() if name != "seed"}
         lines.append(Line(group[0].run, values, len(group), len(found), last, best, missed))
     return _mark(lines, goal)
@@ -62,9 +63,8 @@ def sum_up(out: Path, members: Sequence[Member], goal: Goal) -> list[Line]:
 
 def note_of(goal: Goal) -> str:
     """Return the note below the table."""
-    over = (
-        "ean ± sample standard deviation over seeds; 95 % CI: of the mean{}, by Student's t. Only finished runs count."
-    )
+    by = "Wilson's score with Student's t, which stays within 0 to 100 %" if is_share(goal.metric) else "Student's t"
+    over = f"ean ± sample standard deviation over seeds; 95 % CI: of the mean{{}}, by {by}. Only finished runs count."
     if goal.target is None:
         return f"Last: at the last evaluation. Best: at each run's best one. M{over.format(' of the last value')}"
     return f"At the first evaluation that meets the target: m{over.format('')} No mean if a seed missed it."
@@ -159,10 +159,10 @@ def _spread(found: Estimate | None, goal: Goal) -> str:
 
 
 def _interval(found: Estimate | None, goal: Goal) -> str:
-    if found is None or (limits := found.limits(is_share(goal.metric))) is None:
+    if found is None or found.low is None or found.high is None:
         return DASH
     factor, form, unit = _unit(goal, found.mean)
-    return f"{factor * limits[0]:{form}} to {factor * limits[1]:{form}} {unit}".rstrip()
+    return f"{factor * found.low:{form}} to {factor * found.high:{form}} {unit}".rstrip()
 
 
 def _unit(goal: Goal, mean: float) -> tuple[float, str, str]:
