@@ -116,6 +116,17 @@ def test_groups_of_ranks_and_fronts() -> None:
     ]
 
 
+def test_a_single_suite_has_no_ranks_and_few_bytes_have_their_own_unit() -> None:
+    files = [made("fedavg", [0.4, 0.5]), made("x", [0.6, 0.7])]
+    shown = as_markdown({"one": stand(files, "updates")}, "updates")
+    assert "Average ranks need two methods and two suites." in shown
+    assert "| Average rank |" not in shown
+    assert "100 updates, 16.7 min, 100 kB |" in shown
+    assert "| Average rank |" in as_markdown(
+        {"one": stand(files, "updates"), "two": stand(files, "updates")}, "updates"
+    )
+
+
 @pytest.mark.more
 def test_the_page_has_tables_ranks_and_fronts_and_shows_no_markup_of_a_title() -> None:
     files = [made("fedavg", [0.4, 0.5]), made("local", [0.5, 0.6]), made("x", [0.6, 0.6], title="<b>x</b>")]

@@ -41,6 +41,12 @@ def test_results_elsewhere_count_as_done_and_tables_are_made_without_running(ato
     assert "fedavg" in atoll(*words, "--out", "there", "--no-run", "--budget", "bytes").succeeded().lower()
 
 
+def test_an_out_that_is_a_file_is_refused_before_anything_runs(atoll: Command) -> None:
+    Path("taken").touch()
+    told = "taken is a file, or lies below one (taken); give the path of a folder"
+    assert atoll("benchmark", "regression", "--scale", "tiny", "--out", "taken").refused() == told
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -400,6 +400,12 @@ def test_a_report_refuses_what_only_a_folder_has_and_counts_a_run_once(atoll: Co
     done = atoll("report", "runs", "--csv", "all.csv")
     done.succeeded()
     assert "left out" not in done.err
+    Path("runs/experiment.json").write_text('{"runs": ["a", "b", "c"]}')
+    done = atoll("report", "runs", "runs", "--html", "page.html")
+    done.succeeded()
+    told = "eft out: 2 of the 3 runs have no rows yet: runs/b, runs/c"
+    assert f"warning: l{told}" in " ".join(done.err.split())
+    assert f"L{told}" in Path("page.html").read_text()
 
 
 def test_a_sweep_says_that_its_runs_lack_the_metric(atoll: Command) -> None:

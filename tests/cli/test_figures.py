@@ -58,6 +58,29 @@ def test_a_bad_width_is_one_sentence(atoll: Command, width: str) -> None:
     assert atoll("schedule", "quickstart", "--plot", "a", "--width", width).refused() == told
 
 
+def test_of_several_runs_the_first_is_drawn_and_named(atoll: Command) -> None:
+    told = "--plot draws the first of 2 runs, quickstart, FedCluster, M = 10; --only chooses another"
+    for words in (("cluster",), ("schedule",), ("data", "inspect")):
+        done = atoll(*words, "quickstart", "--plot", "a.svg")
+        done.succeeded()
+        assert done.err.splitlines() == [told, "wrote a.svg"]
+    private = ("--set", "privacy.trust=server", "--set", "privacy.clip=1", "--set", "privacy.noise=1")
+    assert told in atoll("schedule", "quickstart", *private, "--privacy", "--plot", "a.svg").err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["cluster", "quickstart", "--width", "column"], "--width"),
+        (["cluster", "quickstart", "--ids"], "--ids"),
+        (["schedule", "quickstart", "--width", "column"], "--width"),
+        (["data", "inspect", "quickstart", "--width", "column"], "--width"),
+    ],
+)
+def test_what_only_a_figure_has_needs_one(atoll: Command, words: list[str], option: str) -> None:
+    assert atoll(*words).refused() == f"{option}: is for the figures of --plot; give --plot as well"
+
+
 @pytest.mark.parametrize("name", ["gantt.jpg", "new/gantt.EPS", "page.html"])
 def test_another_kind_of_image_is_refused_before_the_work(tmp_path: Path, atoll: Command, name: str) -> None:
     told = f"--plot {name}: must end in .pdf, .svg or .png, or have no ending, for a PNG and an SVG"

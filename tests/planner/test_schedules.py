@@ -10,8 +10,9 @@ import pytest
 from atoll import Experiment, InputError, Settings, make_runs
 from atoll.planner.budget import PlanBudget
 from atoll.planner.candidates import Candidate, make_candidates, usual_axes
+from atoll.planner.entrants import Entrant
 from atoll.planner.plan_scores import Hop, PlanScore, score
-from atoll.planner.plan_table import note_of, score_table
+from atoll.planner.plan_table import note_of, score_table, table_of
 from atoll.planner.planning import Field, sort_out
 from atoll.planner.pool import ProcessPool
 from atoll.planner.scoring import Scored, prune
@@ -252,8 +253,14 @@ def test_of_two_plans_that_nothing_tells_apart_the_earlier_is_raced(tmp_path: Pa
 
 def test_who_compares_patterns_is_told_that_only_censyn_shares_links(tmp_path: Path) -> None:
     patterns = [f"method.pattern={pattern}" for pattern in ("censyn", "censyn,cenasy")]
-    notes = [note_of(sorted_out(settings_of(tmp_path), [*ONE, each], seconds=30.0).plans) for each in patterns]
-    assert ["Aggregators share links only in censyn" in note for note in notes] == [False, True]
+    fields = [sorted_out(settings_of(tmp_path), [*ONE, each], seconds=30.0).plans for each in patterns]
+    assert ["Aggregators share links only in censyn" in note_of(each) for each in fields] == [False, True]
+    unraced = score_table(fields[0])
+    assert unraced.note.startswith("Waiting: share of the time")
+    assert "In brackets" not in unraced.note
+    assert "Slowest client" not in unraced.note
+    raced = table_of([Entrant(plan, tmp_path) for plan in fields[0]], PlanBudget(seconds=30.0))
+    assert raced.note.startswith("In brackets: 95 % interval over seeds. Slowest client: ")
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_results_have_what_probes_measured_of_clients_only_mean_and_worst(tmp_pa
     header, line = rows_of(content_of(folder), "results")
     found = dict(zip(header, line, strict=True))
     assert (found["Own accuracy"], found["Worst own accuracy"], found["Gap"]) == ("50.00 %", "20.00 %", "1.5")
-    assert not {"Own accuracy std", "P10 own accuracy"} & set(header)
+    assert not {"Standard deviation of own accuracy", "10th percentile of own accuracy"} & set(header)
 
 
 def test_curves_carry_every_probe_to_seven_digits_and_share_equal_columns(tmp_path: Path) -> None:
@@ -485,7 +485,7 @@ def test_the_page_tells_what_was_run_with_what(tmp_path: Path) -> None:
 def test_deviations_of_accuracies_are_in_per_cent(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", [row | {"own_accuracy_std": 0.125} for row in make_rows(3)])
     header, line = rows_of(content_of(folder), "results")
-    assert dict(zip(header, line, strict=True))["Own accuracy std"] == "12.50 %"
+    assert dict(zip(header, line, strict=True))["Standard deviation of own accuracy"] == "12.50 %"
 
 
 def test_bands_of_fewer_runs_than_planned_have_their_own_t(tmp_path: Path) -> None:

@@ -22,15 +22,17 @@ from atoll.report.figures.before_training import MANY_BARS, plot_clusters, plot_
 from atoll.report.figures.client_curves import plot_clients
 from atoll.report.figures.curves import plot_curves, plot_probe
 from atoll.report.figures.style import figure_width, lay_out_legend, line_styles, new_figure
+from atoll.report.page.content import make_content
 from atoll.report.reading.groups import overlay
 from atoll.report.reading.runs import Run, find_runs, read_run
 from atoll.report.reading.units import format_count, time_unit
 from atoll.report.report_files import save_figure, write_report
-from atoll.report.tables.run_tables import rounds_compare, rounds_to_target
+from atoll.report.tables.run_tables import lead_of, rounds_to_target
 from atoll.report.tables.spread import spread_over_seeds
-from atoll.report.tables.spread_tables import narrow_tables
+from atoll.report.tables.spread_tables import narrow_tables, target_table
 from atoll.report.tables.writing import as_csv, as_dicts, narrow_table, table_of
 from atoll.support.errors import InputError
+from tests import made_runs
 from tests.tiers import thinned
 
 
@@ -194,6 +196,8 @@ class TestFindRuns:
         (tmp_path / "file").touch()
         with pytest.raises(InputError, match="is not a run"):
             find_runs([tmp_path / "file"])
+        with pytest.raises(InputError, match="paths: holds no folders"):
+            find_runs([])
 
     def test_experiments_in_a_folder_are_looked_into(self, tmp_path: Path) -> None:
         """`atoll watch runs` and `atoll report runs` are of all that is in it, one experiment after the other."""
@@ -335,7 +339,10 @@ class TestCurves:
             (folder / "clients.json").write_text(json.dumps(told))
         figure = plot_clients(find_runs([tmp_path]), "client_accuracy")
         assert render(figure)
-        assert {text.replace("\n", " ") for text in legend_texts(figure)} == {f"{label} {n}" for n in range(8)}
+        assert {text.replace("\n", " ") for text in legend_texts(figure)} == {
+            *(f"{label} {n}" for n in range(8)),
+            "Mean over clients",
+        }
         legend = figure.legends[0].get_window_extent()
         assert 0 <= legend.x0 < legend.x1 <= figure.bbox.x1
         (axes,) = figure.axes
@@ -484,7 +491,7 @@ class TestTables:
                 config.write('[method]\nname = "hierarchical"\n')
             runs.append(read_run(folder))
         rows_ = rounds_to_target(runs, [0.8])
-        assert [row.by_time for row in rows_] == [True, True]
+        assert [row.lead for row in rows_] == ["virtual_time", "virtual_time"]
         printed = io.StringIO()
         Console(file=printed, width=120).print(narrow_table(rows_).as_rich())
         assert "5.53 min / 20" in printed.getvalue()
@@ -495,10 +502,32 @@ class TestTables:
 
     def test_rounds_lead_where_they_are_the_same_work(self, tmp_path: Path) -> None:
         pair = write_pair(tmp_path)
-        assert rounds_compare(pair)
+        assert lead_of(pair) == "round"
         rows = [make_row(i, loss=1.0, accuracy=0.5) | {"client_updates": 10 * i} for i in range(4)]
-        assert not rounds_compare([*pair, read_run(write_run(tmp_path / "tenth", rows))])
-        assert rounds_compare([read_run(write_run(tmp_path / "begun", rows[:1]))])
+        assert lead_of([*pair, read_run(write_run(tmp_path / "tenth", rows))]) == "virtual_time"
+        assert lead_of([read_run(write_run(tmp_path / "begun", rows[:1]))]) == "round"
+
+    def test_virtual_time_does_not_lead_where_clocks_differ_in_kind(self, tmp_path: Path) -> None:
+        told = "Virtual times with a network of aggregators are not comparable with those without one."
+        for name in ("hierarchical", "fedavg"):
+            for seed in (0, 1):
+                made_runs.write_run(
+                    tmp_path / f"{name}-{seed}", made_runs.make_rows(8), label=name, seed=seed, method={"name": name}
+                )
+        runs = find_runs([tmp_path])
+        rows = rounds_to_target(runs, [0.5])
+        markdown = table_of(rows).as_markdown()
+        assert "To a target: client updates / round / virtual time / bytes sent of the first" in markdown
+        assert f"Client updates come first, since rounds differ in work. {told}" in narrow_table(rows).note
+        assert told in target_table(spread_over_seeds(runs, [0.5])).note
+        page = make_content(runs, [0.5])
+        assert told in page.sections["notices-body"]
+        assert page.data["curves"]["lead"] == "client_updates"
+        targets = page.sections["targets-body"]
+        assert targets.index("Client updates") < targets.index("Rounds") < targets.index("Virtual time")
+        assert targets.count("1.00×") == 4  # of all costs but virtual time
+        assert lead_of(runs[2:]) == "virtual_time"  # of hierarchical alone
+        assert told not in table_of(rounds_to_target(runs[2:], [0.5])).note
 
     def test_latex(self, tmp_path: Path) -> None:
         folder = write_run(tmp_path / "r", make_rows([0.1, 0.5]), label="a_b & 50 %")

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from atoll.report.figures import plot
+from atoll.report.page.content import make_content
 from atoll.report.reading.groups import group_runs
 from atoll.report.reading.mean_curves import mean_curve
 from atoll.report.reading.runs import Run, find_runs
@@ -125,6 +126,8 @@ class TestFigures:
             ({"band": "both"}, "band = 'both': must be 'interval' or 'spread'"),
             ({"width": "wide"}, "width wide: must be column, text or a number of inches from 1 to 50"),
             ({"y": "gap"}, "no run has the column gap"),
+            ({"x": "nope"}, "x = 'nope': must be 'round' or 'client_updates' or 'virtual_time' or 'bytes_up'"),
+            ({"x": "nope", "ax": Figure().subplots()}, "x = 'nope': must be 'round'"),
             ({"ax": 5}, "ax: must be Matplotlib axes"),
             ({"ax": Figure().subplots(), "width": 3.5}, "width = 3.5: cannot be used with ax"),
         ],
@@ -238,6 +241,19 @@ class TestTables:
         assert b.difference.estimate.n == 4  # pairs of seeds that both have
         assert "| 4 of 5 |" in final_table([a, b]).as_markdown()
 
+    def test_runs_that_a_sweep_has_not_begun_are_missing(self, tmp_path: Path) -> None:
+        study = write_study(tmp_path, ["a", "b"], seeds=(0, 1))
+        (study / "sweep.json").write_text(json.dumps({"over": {"seed": ["0", "1", "2"]}}))
+        spreads = spread_over_seeds(find_runs([study]), [0.5])
+        assert [(spread.seeds, spread.planned) for spread in spreads] == [((0, 1), 3)] * 2
+        final, targets = final_table(spreads).as_markdown(), target_table(spreads).as_markdown()
+        assert "| 2 of 3 |" in final
+        assert "| 2 of 2, 1 missing |" in targets
+        assert all("2 of the 6 runs are missing or not finished." in table for table in (final, targets))
+        assert "2 of 3 finished" in make_content(find_runs([study])).sections["results-body"]
+        chosen = spread_over_seeds(find_runs(sorted(study.glob("[01]-[01]"))), [])
+        assert [spread.planned for spread in chosen] == [2, 2]
+
     def test_latex_of_hostile_labels(self, tmp_path: Path) -> None:
         labels = [r"[FedAvg] 50 % & \input{x}", "*_$#^~", "μ ≤ 0.1 | “x”"]
         table = final_table(spread_over_seeds(find_runs([write_study(tmp_path, labels)]), [])).as_latex()
@@ -282,6 +298,13 @@ class TestLabels:
             "FedAvg (lr = 0.1)",
             "FedAvg (lr = 0.5)",
         ]
+
+    def test_what_affects_no_result_splits_no_seeds(self, tmp_path: Path) -> None:
+        for seed, run in enumerate(
+            ({"workers": 2}, {"workers": 4, "executor": "cores"}, {"stop_at": "test_loss <= 1"})
+        ):
+            write_run(tmp_path / str(seed), make_rows(3), label=f"FedAvg, seed {seed}", seed=seed, run=run)
+        assert [group.seeds for group in group_runs(find_runs([tmp_path]))] == [(0, 1), (2,)]
 
 
 @pytest.mark.more

@@ -12,7 +12,7 @@ from atoll.benchmark.result_files import COSTS, MEASURED, SCORE
 from atoll.benchmark.standings import Placing, average_ranks, critical_difference, friedman_p
 from atoll.report.figures.ranks import plot_fronts, plot_ranks
 from atoll.report.page.markup import Body, Cell, items, paragraph, table
-from atoll.report.reading.units import format_seconds
+from atoll.report.reading.units import format_bytes, format_seconds
 from atoll.report.tables.formats import DASH, TextTable, show_p
 from atoll.reproduce.pictures import as_address, document
 
@@ -40,7 +40,7 @@ def _line(each: Placing, is_worse: bool, most: int) -> list[str]:
     interval = DASH if found.low is None else f"{found.low:.3f} to {found.high:.3f}"
     if each.costs:
         updates, seconds, sent = (each.costs[name] for name in COSTS)
-        after = f"{updates:,.0f} updates, {format_seconds(seconds)}, {sent / 1e6:,.2f} MB"
+        after = f"{updates:,.0f} updates, {format_seconds(seconds)}, {format_bytes(sent)}"
     few = f" ({len(each.scores)} of {most} seeds)" if len(each.scores) < most else ""
     return [each.title + few + " (worse than alone)" * is_worse, score, interval, worst, spread, new, ari, after]
 
@@ -64,7 +64,7 @@ def _first(placings: Sequence[Placing], column: str) -> str:
 
 def in_words(ranks: Mapping[str, float], suites: int) -> str:
     """Return what average ranks say, in sentences."""
-    if len(ranks) < 2 or suites < 2:
+    if not ranks:
         return "Average ranks need two methods and two suites."
     p = friedman_p(list(ranks.values()), suites)
     return (
@@ -78,9 +78,10 @@ def in_words(ranks: Mapping[str, float], suites: int) -> str:
 def as_markdown(suites: Suites, budget: str) -> str:
     """Return all tables in Markdown."""
     ranks = average_ranks(suites.values())
-    lines = [["Method", "Average rank"], *([name, f"{rank:.1f}"] for name, rank in ranks.items())]
     parts = [f"# Equal {budget}\n", winners(suites).as_markdown(), f"{in_words(ranks, len(suites))}\n"]
-    parts.append(TextTable(lines, 1).as_markdown())
+    if ranks:
+        lines = [["Method", "Average rank"], *([name, f"{rank:.1f}"] for name, rank in ranks.items())]
+        parts.append(TextTable(lines, 1).as_markdown())
     parts += [f"## {suite}\n\n{suite_table(placings).as_markdown()}" for suite, placings in suites.items()]
     return "\n".join([*parts, NOTE, ""])
 
@@ -94,7 +95,7 @@ def render(suites: Suites, budget: str, missing: Sequence[str]) -> str:
     """Return the page as self-contained HTML; `missing` says who is in no table, and why."""
     ranks = average_ranks(suites.values())
     body = [_table("What wins when", winners(suites)), paragraph(in_words(ranks, len(suites)))]
-    if len(ranks) > 1 and len(suites) > 1:
+    if ranks:
         body.append(_figure("Average ranks", plot_ranks(ranks, critical_difference(len(ranks), len(suites)))))
     for suite, placings in suites.items():
         points = [(s.title, s.score, (s.spent["virtual_time"], s.spent["bytes"] / 1e6)) for s in placings]

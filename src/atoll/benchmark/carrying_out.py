@@ -15,6 +15,7 @@ from atoll.reproduce.kept_runs import digest_anywhere
 from atoll.reproduce.recipe_runs import RecipeTask, carry_out_all
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
+from atoll.support.files import make_folder
 from atoll.support.wording import slug
 
 
@@ -57,6 +58,7 @@ class Campaign:
         left = len(self.suites) * len(self.contestants) * (self.trials + self.seeds)
         for suite in self.suites:
             suite.budgets  # noqa: B018 - so that a budget that is too small is refused before anything runs
+        make_folder(self.places[0])
         for suite in self.suites:
             held = read_results(self.places, suite.key)
             files = [held.get(one.name) or ResultFile(suite.key, one.name, one.title) for one in self.contestants]

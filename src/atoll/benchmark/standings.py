@@ -88,11 +88,13 @@ def _first(entry: Entry, goal: float) -> int | None:
 
 
 def average_ranks(suites: Iterable[Sequence[Placing]]) -> dict[str, float]:
-    """Return the average rank, 1 the best, of each method that has results on all suites; ties share ranks."""
+    """Return the average rank, 1 the best, of each method with results on all suites, two or more; ties share it."""
     from scipy.stats import rankdata
 
     scores = [{each.title: each.score for each in suite} for suite in suites]
-    common = [title for title in scores[0] if all(title in own for own in scores)] if scores else []
+    common = [title for title in scores[0] if all(title in own for own in scores)] if scores[1:] else []
+    if len(common) < 2:
+        return {}
     ranks = np.mean([rankdata([-own[title] for title in common]) for own in scores], axis=0)
     return dict(sorted(zip(common, ranks.tolist(), strict=True), key=lambda pair: pair[1]))
 

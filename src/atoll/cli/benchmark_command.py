@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atoll.cli.common import app, err, out, print_json
+from atoll.cli.common import app, err, out, print_json, refuse_below_file
 from atoll.cli.options import JsonOption, QuietOption
 from atoll.support.errors import InputError
 from atoll.support.files import make_folder, write_atomically
@@ -61,6 +61,7 @@ def benchmark(
     others = results if results is not None else [PUBLISHED] if PUBLISHED.is_dir() else []
     if strange := [each for each in others if not each.is_dir()]:
         raise InputError(f"--results {strange[0]}: is not a folder")
+    refuse_below_file(folder)
     chosen = [Suite(name, scale, updates) for name in require_suites(suites or [])]
     contestants = find_contestants(() if methods is None else methods.split(","))
     is_quiet, places = quiet or as_json, (folder, *others)

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from atoll.cli.common import app, err, heading_of, out, print_json, read_experiments
-from atoll.cli.figure_files import claim_plot, read_width, save_plots
+from atoll.cli.figure_files import claim_plot, save_plots
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, PlotOption, ScaleOption, SetOption, WidthOption
 
 if TYPE_CHECKING:
@@ -37,13 +37,12 @@ def cluster(
     """
     from atoll.settings.choices import uses_network  # help pages do not wait for pydantic
 
-    inches = read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
     from atoll.api import check_runs  # a bad file is told of without loading PyTorch
 
     # A clustering may be shown even if, say, its graph is not connected.
     check_runs(runs, trained=False, schedules=False)
-    claim_plot(plot)
+    inches = claim_plot(plot, width, runs, ids)
     plans: list[ClusteringSummary | None] = []
     records = []
     for each in runs:

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from atoll.cli.common import app, claim_file, heading_of, make_app, only_one, out, print_json, read_experiments
-from atoll.cli.figure_files import claim_plot, read_width, save_plots
+from atoll.cli.figure_files import claim_plot, save_plots
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, PlotOption, ScaleOption, SetOption, WidthOption
 from atoll.support.errors import InputError
 from atoll.support.files import write_atomically
@@ -107,9 +107,8 @@ def data_inspect(
 
     Example: atoll data inspect quickstart --plot shares
     """
-    inches = read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
-    claim_plot(plot)
+    inches = claim_plot(plot, width, runs)
     claim_file("--write", write)
     if write is not None:
         if write.suffix != ".npz":

@@ -121,13 +121,16 @@ def _place_of(folder: Path | None, otherwise: Path | None) -> Path | None:
 def _read(folders: Sequence[Path], is_overlay: bool) -> "tuple[Sequence[Run], list[str]]":
     """Return the runs, and a notice of each that was left out; also print these."""
     from atoll.report.reading.groups import overlay
-    from atoll.report.reading.runs import find_readable, run_folders
+    from atoll.report.reading.runs import find_readable, listed_folders
 
     runs, faults = find_readable(folders)
     told = {run.folder.resolve() for run in runs}
-    missing = [each for path in folders for each in run_folders(path)[0] if each.resolve() not in told]
-    starts = [fault.partition(": ")[0] for fault in faults]
-    faults += [f"{each} has no rows yet" for each in missing if str(each) not in starts]
+    asked = {each.resolve(): str(each) for path in folders for each in listed_folders(path)[0]}
+    told |= {Path(fault.partition(": ")[0]).resolve() for fault in faults}
+    missing = [name for folder, name in asked.items() if folder not in told]
+    if missing:
+        rest = f" and {len(missing) - 3} more" * (len(missing) > 3)
+        faults.append(f"{len(missing)} of the {len(asked)} runs have no rows yet: {', '.join(missing[:3])}{rest}")
     for fault in faults:
         err.print(f"warning: left out: {fault}")
     return overlay(runs) if is_overlay else runs, [f"Left out: {fault}" for fault in faults]

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from atoll.cli.common import app, heading_of, make_app, out, print_json, read_experiments
-from atoll.cli.figure_files import claim_plot, read_width, save_plots
+from atoll.cli.figure_files import claim_plot, save_plots
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, PlotOption, ScaleOption, SetOption, WidthOption
 from atoll.support.errors import InputError
 
@@ -78,12 +78,11 @@ def schedule(
 
     Example: atoll schedule quickstart --plot gantt
     """
-    inches = read_width(width)
     runs = read_experiments(experiment, scale, changes, only)
     from atoll.api import check_runs  # a bad file is told of without loading PyTorch
 
     check_runs(runs, trained=False)
-    claim_plot(plot)
+    inches = claim_plot(plot, width, runs)
     if privacy:
         from atoll.cli.schedule_privacy import show_spending
 

@@ -39,7 +39,9 @@ def table_of(ranked: Sequence[Entrant], budget: PlanBudget) -> TextTable:
         [str(place), in_words(entrant.name), judged(entrant, budget), *own]
         for place, (entrant, own) in enumerate(zip(ranked, facts, strict=True), 1)
     ]
-    return TextTable([header, *lines], 2, note_of([entrant.plan for entrant in ranked]))
+    slowest = "Slowest client: its name, and the seconds of a training with its upload."
+    note = f"In brackets: 95 % interval over seeds. {slowest} {note_of([entrant.plan for entrant in ranked])}"
+    return TextTable([header, *lines], 2, note)
 
 
 def score_table(plans: Sequence[Scored]) -> TextTable:
@@ -107,14 +109,13 @@ def _spent(score: PlanScore) -> dict[str, str]:
 
 
 def note_of(plans: Sequence[Scored]) -> str:
-    """Return an explanation of the columns."""
+    """Return an explanation of the columns that all tables of plans have."""
     hops = "; ".join(dict.fromkeys(" + ".join(hop.name for hop in plan.score.hops) for plan in plans))
     tables = [plan.candidate.settings for plan in plans]
     alone = any(each.network.file is not None and each.method.get("pattern") != "censyn" for each in tables)
     told = " Aggregators share links only in censyn; in other patterns each sends as if alone."
     return (
-        "In brackets: 95 % interval over seeds. Waiting: share of the time in which clients neither compute nor send. "
-        "Slowest client: its name, and the seconds of a training with its upload. "
+        "Waiting: share of the time in which clients neither compute nor send. "
         f"MB per hop: in both directions, {hops}. Staleness: mean, in merges." + (told if alone else "")
     )
 

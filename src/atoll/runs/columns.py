@@ -1,5 +1,7 @@
 """Built-in columns of ``metrics.jsonl``; all others are of custom probes."""
 
+import re
+
 LOSSES = ("absent", "dropped", "late")
 """Counts of lost clients in an `Event`."""
 
@@ -8,11 +10,9 @@ SPENT = "epsilon"
 
 _BUILT_IN = {
     *("event", "round", "virtual_time", "wall_time", "train_loss", "test_loss", "test_accuracy", "local_loss"),
-    "learning_rate",
-    *("client_updates", "bytes", "bytes_up", "bytes_down", *LOSSES),
+    *("learning_rate", "client_updates", "bytes", "bytes_up", "bytes_down", *LOSSES),
     *("ari", "confusion", "cluster_clients", "cluster_accuracy", "mean_cluster_accuracy", "worst_cluster_accuracy"),
-    "cluster_perplexity",
-    *("parameter_error", "h_device", "h_cluster", "crc32"),
+    *("cluster_perplexity", "parameter_error", "h_device", "h_cluster", "crc32"),
     *("run", "panel", "folder", "seed", "rounds"),  # in tables for other programs
 }
 
@@ -47,7 +47,8 @@ def rises(column: str) -> bool:
 def column_title(column: str) -> str:
     """Return the title of a probe's column in figures and tables.
 
-    >>> column_title("worst_client_accuracy")
-    'Worst client accuracy'
+    >>> column_title("worst_client_score"), column_title("p10_client_score"), column_title("client_score_std")
+    ('Worst client score', '10th percentile of client score', 'Standard deviation of client score')
     """
-    return column.replace("_", " ").capitalize()
+    name = re.sub(r"^p([1-9]0)_", r"\1th percentile of ", column)
+    return re.sub(r"^(.+)_std$", r"standard deviation of \1", name).replace("_", " ").capitalize()

@@ -10,6 +10,7 @@ import numpy as np
 from atoll.experiment.experiment import Experiment
 from atoll.report.reading.runs import NotBegun, read_run
 from atoll.report.tables.run_tables import first_met
+from atoll.report.tables.writing import target_name
 from atoll.runs.columns import SPENT, rises
 from atoll.runs.probes import check_probes
 from atoll.runs.run_folder import RunFolder
@@ -57,11 +58,7 @@ class Goal:
         >>> Goal("virtual_time", 0.8).title, Goal("client_updates", 0.5, "test_loss").title
         ('virtual_time to 80 %', 'client_updates to test_loss 0.5')
         """
-        if self.target is None:
-            return self.metric
-        return f"{self.metric} to " + (
-            f"{100 * self.target:g} %" if self.of == "test_accuracy" else f"{self.of} {self.target:g}"
-        )
+        return self.metric if self.target is None else f"{self.metric} to {target_name(self.of, self.target)}"
 
     def read(self, folder: Path) -> tuple[float, float] | None:
         """Return a run's value at its last and at its best probe; a cost, twice, at the probe that reaches the target.

@@ -94,10 +94,9 @@ def plot_gantt(
 
     An event is (cluster, start seconds, end seconds, round). `done`, [events], is when each event's own work ended:
     from then to the event's end the cluster waits for the others, and the bar is hatched. A line marks each of the
-    seconds at which clients' data change. Bars are at least 0.3 % of
-    the total time long, where the cluster's next event leaves room. 10,000 events and 100 clusters are no problem.
-    Raises InputError without events, for a negative cluster, for an event that ends before it starts, and for work
-    that ends outside its event.
+    seconds at which clients' data change. Bars are at least 0.3 % of the total time long, where the cluster's next
+    event leaves room. 10,000 events and 100 clusters are no problem. Raises InputError without events, for a negative
+    cluster, for an event that ends before it starts, and for work that ends outside its event.
     """
     table = _as_events(events)
     rows = int(table[:, 0].max()) + 1

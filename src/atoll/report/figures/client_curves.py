@@ -39,6 +39,7 @@ def draw_clients(ax: Axes, runs: Sequence[Run], column: str, title: str = "") ->
         marker = "o" if len(values) == 1 else ""
         ax.plot(np.linspace(0, 100, len(values)), values, label=label, marker=marker, **styles[label])
         ax.axhline(values.mean(), color=styles[label]["color"], linewidth=0.8, linestyle="--")
+    ax.plot([], color="#888888", linewidth=0.8, linestyle="--", label="Mean over clients")
     ax.set_xlim(0, 100)
     ax.grid(visible=True)
     ax.set(xlabel="Clients (%), in ascending order", ylabel=y_label, title=title)

@@ -13,6 +13,7 @@ from atoll.report.figures.style import WIDTH_INCHES, drawn_width, title_and_fact
 from atoll.report.reading.runs import Run
 from atoll.report.reading.units import byte_unit, format_count, time_unit
 from atoll.support.arrays import Floats
+from atoll.support.requiring import require
 
 XColumn: TypeAlias = Literal["round", "client_updates", "virtual_time", "bytes_up"]
 Limits: TypeAlias = tuple[float, float]
@@ -45,6 +46,7 @@ def axis_of(column: str) -> CurveAxis:
 
 def x_axis(runs: Sequence[Run], x: XColumn) -> CurveAxis:
     """Return the horizontal axis, in a unit that suits these runs."""
+    require("x", x, XColumn)
     if x == "virtual_time":
         seconds = np.concatenate([run.rows[x] for run in runs])
         unit = time_unit(float(np.max(seconds, initial=0.0, where=np.isfinite(seconds))))

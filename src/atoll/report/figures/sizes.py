@@ -39,8 +39,7 @@ def plot_size_against(
     columns = math.ceil(len(panels) / math.ceil(len(panels) / most))
     rows = math.ceil(len(panels) / columns)
     with mpl.rc_context(STYLE):
-        size = (5.0 if len(panels) == 1 else WIDTH_INCHES, 0.5 + 3.0 * rows)
-        figure = new_figure(*size)
+        figure = new_figure(5.0 if len(panels) == 1 else WIDTH_INCHES, 0.5 + 3.0 * rows)
         grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
         kinds = {_draw_panel(axes, name, *pair) for axes, (name, pair) in zip(grid.flat, panels.items(), strict=False)}
         _set_y(grid[0, 0], max(float(pair[1].max()) for pair in panels.values()))
@@ -50,9 +49,8 @@ def plot_size_against(
             else:
                 axes.set(xlabel=x_label, ylabel="" if position % columns else "Clients")
         figure.suptitle(title, fontsize=10.5, fontweight="bold")
-        add_legend(
-            figure, [Line2D([], [], color=LINE_COLOR, linewidth=1.2, label=" or ".join(sorted(kinds)))], **PATCHES
-        )
+        line = Line2D([], [], color=LINE_COLOR, linewidth=1.2, label=" or ".join(sorted(kinds)))
+        add_legend(figure, [line], **PATCHES)
     return figure
 
 

@@ -23,17 +23,10 @@ WIDTH_INCHES = 8.0
 WIDTHS = {"column": 3.5, "text": 7.16}
 """Widths in inches of a column and of both columns of a page, as in IEEE journals."""
 
-SAMPLE_INCHES = 0.55
-"""Of a legend's entry: the line's sample and gaps."""
-
-LETTER_INCHES = 0.075
-"""Of a letter of about 9 points."""
-
-LEAST_LETTERS = 15
-"""Of a line of a label that is wrapped so that more columns fit."""
-
-LINE_INCHES = 0.18
-"""Of a line of a legend, with its gap."""
+SAMPLE_INCHES = 0.55  # of a legend's entry: the line's sample and gaps
+LETTER_INCHES = 0.075  # of a letter of about 9 points
+LEAST_LETTERS = 15  # of a line of a label that is wrapped so that more columns fit
+LINE_INCHES = 0.18  # of a line of a legend, with its gap
 
 _width: ContextVar[float | None] = ContextVar("width", default=None)
 
@@ -49,27 +42,19 @@ PATTERNS: tuple[LineStyle, ...] = ("-", (0, (4.5, 1.5)))
 
 STYLE: Any = {  # Any, since the type of a key differs between matplotlib's versions
     "figure.dpi": 150,
-    "font.size": 9,
+    **dict.fromkeys(("font.size", "axes.labelsize", "legend.fontsize"), 9),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 8),
     "axes.titlesize": 9.5,
     "axes.titleweight": "bold",
-    "axes.labelsize": 9,
-    "axes.edgecolor": "#888888",
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), "#888888"),
+    **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), "#333333"),
     "axes.labelcolor": "#222222",
     "axes.linewidth": 0.7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "axes.axisbelow": True,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "xtick.color": "#888888",
-    "ytick.color": "#888888",
-    "xtick.labelcolor": "#333333",
-    "ytick.labelcolor": "#333333",
     "grid.color": "#e4e4e4",
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.6,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
     "text.parse_math": False,  # labels come from settings; a malformed formula would be an error
 }
 """Matplotlib settings of all figures: `with matplotlib.rc_context(STYLE)`."""
@@ -113,11 +98,8 @@ def line_styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Assign each distinct label a colour and a line pattern, in order of first appearance."""
     colors = (*PALETTE, *MORE_COLORS)
     return {
-        label: {
-            "color": colors[index % len(colors)],
-            "linestyle": PATTERNS[(index + index // len(colors)) % len(PATTERNS)],
-        }
-        for index, label in enumerate(dict.fromkeys(labels))
+        label: {"color": colors[i % len(colors)], "linestyle": PATTERNS[(i + i // len(colors)) % len(PATTERNS)]}
+        for i, label in enumerate(dict.fromkeys(labels))
     }
 
 

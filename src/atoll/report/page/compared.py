@@ -7,7 +7,7 @@ import numpy as np
 from atoll.report.page.markup import Body, Cell, table
 from atoll.report.reading.groups import Group, Panel
 from atoll.report.reading.runs import Run
-from atoll.report.tables.run_tables import OWN_SECONDS, OWN_SECONDS_NOTE
+from atoll.report.tables.run_tables import CLOCKS_NOTE, OWN_SECONDS, OWN_SECONDS_NOTE, is_on_network
 from atoll.runs.fingerprint import flatten
 
 UNSET = "–"
@@ -56,6 +56,8 @@ def _mixed(panels: Sequence[Panel]) -> Iterator[str]:
             f"These runs use different data sets ({', '.join(datasets)}), which are shown in separate panels; targets "
             "and speed-ups compare only runs of the same panel."
         )
+    if any(len(set(map(is_on_network, panel.runs))) > 1 for panel in panels):
+        yield CLOCKS_NOTE
 
 
 def _unfinished(runs: Sequence[Run]) -> Iterator[str]:

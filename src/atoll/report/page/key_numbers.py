@@ -12,7 +12,7 @@ from atoll.report.page.compared import name_of
 from atoll.report.reading.groups import Panel
 from atoll.report.reading.recovery import changes_of
 from atoll.report.reading.runs import Run
-from atoll.report.tables.run_tables import rounds_compare
+from atoll.report.tables.run_tables import lead_of
 from atoll.report.tables.writing import show_number
 from atoll.runs.columns import column_title, is_share
 from atoll.support.arrays import Floats
@@ -27,16 +27,11 @@ AXES = (
 )
 """Horizontal axes of the curves: column, title, and kind of unit."""
 
-_QUANTITIES = {
-    "test_accuracy": "Test accuracy",
-    "mean_cluster_accuracy": "Mean cluster accuracy",
-    "worst_cluster_accuracy": "Worst cluster accuracy",
-    "train_loss": "Training loss",
-    "test_loss": "Test loss",
-    "local_loss": "Local loss",
-    "ari": "Adjusted Rand index",
-    "parameter_error": "Parameter error",
-}
+_QUANTITIES = (
+    *("test_accuracy", "mean_cluster_accuracy", "worst_cluster_accuracy", "train_loss", "test_loss", "local_loss"),
+    *("ari", "parameter_error"),
+)
+_TITLES = {"train_loss": "Training loss", "ari": "Adjusted Rand index"}
 _NO_QUANTITIES = {"event", "bytes_up", "bytes_down", *(column for column, _, _ in AXES)}
 _MAX_CLIENTS = 1000  # drawn in a curve of single clients
 
@@ -54,8 +49,8 @@ def quantities(runs: Sequence[Run]) -> dict[str, str]:
         for name, values in run.rows.items()
         if name not in _NO_QUANTITIES and np.isfinite(values).any()
     }
-    names = [name for name in _QUANTITIES if name in known] + sorted(known - _QUANTITIES.keys())
-    return {name: _QUANTITIES.get(name) or column_title(name) for name in names}
+    names = [name for name in _QUANTITIES if name in known] + sorted(known - {*_QUANTITIES})
+    return {name: _TITLES.get(name) or column_title(name) for name in names}
 
 
 class RunPool:
@@ -86,10 +81,10 @@ def curves(panels: Sequence[Panel], pool: RunPool) -> dict[str, Any]:
     """
     shown = quantities([run for panel in panels for run in panel.runs])
     labels = list(dict.fromkeys(group.label for panel in panels for group in panel.groups))
-    lead = all(rounds_compare(panel.runs) for panel in panels)
+    leads = {lead_of(panel.runs) for panel in panels}
     most = max((len(group.runs) for panel in panels for group in panel.groups), default=0)
     return {
-        "lead": "round" if lead else "virtual_time",
+        "lead": next((each for each in ("client_updates", "virtual_time") if each in leads), "round"),
         "axes": [{"column": column, "title": title, "kind": kind} for column, title, kind in AXES],
         "quantities": [{"column": name, "title": title, "share": is_share(name)} for name, title in shown.items()],
         "labels": labels,

@@ -45,7 +45,7 @@ def results_table(panels: Sequence[Panel], baseline: str = "") -> str:
     groups = [group for panel in panels for group in panel.groups]
     columns = [column for column in _columns(groups) if any(_values(group.runs, column[1]) for group in groups)]
     seeds = any(len(group.runs) > 1 for group in groups)
-    is_open = any(not run.finished for group in groups for run in group.runs)
+    is_open = any(len(group.finished) < group.planned for group in groups)
     differences = [differences_to(panel, panel.baseline(baseline)) for panel in panels]
     differ = any(text for each in differences for text, _ in each)
     header = ["Run", *(["Seeds"] if seeds else []), *(["State"] if is_open else [])]
@@ -186,11 +186,11 @@ def _seeds(group: Group) -> str:
 
 
 def _state(group: Group) -> Cell:
-    finished = sum(run.finished for run in group.runs)
-    if finished == len(group.runs):
+    finished = len(group.finished)
+    if finished == group.planned:
         return Cell("finished")
     if finished:
-        return Cell(f"{finished} of {len(group.runs)} finished", style="open")
+        return Cell(f"{finished} of {group.planned} finished", style="open")
     furthest = max(_values(group.runs, lambda run: float(run.rows["round"][-1])), default=0.0)
     planned = group.runs[0].config.get("rounds")
     return Cell(f"at round {furthest:,.0f}" + (f" of {planned:,}" if isinstance(planned, int) else ""), style="open")

@@ -1,6 +1,6 @@
 """The page's tables of targets: the cost of reaching an accuracy, and the speed-up over the first line."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,15 +9,20 @@ from atoll.report.page.key_numbers import bytes_sent
 from atoll.report.page.markup import Body, Cell, paragraph, table
 from atoll.report.page.results import UnitOf, count, seconds, size, write_moments
 from atoll.report.reading.groups import Group, Panel
-from atoll.report.reading.runs import Run
 from atoll.report.tables.formats import DASH
-from atoll.report.tables.run_tables import FIRST, STABLE, first_met, rounds_compare, rounds_to_target
+from atoll.report.tables.run_tables import FIRST, STABLE, first_met, is_on_network, lead_of, rounds_to_target
 from atoll.report.tables.spread import choose_targets
-from atoll.support.arrays import Floats
 
 NOTE = (
     "Costs are those at {}, without interpolation. × is the speed-up over the baseline; it is left out if a seed does "
     "not reach the target."
+)
+COSTS: Sequence[tuple[str, str, UnitOf]] = (
+    ("Rounds", "round", count),
+    ("Client updates", "client_updates", count),
+    ("Bytes sent", "bytes", size),
+    ("Virtual time", "virtual_time", seconds),
+    ("Wall time", "wall_time", seconds),
 )
 NONE = "No target accuracy distinguishes these runs: they have recorded none, or do not differ."
 
@@ -44,20 +49,10 @@ def _choose(panel: Panel, targets: Sequence[float] | None, stable: bool) -> list
     return [reached.target for reached in rows[0].targets] if rows else []
 
 
-def _costs(panel: Panel) -> list[tuple[str, Callable[[Run], Floats], UnitOf]]:
-    """Return the kinds of cost (title, values, unit), the one that compares a panel's runs best first."""
-
-    def column(name: str) -> Callable[[Run], Floats]:
-        return lambda run: run.rows[name]
-
-    costs: list[tuple[str, Callable[[Run], Floats], UnitOf]] = [
-        ("Rounds", column("round"), count),
-        ("Client updates", column("client_updates"), count),
-        ("Bytes sent", bytes_sent, size),
-        ("Virtual time", column("virtual_time"), seconds),
-        ("Wall time", column("wall_time"), seconds),
-    ]
-    return costs if rounds_compare(panel.runs) else sorted(costs, key=lambda cost: cost[0] != "Virtual time")
+def _costs(panel: Panel) -> list[tuple[str, str, UnitOf]]:
+    """Return the kinds of cost (title, column, unit), the one that compares a panel's runs best first."""
+    lead = lead_of(panel.runs)
+    return sorted(COSTS, key=lambda cost: cost[1] != lead)
 
 
 def _table(panel: Panel, targets: Sequence[float], stable: bool, baseline: str) -> str:
@@ -74,16 +69,17 @@ def _lines(panel: Panel, target: float, stable: bool, baseline: str) -> list[lis
         for line, group in zip(lines, groups, strict=True):
             values = _reached(group, target, stable, column)
             cell = _cell(values, unit_of)
-            line.append(cell if group is against else _with_speed_up(cell, values, base))
+            is_apart = column == "virtual_time" and is_on_network(group.runs[0]) != is_on_network(against.runs[0])
+            line.append(cell if group is against or is_apart else _with_speed_up(cell, values, base))
     return lines
 
 
-def _reached(group: Group, target: float, stable: bool, column: Callable[[Run], Floats]) -> list[float | None]:
+def _reached(group: Group, target: float, stable: bool, column: str) -> list[float | None]:
     """Return the cost at which each seed meets the target; None if it does not, or the cost is unknown."""
     costs: list[float | None] = []
     for run in group.counted:
         probe = first_met(run.rows["test_accuracy"], target, stable=stable)
-        cost = np.nan if probe is None else float(column(run)[probe])
+        cost = np.nan if probe is None else float((bytes_sent(run) if column == "bytes" else run.rows[column])[probe])
         costs.append(cost if np.isfinite(cost) else None)
     return costs
 

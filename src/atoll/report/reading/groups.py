@@ -5,16 +5,20 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 from atoll.report.reading.runs import Run
-from atoll.runs.fingerprint import flatten
+from atoll.runs.fingerprint import flatten, free_settings
 from atoll.runs.titles import without_seed
 from atoll.support.errors import InputError
+from atoll.support.untrusted import read_json
 from atoll.support.wording import nearest, printable
 
 _MOST_NAMED = 3  # settings in a label
+_FREE = free_settings() - {"panel", "run.stop_at"} | {"seed"}  # a run may resume with another stop, but end elsewhere
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +42,11 @@ class Group:
     def finished(self) -> tuple[Run, ...]:
         """The runs that are complete."""
         return tuple(run for run in self.runs if run.finished)
+
+    @cached_property
+    def planned(self) -> int:
+        """How many runs were asked for, with those that a sweep has not begun."""
+        return sum(max(own, _seeds_asked(sweep)) for sweep, own in Counter(run.sweep for run in self.runs).items())
 
     @property
     def counted(self) -> tuple[Run, ...]:
@@ -64,7 +73,7 @@ class Panel:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Group runs that differ only in seed and label, in the order of each group's first run.
+    """Group runs that differ only in seed, label and what affects no result, in the order of each group's first run.
 
     Unfinished runs are included. A repeated seed begins a new group, so that no run counts
     twice in a mean.
@@ -72,7 +81,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     members = defaultdict[tuple[str, int], list[Run]](list)
     seen = Counter[tuple[str, int]]()
     for run in runs:
-        key, seed = setting_of(run), seed_of(run)
+        key, seed = json.dumps(settings_of(run), sort_keys=True, default=str), seed_of(run)
         members[key, seen[key, seed]].append(run)
         seen[key, seed] += 1
     return _with_unique_labels([_make_group(group) for group in members.values()])
@@ -111,6 +120,14 @@ def _make_group(runs: Sequence[Run]) -> Group:
     return Group(first.panel, dataset, _common_label(labels) or first.name, tuple(runs))
 
 
+def _seeds_asked(sweep: Path | None) -> int:
+    """Return how many seeds a sweep has of each setting, begun or not; 0 if it is no sweep over seeds."""
+    try:
+        return len(read_json(sweep / "sweep.json", sweep)["over"]["seed"]) if sweep else 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
 def find_baseline(groups: Sequence[Group], label: str) -> Group:
     """Return the first group with this label, in upper or lower case, with or without the seed of its only run."""
     known = {without_seed(group.label).casefold(): group for group in reversed(groups)}
@@ -145,8 +162,8 @@ def _labels(groups: Sequence[Group]) -> list[str]:
 
 
 def settings_of(run: Run) -> dict[str, Any]:
-    """Return a run's settings by dotted name, without seed and label."""
-    return {name: value for name, value in flatten(run.config).items() if name not in ("seed", "label")}
+    """Return a run's settings by dotted name, without the seed and those that affect no result, such as the label."""
+    return {name: value for name, value in flatten(run.config).items() if name not in _FREE}
 
 
 def differences_of(settings: Sequence[Mapping[str, Any]], most: int | None = None) -> list[str]:
@@ -158,12 +175,6 @@ def differences_of(settings: Sequence[Mapping[str, Any]], most: int | None = Non
     names = sorted({name for each in settings for name in each})
     apart = [name for name in names if len({str(each.get(name)) for each in settings}) > 1][:most]
     return [", ".join(f"{name.rpartition('.')[2]} = {each.get(name, 'unset')}" for name in apart) for each in settings]
-
-
-def setting_of(run: Run) -> str:
-    """Return a text that runs share exactly if they differ only in seed and label."""
-    settings = {name: value for name, value in run.config.items() if name not in ("seed", "label")}
-    return json.dumps(settings, sort_keys=True, default=str)
 
 
 def seed_of(run: Run) -> int:

@@ -31,6 +31,7 @@ class Run:
     maps each column of lists, such as counts by cluster, to a list for each row; missing and null are None. `clients`
     maps each metric of single clients to its last values. `finished` says whether the run is complete (its
     summary.json exists), and `own_seconds` whether its virtual times are a custom method's own, not the clock's.
+    `sweep` is the folder of the sweep or experiment in which `find_runs` found it, if any.
     """
 
     folder: Path
@@ -43,6 +44,7 @@ class Run:
     tables: Tables = field(default_factory=dict)
     clients: Columns = field(default_factory=dict)
     own_seconds: bool = False
+    sweep: Path | None = None
 
 
 class NotBegun(InputError):
@@ -108,7 +110,7 @@ def find_readable(paths: Iterable[Path | str]) -> tuple[list[Run], list[str]]:
         runs += found
         faults += wrong
     if not runs:
-        raise InputError(faults[0])
+        raise InputError(faults[0] if faults else "paths: holds no folders")
     return _told_apart(runs), faults
 
 
@@ -126,7 +128,7 @@ def _read_below(path: Path) -> tuple[list[Run], list[str]]:
     runs = []
     for folder in folders:
         try:
-            runs.append(read_run(folder))
+            runs.append(replace(read_run(folder), sweep=None if folder == path else folder.parent))
         except NotBegun:
             pass
         except InputError as error:
@@ -154,6 +156,12 @@ def _why_empty(path: Path) -> InputError:
 
 def run_folders(path: Path) -> tuple[list[Path], list[str]]:
     """Return the run folders at a path, in it, or in the experiments in it, in order; and what could not be read."""
+    folders, faults = listed_folders(path)
+    return list(filter(_is_run, folders)), faults
+
+
+def listed_folders(path: Path) -> tuple[list[Path], list[str]]:
+    """Return what `run_folders` does, and the folders of runs that an experiment lists but has not begun."""
     if _is_run(path):
         return [path], []
     if _is_experiment(path):
@@ -171,16 +179,16 @@ def run_folders(path: Path) -> tuple[list[Path], list[str]]:
 
 
 def _runs_of(experiment: Path) -> tuple[list[Path], list[str]]:
-    """Return the runs in an experiment's folder, in its order."""
+    """Return the folders of an experiment's runs, in its order, or of those that are there if it cannot be read."""
     faults = []
     try:
-        children = sorted(experiment.iterdir())
+        children = sorted(filter(_is_run, experiment.iterdir()))
         children = [experiment / name for name in _read_order(experiment / "experiment.json")]
     except InputError as error:
         faults.append(str(error))
     except OSError as error:
         return [], [f"{experiment} cannot be read ({reason_of(error)})."]
-    return [child for child in children if _is_run(child)], faults
+    return children, faults
 
 
 def _is_experiment(folder: Path) -> bool:

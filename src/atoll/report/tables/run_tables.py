@@ -9,12 +9,16 @@ from atoll.methods.named_methods import METHODS
 from atoll.methods.parts.kind import kind_of
 from atoll.report.reading.runs import Run
 from atoll.runs.columns import is_built_in, rises
+from atoll.settings.signatures import asks_for
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 
+COSTS = ("round", "client_updates", "virtual_time", "bytes_sent")
+"""Costs of reaching a target: fields of `Reached`."""
 MAX_TARGETS = 3
 SAME_WORK = 1.1  # ratio of updates per round up to which rounds count as equal work
 FIRST = "the first measurement that meets it"
+CLOCKS_NOTE = "Virtual times with a network of aggregators are not comparable with those without one."
 OWN_SECONDS = "*"
 """Marks runs whose virtual times are their method's own."""
 OWN_SECONDS_NOTE = f"{OWN_SECONDS} Its virtual times are its method's own, not those of the clients' clock."
@@ -37,8 +41,8 @@ class Row:
     """One run's line of the table: its final results, its best accuracy, and the cost of each target.
 
     `final` has the last values of custom evaluation metrics, by column, and the test loss if there is no accuracy;
-    `stable` says whether a target counts as met only once all later values meet it, `by_time` whether virtual time
-    compares the runs better than rounds, and `own_seconds` whether virtual times are a custom method's own.
+    `stable` says whether a target counts as met only once all later values meet it, `lead` which cost compares the runs
+    best, `own_seconds` whether virtual times are a custom method's own, and `on_network` whether they are a network's.
     """
 
     panel: str
@@ -53,8 +57,9 @@ class Row:
     targets: tuple[Reached, ...]
     final: dict[str, float | None] = field(default_factory=dict)
     stable: bool = False
-    by_time: bool = False
+    lead: str = "round"
     own_seconds: bool = False
+    on_network: bool = False
 
     @property
     def shown_label(self) -> str:
@@ -76,7 +81,7 @@ def rounds_to_target(
         raise InputError(f"runs: must be a list, as atoll.find_runs returns it, it is {type(runs).__name__!r}")
     if runs and not any(metric in run.rows for run in runs):
         raise InputError(f"metric = {metric!r} is in no run; the columns are {', '.join(sorted(runs[0].rows))}.")
-    by_time = not rounds_compare(runs)
+    lead = lead_of(runs)
     if targets is None:
         targets = _choose_targets(runs, metric, stable) if rises(metric) else []
     return [
@@ -93,8 +98,9 @@ def rounds_to_target(
             targets=tuple(_reach(run, target, metric, stable) for target in targets),
             final={name: _number(values[-1]) for name, values in run.rows.items() if _is_shown(run, name)},
             stable=stable,
-            by_time=by_time,
+            lead=lead,
             own_seconds=run.own_seconds,
+            on_network=is_on_network(run),
         )
         for run in runs
     ]
@@ -105,18 +111,28 @@ def _is_shown(run: Run, column: str) -> bool:
     return not is_built_in(column) or (column == "test_loss" and not np.isfinite(run.rows["test_accuracy"]).any())
 
 
-def rounds_compare(runs: Sequence[Run]) -> bool:
-    """Return whether a round is the same work in all runs, so that rounds compare them; otherwise virtual time does.
+def lead_of(runs: Sequence[Run]) -> str:
+    """Return the cost that compares runs best: rounds, virtual time or, if their clocks differ in kind, client updates.
 
-    It is not if a method's rounds are local steps (`hierarchical`, `hierfavg`), nor if the runs differ in client
-    updates per round.
+    Rounds do if one is the same work in all runs. It is not if a method's rounds are local steps (`hierarchical`,
+    `hierfavg`), nor if the runs differ in client updates per round.
     """
-    names = {str(method.get("name")) for run in runs if isinstance(method := run.config.get("method"), dict)}
-    if any(name in METHODS and kind_of(METHODS[name]).rounds_are_local_steps for name in names):
-        return not any(np.isfinite(run.rows["virtual_time"]).any() for run in runs)
-    paces = [float(run.rows["client_updates"][-1] / run.rows["round"][-1]) for run in runs if run.rows["round"][-1] > 0]
-    known = [pace for pace in paces if np.isfinite(pace)]
-    return not known or max(known) <= SAME_WORK * min(known)
+    if any(map(is_on_network, runs)):
+        rounds_compare = not any(np.isfinite(run.rows["virtual_time"]).any() for run in runs)
+    else:
+        done = [run.rows["client_updates"][-1] / run.rows["round"][-1] for run in runs if run.rows["round"][-1] > 0]
+        known = [float(pace) for pace in done if np.isfinite(pace)]
+        rounds_compare = not known or max(known) <= SAME_WORK * min(known)
+    if rounds_compare:
+        return "round"
+    return "client_updates" if len({(run.own_seconds, is_on_network(run)) for run in runs}) > 1 else "virtual_time"
+
+
+def is_on_network(run: Run) -> bool:
+    """Return whether a run's virtual times are those of a network of aggregators, not of clients' own uploads."""
+    method = run.config.get("method")
+    name = str(method.get("name")) if isinstance(method, dict) else ""
+    return name in METHODS and asks_for(kind_of(METHODS[name]).make, "network")
 
 
 def first_met(values: Floats, target: float, lower: bool = False, stable: bool = False) -> int | None:
@@ -164,7 +180,7 @@ def _tells_apart(runs: Sequence[Run], firsts: Sequence[int | None]) -> bool:
     """Return whether runs reach a target at different costs or, for a single run, after its first row."""
     if len(runs) == 1:
         return bool(firsts[0])
-    lead = "round" if rounds_compare(runs) else "virtual_time"
+    lead = lead_of(runs)
     costs = {None if first is None else run.rows[lead][first] for run, first in zip(runs, firsts, strict=True)}
     return len(costs) > 1
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from atoll.report.reading.groups import Group, find_baseline, group_runs, seed_of
 from atoll.report.reading.runs import Run
-from atoll.report.tables.run_tables import Row, first_met, rounds_to_target
+from atoll.report.tables.run_tables import COSTS, Row, first_met, is_on_network, rounds_to_target
 from atoll.runs.columns import is_built_in
 from atoll.support.errors import InputError
 from atoll.support.estimates import Estimate, estimate, holm, paired_p
@@ -17,7 +17,6 @@ USUAL = ("train_loss", "test_accuracy", "test_loss", "ari", "parameter_error")
 
 COMPARED = ("test_accuracy", "test_loss", "train_loss")
 """What differences are of: the first of these whose final values are known."""
-COSTS = ("round", "client_updates", "virtual_time", "bytes_sent")
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,9 @@ class Difference:
 class Spread:
     """Runs that differ only in seed and label, and the estimates of their final values, by column.
 
-    Only finished runs count; `planned` includes the others. A column is left out unless every finished run has a final
-    value. `own_seconds` says whether virtual times are a custom method's own.
+    Only finished runs count; `planned` includes the others, begun or not. A column is left out unless every finished
+    run has a final value. `own_seconds` says whether virtual times are a custom method's own, and
+    `on_network` whether a network's.
     """
 
     panel: str
@@ -71,6 +71,7 @@ class Spread:
     targets: tuple[TargetSpread, ...] = ()
     difference: Difference | None = None
     own_seconds: bool = False
+    on_network: bool = False
 
 
 def spread_over_seeds(
@@ -137,10 +138,11 @@ def _sum_up(group: Group, rows: Sequence[Row]) -> Spread:
         panel=group.panel,
         label=group.label,
         seeds=tuple(map(seed_of, runs)),
-        planned=len(group.runs),
+        planned=group.planned,
         final={name: estimate(values) for name, values in last.items() if values and np.isfinite(values).all()},
         targets=tuple(_targets(rows)),
         own_seconds=any(run.own_seconds for run in runs),
+        on_network=any(map(is_on_network, runs)),
     )
 
 

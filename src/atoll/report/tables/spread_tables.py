@@ -7,8 +7,8 @@ from typing import Any
 from atoll.report.reading.mean_curves import Band
 from atoll.report.reading.units import byte_unit, time_unit
 from atoll.report.tables.formats import DASH, TextTable, csv_table, show_p, upright
-from atoll.report.tables.run_tables import OWN_SECONDS, OWN_SECONDS_NOTE, Row
-from atoll.report.tables.spread import COSTS, USUAL, Difference, Spread
+from atoll.report.tables.run_tables import CLOCKS_NOTE, COSTS, OWN_SECONDS, OWN_SECONDS_NOTE, Row
+from atoll.report.tables.spread import USUAL, Difference, Spread
 from atoll.report.tables.writing import MAX_PROBED, narrow_table, probe_table, target_name
 from atoll.runs.columns import column_title, is_share
 from atoll.support.estimates import Estimate
@@ -54,7 +54,7 @@ def narrow_tables(rows: Sequence[Row], spreads: Sequence[Spread], band: Band = "
 
 def final_note(spreads: Sequence[Spread], band: Band = "interval") -> str:
     """Return the note below final results, which names the test if there is a baseline."""
-    note = f"Final values of finished runs: mean ± {_HALF[band]} over seeds."
+    note = f"Final values of finished runs: mean ± {_HALF[band]} over seeds.{_missing_note(spreads)}"
     told = [spread.difference for spread in spreads if spread.difference is not None]
     return f"{note} {difference_note(told)}" if told else note
 
@@ -73,6 +73,7 @@ def difference_note(differences: Sequence[Difference]) -> str:
 def targets_note(spreads: Sequence[Spread], band: Band = "interval") -> str:
     """Return the note below the costs of targets."""
     note = f"Mean ± {_HALF[band]} over seeds; no mean if a seed missed the target. Time is virtual, bytes up and down."
+    note += _missing_note(spreads) + f" {CLOCKS_NOTE}" * (len({spread.on_network for spread in spreads}) > 1)
     return f"{note} {OWN_SECONDS_NOTE}" if any(spread.own_seconds for spread in spreads) else note
 
 
@@ -116,7 +117,8 @@ def _target_cells(spreads: Sequence[Spread], band: Band) -> list[list[str]]:
         for spread in (one for one in spreads if one.targets):
             own = spread.targets[place]
             costs = [_write(own.costs.get(name), column, band) for name, column in zip(COSTS, columns, strict=True)]
-            seeds = f"{own.reached} of {len(spread.seeds)}"
+            missing = spread.planned - len(spread.seeds)
+            seeds = f"{own.reached} of {len(spread.seeds)}" + f", {missing} missing" * bool(missing)
             name = _name(spread, spreads, OWN_SECONDS * spread.own_seconds)
             cells.append([target_name(target.metric, target.target), *name, seeds, *costs])
     return cells
@@ -158,6 +160,12 @@ def _texts(spreads: Sequence[Spread]) -> int:
 def _seeds(spread: Spread) -> str:
     done = len(spread.seeds)
     return str(done) if done == spread.planned else f"{done} of {spread.planned}"
+
+
+def _missing_note(spreads: Sequence[Spread]) -> str:
+    planned = sum(spread.planned for spread in spreads)
+    missing = planned - sum(len(spread.seeds) for spread in spreads)
+    return f" {missing} of the {planned} runs are missing or not finished." if missing else ""
 
 
 def _difference(found: Difference | None) -> list[str]:

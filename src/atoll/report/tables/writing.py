@@ -6,17 +6,10 @@ from typing import Any
 
 from atoll.report.reading.units import format_bytes, format_seconds
 from atoll.report.tables.formats import DASH, TextTable, csv_table, upright
-from atoll.report.tables.run_tables import FIRST, OWN_SECONDS_NOTE, STABLE, Reached, Row
+from atoll.report.tables.run_tables import CLOCKS_NOTE, COSTS, FIRST, OWN_SECONDS_NOTE, STABLE, Reached, Row
 from atoll.runs.columns import column_title, is_share
 
 MAX_PROBED = 2  # custom metrics beyond which a terminal is too narrow
-COSTS = {
-    "round": "round",
-    "client_updates": "client updates",
-    "virtual_time": "virtual time",
-    "bytes_sent": "bytes sent",
-}
-"""Costs of reaching a target: fields of `Reached`, and their titles."""
 
 
 def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -26,7 +19,7 @@ def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     `stable` only if true.
     """
     unused = (set() if _has_ari(rows) else {"final_ari"}) | (set() if _probed(rows) else {"final"})
-    unused |= {"by_time"} | (set() if any(row.own_seconds for row in rows) else {"own_seconds"})
+    unused |= {"lead", "on_network"} | (set() if any(row.own_seconds for row in rows) else {"own_seconds"})
     unused |= set() if any(row.stable for row in rows) else {"stable"}
     return [{name: value for name, value in asdict(row).items() if name not in unused} for row in rows]
 
@@ -51,7 +44,7 @@ def narrow_table(rows: Sequence[Row]) -> TextTable:
 
     Too many custom metrics are left to `probe_table`.
     """
-    shown = _costs(rows)[: 2 if _by_time(rows) else 1]
+    shown = _costs(rows)[: 2 if _lead(rows) != "round" else 1]
     probed = _probed(rows) if len(_probed(rows)) <= MAX_PROBED else []
     return TextTable(_cells(rows, *shown, probed=probed), _texts(rows), _note(rows, *shown))
 
@@ -72,9 +65,13 @@ def probe_table(rows: Sequence[Row]) -> TextTable | None:
 def _note(rows: Sequence[Row], *costs: str) -> str:
     if not any(row.targets for row in rows):
         return ""
-    told = " / ".join(COSTS[cost] for cost in costs)
+    told = " / ".join(cost.replace("_", " ") for cost in costs)
     note = f"To a target: {told} of {STABLE if rows[0].stable else FIRST}."
-    note += " Virtual time comes first, since rounds differ in work." if _by_time(rows) else ""
+    if (lead := _lead(rows)) != "round":
+        note += (
+            f" {column_title(lead)} {'comes' if lead == 'virtual_time' else 'come'} first, since rounds differ in work."
+        )
+    note += f" {CLOCKS_NOTE}" if len({row.on_network for row in rows}) > 1 else ""
     return f"{note} {OWN_SECONDS_NOTE}" if any(row.own_seconds for row in rows) else note
 
 
@@ -82,13 +79,13 @@ def _texts(rows: Sequence[Row]) -> int:
     return 2 if any(row.panel for row in rows) else 1
 
 
-def _by_time(rows: Sequence[Row]) -> bool:
-    return any(row.by_time for row in rows)
+def _lead(rows: Sequence[Row]) -> str:
+    return rows[0].lead if rows else "round"
 
 
 def _costs(rows: Sequence[Row]) -> list[str]:
     """Return the costs of reaching a target, the one that compares these runs best first."""
-    return sorted(COSTS, key="virtual_time".__ne__) if _by_time(rows) else list(COSTS)
+    return sorted(COSTS, key=_lead(rows).__ne__)
 
 
 def _has_ari(rows: Sequence[Row]) -> bool:
