@@ -11,6 +11,7 @@ import tomli_w
 from atoll.privacy.ledger import LEDGER, SEAL, Account, begin_ledger
 from atoll.runs.data_files import digest_of_file, digests_of
 from atoll.runs.fingerprint import as_written, differences
+from atoll.runs.made_files import remove_made
 from atoll.schedules.events import Schedule
 from atoll.schedules.recorded import head_of
 from atoll.schedules.schedule_files import write_schedule
@@ -33,12 +34,6 @@ MEASURED = "measured.json"
 FILES = (
     *("config.toml", "summary.json", "metrics.jsonl", HAPPENED, CLUSTERINGS, STRIKES, REFUSED, CLIENTS, MEASURED),
     *("environment.json", "schedule.npz", "checkpoint", LEDGER, SEAL),
-)
-_STEMS = ("curves-*", "parameter-error", "probe-*", "clients-*", "identity-*", "against-*")
-_MADE = (  # from a run, by `atoll export` and `atoll report`
-    *(f"{stem}.{end}" for stem in ("model", "model-cluster-*") for end in ("safetensors", "pt", "onnx")),
-    *(f"report/{stem}.{end}" for stem in _STEMS for end in ("png", "svg", "pdf")),
-    *(f"report/{stem}.{end}" for stem in ("table", "spread", "targets") for end in ("md", "tex", "csv", "json")),
 )
 TRACKED = "trackers"  # written and managed by `run.trackers`
 
@@ -173,10 +168,7 @@ class RunFolder:
             else:
                 place.unlink(missing_ok=True)
                 place.with_name(f".{name}.part").unlink(missing_ok=True)
-        for place in (each for pattern in _MADE for each in self.path.glob(pattern)):
-            place.unlink()
-        with suppress(OSError):
-            (self.path / "report").rmdir()
+        remove_made(self.path)
 
     def settings_table(self) -> dict[str, Any]:
         """Return the settings of the folder's run."""
