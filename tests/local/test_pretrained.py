@@ -286,6 +286,24 @@ def test_what_does_not_fit_is_refused_in_one_sentence(place: Path) -> None:
     )
 
 
+CLASSES = {"task": None, "target": "short"}
+
+
+@pytest.mark.parametrize("padding", [5000, -1])
+def test_a_padding_token_that_the_model_lacks_is_not_used(place: Path, padding: int) -> None:
+    write_gpt2(place / "padded", pad_token_id=padding)
+    for data in ({}, CLASSES):
+        ends = [
+            end_of(experiment(data=data, model={"path": path}), f"{path}{len(data)}") for path in ("base", "padded")
+        ]
+        assert all(torch.equal(model_of(ends[0][1])[name], each) for name, each in model_of(ends[1][1]).items())
+    write_gpt2(place / "none", pad_token_id=padding, eos_token_id=None)
+    assert told(data=CLASSES, model={"path": "none"}) == (
+        "model.path = 'none': its config.json names no pad_token_id below vocab_size = 257; set it, since texts differ "
+        "in length"
+    )
+
+
 @pytest.mark.more
 def test_damaged_weights_are_refused(place: Path) -> None:
     write_gpt2(place / "torn")

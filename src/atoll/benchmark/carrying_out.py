@@ -91,7 +91,8 @@ class Campaign:
 
     def _carry_out(self, suite: Suite, missing: Sequence[_Missing], left: int) -> None:
         """Carry out trials, or runs, of a suite; `left` are to follow."""
-        folders = {self.places[0] / "work" / suite.key / slug(_folder(each)): each for each in missing}
+        names = (f"{m.file.method} {' '.join(m.changes)} {m.made.seed} {digest_anywhere(m.made)[:8]}" for m in missing)
+        folders = {self.places[0] / "work" / suite.key / slug(t): each for t, each in zip(names, missing, strict=True)}
         began = time.monotonic()
         for done, outcome in enumerate(carry_out_all(self._tasks(suite, folders), self.jobs), start=1):
             each = folders[outcome.task.folder]
@@ -128,7 +129,3 @@ class Campaign:
                     self._leave_out(each.file, str(error))
                 continue
             yield RecipeTask(suite.key, each.title, folder, (settings,))
-
-
-def _folder(each: _Missing) -> str:
-    return f"{each.file.method} {' '.join(each.changes)} {each.made.seed} {digest_anywhere(each.made)[:8]}"

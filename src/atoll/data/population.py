@@ -134,10 +134,6 @@ class Population:
         """Return the clients with the data that they hold in a round: themselves, unless their data change."""
         return self._phases[self.phase_of(round_)] if self.later else self
 
-    def until(self, round_: int) -> "Population":
-        """Return the clients with the data of a round's phase and of those before it."""
-        return replace(self, later=self.later[: self.phase_of(round_)])
-
     def phase_of(self, round_: int) -> int:
         """Return the number of the phase that a round belongs to, from 0."""
         return bisect_right(self.phase_rounds, round_) - 1

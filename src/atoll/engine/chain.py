@@ -82,7 +82,9 @@ class Chain:
         sent = _half(stage, ClientUpdate, stage.send, own, replace(update, state=None))
         if fault := why_wrong_state(own.state, sent.state, stage.keeps_state):
             raise InputError(f"{stage.told}: its client half {fault}")
-        return replace(sent, state=_joined(update.state, self._named(sent.state, stage))), forms
+        if sent.state is None:
+            return replace(sent, state=update.state), forms
+        return replace(sent, state={**(update.state or {}), **self._named(sent.state, stage)}), forms
 
     def _kept(self, state: Model | None, stage: Stage | None) -> Model | None:
         """Return the part of the client state that belongs to a stage; None: to the trainer."""
@@ -95,8 +97,8 @@ class Chain:
         return {name: each for name, each in state.items() if not name.startswith(others)} or None
 
     @staticmethod
-    def _named(state: Model | None, stage: Stage) -> Model | None:
-        if state is None or stage.keeps_model:
+    def _named(state: Model, stage: Stage) -> Model:
+        if stage.keeps_model:
             return state
         return {f"{stage.name}@{name}": each for name, each in state.items()}
 
@@ -144,10 +146,6 @@ def _half(stage: Stage, kind: type[T], half: Callable[..., T], *given: Any) -> T
     if odd := next((name for name, each in tensors.items() if not isinstance(each, Tensor)), None):
         raise InputError(f"{told} must give tensors, not {kind_of(tensors[odd])} as {odd!r}")
     return made
-
-
-def _joined(one: Model | None, other: Model | None) -> Model | None:
-    return one if other is None else {**(one or {}), **other}
 
 
 def _told(form: Form) -> str:

@@ -74,21 +74,13 @@ def measure_watched(trainer: ClientTrainer, models: Sequence[Model], clients: Id
     try:
         return trainer.losses(models, clients, round_)
     except Exception as error:  # raised by a user's model or loss
-        at_fault = next(
-            (f"client {client}" for client in clients if _fails(trainer, models, client, round_)), "clients"
-        )
+        for client in clients if len(clients) > 1 else ():
+            measure_watched(trainer, models, np.array([client]), round_)
+        at_fault = f"client {clients[0]}" if len(clients) == 1 else "clients"
         reason = f"{type(error).__name__}: {error}"
         failed = RunError(f"round {round_}, {at_fault}: measuring the clusters' models failed ({reason})")
         failed.add_note(_tell_all(error, ModuleWatch()))
         raise failed from error
-
-
-def _fails(trainer: ClientTrainer, models: Sequence[Model], client: int, round_: int) -> bool:
-    try:
-        trainer.losses(models, np.array([client]), round_)
-    except Exception:
-        return True
-    return False
 
 
 @contextmanager
@@ -96,16 +88,19 @@ def _watched(watch: ModuleWatch, module: nn.Module, start: Model) -> Iterator[No
     """Check the steps of all optimisers; errors give the names in the module, whose buffers in `start` count too."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
 
+    def named(optimizer: torch.optim.Optimizer) -> list[tuple[str, Tensor]]:
+        held = (each for group in optimizer.param_groups for each in group["params"])
+        return [(names.get(id(parameter), "a parameter"), parameter) for parameter in held]
+
     def before(optimizer: torch.optim.Optimizer, _arguments: object, _named: object) -> None:
         watch.under_way += 1
-        for parameter in _parameters(optimizer):
+        for name, parameter in named(optimizer):
             if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
-                raise BadStep(f"the gradient of {names.get(id(parameter), 'a parameter')!r} is not finite")
+                raise BadStep(f"the gradient of {name!r} is not finite")
 
     def after(optimizer: torch.optim.Optimizer, _arguments: object, _named: object) -> None:
-        held = [(names.get(id(each), "a parameter"), each) for each in _parameters(optimizer)]
-        held += [(name, buffer) for name, buffer in module.named_buffers() if name in start]
-        for name, tensor in held:
+        buffers = (each for each in module.named_buffers() if each[0] in start)
+        for name, tensor in (*named(optimizer), *buffers):
             if not torch.isfinite(tensor).all():
                 raise BadStep(f"{name!r} is not finite after the step")
         watch.under_way -= 1
@@ -127,8 +122,3 @@ def _watched(watch: ModuleWatch, module: nn.Module, start: Model) -> Iterator[No
 
 def _tell_all(error: BaseException, watch: ModuleWatch) -> str:
     return "\n".join([*watch.warned, "".join(traceback.format_exception(error)).rstrip()])
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    for group in optimizer.param_groups:
-        yield from group["params"]

@@ -16,20 +16,14 @@ def choose_clients(settings: Settings, method: Method, population: Population, c
     wanted = settings.method
     if wanted.select == "uniform":
         return method
-    selection = _make_selection(settings, population, clock)
+    make = resolve("method.select", wanted.select, SELECTIONS)
+    given = {**dict(wanted), "population": population, "clock": clock, "seed": settings.seed}
+    selection = call("method.select", make, given, wanted.model_extra)
+    if not isinstance(selection, Selection):
+        raise InputError(f"method.select = {wanted.select!r}: must return an atoll.Selection, not {kind_of(selection)}")
     if selection.by_loss and loses_clients(settings):
         raise InputError(
             f"method.select = {wanted.select!r}: cannot be used with [faults] that lose clients, since it is "
             "known who trains only once losses have been reported"
         )
     return reselect(method, selection, population, clock)
-
-
-def _make_selection(settings: Settings, population: Population, clock: Clock | None) -> Selection:
-    wanted = settings.method
-    make = resolve("method.select", wanted.select, SELECTIONS)
-    given = {**dict(wanted), "population": population, "clock": clock, "seed": settings.seed}
-    selection = call("method.select", make, given, wanted.model_extra)
-    if not isinstance(selection, Selection):
-        raise InputError(f"method.select = {wanted.select!r}: must return an atoll.Selection, not {kind_of(selection)}")
-    return selection

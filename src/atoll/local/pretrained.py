@@ -42,9 +42,11 @@ def pretrained(
     config = made.config.get_text_config()
     config.use_cache = False
     _require_fit(dataset, config, told)
-    padding = next((each for each in (config.pad_token_id, config.eos_token_id) if isinstance(each, int)), None)
+    vocabulary = range(config.vocab_size)  # a tokenizer's padding may be a token that the model does not have
+    padding = next((each for each in (config.pad_token_id, config.eos_token_id) if each in vocabulary), None)
     if padding is None and not causal:
-        raise InputError(f"{told}: its config.json names no pad_token_id; set it, since texts differ in length")
+        why = f"no pad_token_id below vocab_size = {config.vocab_size}; set it, since texts differ in length"
+        raise InputError(f"{told}: its config.json names {why}")
     made.config.pad_token_id = padding
     adapted = made if lora is None else _adapted(made, lora, causal)
     return TokenLayers(adapted, causal, padding or 0, config.vocab_size)

@@ -104,7 +104,8 @@ def _counted(found: Counter[Status]) -> str:
 def _measured(claim: Claim) -> str:
     column = claim.column.replace("_", " ")
     time = "virtual time" if claim.along == "virtual_time" else "round"
-    target = "" if claim.target is None else f"{_share(claim)} {column}"
+    reached = f"{100 * (claim.target or 0):g} %" if "accuracy" in claim.column else f"{claim.target or 0:g}"
+    target = "" if claim.target is None else f"{reached} {column}"
     return {
         "last": f"last {column}",
         "best": f"best {column}",
@@ -123,10 +124,6 @@ def _measured(claim: Claim) -> str:
         "size-frequency": "rank correlation of clients and frequency",
         "size-links": "rank correlation of clients and links",
     }.get(claim.measure, "mean number of clients")
-
-
-def _share(claim: Claim) -> str:
-    return f"{100 * (claim.target or 0):g} %" if "accuracy" in claim.column else f"{claim.target:g}"
 
 
 def _unit(claim: Claim, is_lead: bool = False) -> tuple[float, int, str]:

@@ -1,6 +1,7 @@
 """Probes of single clients: the accuracy or R2 of each on its own tests, before and after training; and its loss."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,14 +29,19 @@ Starts = list[tuple[int, Model, Ids]]
 """Clusters, the model that each sends, and the clients that receive it."""
 
 
-def client_accuracy(experiment: Experiment, state: State, labels: Ids) -> Floats:
-    """Return each client's accuracy with the model it would receive, or its personal one."""
-    return _Measure("client_accuracy", experiment, experiment.clients.dealt).before(state, labels)
+def of_clients(name: str, experiment: Experiment, state: State, labels: Ids) -> Floats:
+    """Return each client's accuracy, R2 or loss with the model it would receive, or its personal one.
+
+    `trained_` ones are measured after local training from that model; the run is unaffected.
+    """
+    measure = _Measure(name, experiment, experiment.clients.dealt)
+    return measure.after(state, labels) if name.startswith("trained") else measure.before(state, labels)
 
 
-def trained_client_accuracy(experiment: Experiment, state: State, labels: Ids) -> Floats:
-    """Return each client's accuracy after local training from that model; the run is unaffected."""
-    return _Measure("trained_client_accuracy", experiment, experiment.clients.dealt).after(state, labels)
+def of_new_clients(name: str, experiment: Experiment, state: State) -> Floats:
+    """Return the same of each held-out client, with the model it would receive."""
+    measure = _Measure(name, experiment, experiment.clients.new)
+    return measure.after(state) if name.startswith("trained") else measure.before(state)
 
 
 def client_loss(experiment: Experiment, state: State, labels: Ids) -> Floats:
@@ -53,27 +59,7 @@ def client_loss(experiment: Experiment, state: State, labels: Ids) -> Floats:
 
 def client_perplexity(experiment: Experiment, state: State, labels: Ids) -> Floats:
     """Return each client's perplexity on its own test texts, with the model that `client_accuracy` measures."""
-    return perplexity(_Measure("client_perplexity", experiment, experiment.clients.dealt).before(state, labels))
-
-
-def new_client_accuracy(experiment: Experiment, state: State) -> Floats:
-    """Return the accuracy of each held-out client with the model it would receive."""
-    return _Measure("new_client_accuracy", experiment, experiment.clients.new).before(state)
-
-
-def trained_new_client_accuracy(experiment: Experiment, state: State) -> Floats:
-    """Return the same after local training from that model; the run is unaffected."""
-    return _Measure("trained_new_client_accuracy", experiment, experiment.clients.new).after(state)
-
-
-def client_score(experiment: Experiment, state: State, labels: Ids) -> Floats:
-    """Return each client's accuracy as `client_accuracy` does, or its R2 where numbers are predicted."""
-    return _Measure("client_score", experiment, experiment.clients.dealt).before(state, labels)
-
-
-def new_client_score(experiment: Experiment, state: State) -> Floats:
-    """Return the same score of each held-out client with the model it would receive."""
-    return _Measure("new_client_score", experiment, experiment.clients.new).before(state)
+    return perplexity(of_clients("client_perplexity", experiment, state, labels))
 
 
 def whole_models(experiment: Experiment, state: State, labels: Ids) -> Iterator[tuple[int, Model]]:
@@ -143,16 +129,15 @@ class _Measure:
     def after(self, state: State, labels: Ids | None = None) -> Floats:
         """Return the accuracies after local training, [clients]; NaN if not measured."""
         method, found = self.experiment.method, np.full(len(self.population), np.nan)
-        is_new, last = self.population is self.experiment.clients.new, method.schedule.last_round(state.events_done)
-        # Clients may remember the data of earlier phases.
-        population = self.population if is_new else self.experiment.planned.clients.dealt.until(last)
+        is_new, whole = self.population is self.experiment.clients.new, self.experiment.planned.clients.dealt
+        past = whole.later[: whole.phase_of(method.schedule.last_round(state.events_done))]  # may be remembered
+        population = self.population if is_new else replace(whole, later=past)
         trainer = self.experiment.training.make_trainer(method.rule, population, tolerant=True)
         round_ = min(method.schedule.rounds_done(state.events_done), method.schedule.rounds - 1)
         for cluster, model, clients in self._starts(state, labels):
             for k in clients.tolist():
-                task = ClientTask(
-                    state.events_done, round_, 0, cluster, k, model, _NO_EVENT, None if is_new else state.clients.get(k)
-                )
+                kept = None if is_new else state.clients.get(k)
+                task = ClientTask(state.events_done, round_, 0, cluster, k, model, _NO_EVENT, kept)
                 with products_in(trainer.precision):
                     update = trainer.train_alone(task)
                 own = update.state or {} if method.keeps_model else {}

@@ -72,15 +72,12 @@ def _why_not(folder: RunFolder, first: Experiment, longer: Experiment) -> str:
         return "what clients do depends on rounds"
     last = min(len(old.schedule), whole) - 1
     for one, other in zip(old.schedule.events, new.schedule.events, strict=False):
-        pair = map(_less_starts, (one, other)) if one.index == last else (one, other)
+        pair = [one, other]
+        if one.index == last:  # a schedule's last event has nobody to give the server's models to
+            pair = [replace(e, starts=tuple(each for each in e.starts if each[1] != FROM_SERVER)) for e in pair]
         if len({json.dumps(line_of(event, 0)) for event in pair}) > 1:
             return f"its schedule would differ from event {one.index} on"
     return ""
-
-
-def _less_starts(event: Event) -> Event:
-    """Return an event that hands out no models of the server: a schedule's last one has nobody to give them to."""
-    return replace(event, starts=tuple(pair for pair in event.starts if pair[1] != FROM_SERVER))
 
 
 def with_starts(state: State, events: Sequence[Event]) -> State:

@@ -7,13 +7,13 @@ from atoll.runs.data_files import digest_of_file, digests_of, files_of
 from atoll.runs.run_files import HAPPENED
 from atoll.runs.run_folder import RunFolder
 from atoll.schedules.events import Schedule
-from atoll.schedules.schedule_files import write_schedule
+from atoll.schedules.schedule_files import digest_of, write_schedule
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.support.untrusted import read_json
 
 
-def require_kind(folder: RunFolder, is_live: bool, replayed: str | None) -> None:
+def require_kind(folder: RunFolder, is_live: bool, replayed: Schedule | None) -> None:
     """Reject a run of another kind: on a fleet or not, with the method's schedule or another."""
     if is_live and not folder.happened.exists():
         raise InputError(f"--resume: {folder.path} was run in simulation, and cannot continue on a fleet")
@@ -23,7 +23,7 @@ def require_kind(folder: RunFolder, is_live: bool, replayed: str | None) -> None
             f"{HAPPENED} as --schedule of another run"
         )
     before = _environment(folder).get("replayed")
-    if before != replayed:
+    if before != (None if replayed is None else digest_of(replayed)):
         how = "without" if before is None else "with another" if replayed else "with a"
         raise InputError(f"--resume: {folder.path} was run {how} --schedule; continue in the same way")
 

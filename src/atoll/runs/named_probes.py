@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from atoll.evaluation.personal import OwnTests
 from atoll.experiment.experiment import Experiment
 from atoll.local.models import Model
 from atoll.runs import client_probes
-from atoll.runs.client_probes import require_states_here, whole_models
+from atoll.runs.client_probes import of_clients, of_new_clients, require_states_here, whole_models
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
@@ -63,14 +64,13 @@ PROBES: Mapping[str, Probe] = {
     "parameter_error": parameter_error,
     "cycle_accuracy": cycle_accuracy,
     "personal_model_accuracy": personal_model_accuracy,
-    "client_accuracy": client_probes.client_accuracy,
-    "trained_client_accuracy": client_probes.trained_client_accuracy,
     "client_loss": client_probes.client_loss,
     "client_perplexity": client_probes.client_perplexity,
-    "new_client_accuracy": client_probes.new_client_accuracy,
-    "trained_new_client_accuracy": client_probes.trained_new_client_accuracy,
-    "client_score": client_probes.client_score,
-    "new_client_score": client_probes.new_client_score,
+    **{n: partial(of_clients, n) for n in ("client_accuracy", "trained_client_accuracy", "client_score")},
+    **{
+        n: partial(of_new_clients, n)
+        for n in ("new_client_accuracy", "trained_new_client_accuracy", "new_client_score")
+    },
 }
 
 

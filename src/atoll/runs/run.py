@@ -135,7 +135,7 @@ def _carry_out(
 ) -> Generator[RunProgress]:
     experiment = recorder.experiment
     method, settings = experiment.method, experiment.settings
-    replayed = _checksum(experiment)
+    replayed = None if experiment.schedule is None else digest_of(experiment.schedule)
     origin = fingerprint_of(settings, executor, replayed)
     warnings = [warning for warning in (experiment.execution.choice.warning,) if warning] + warnings_of(experiment)
     warnings += live.warnings if live else ()
@@ -196,14 +196,9 @@ def _train(
         raise
 
 
-def _checksum(experiment: Experiment) -> str | None:
-    """Return the checksum of the replayed schedule, if any."""
-    return None if experiment.schedule is None else digest_of(experiment.schedule)
-
-
 def _last(folder: RunFolder, recorder: Recorder, warnings: Sequence[str], is_live: bool) -> RunProgress:
     """Return the progress of a finished run."""
-    require_kind(folder, is_live, _checksum(recorder.experiment))
+    require_kind(folder, is_live, recorder.experiment.schedule)
     folder.take_over(recorder.experiment.settings)
     rows, summary = folder.rows(), folder.summary()
     stopped = str(summary.get("stopped", ""))
@@ -219,7 +214,7 @@ def _restore(
 ) -> tuple[State | None, list[Row]]:
     """Return the state and rows to resume from; None, and no rows, without a checkpoint."""
     experiment = recorder.experiment
-    require_kind(folder, is_live, _checksum(experiment))
+    require_kind(folder, is_live, experiment.schedule)
     if not longer:
         folder.take_over(experiment.settings)
     require_data(folder, experiment.settings)

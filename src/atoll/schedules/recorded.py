@@ -188,14 +188,7 @@ def _read_head(text: bytes) -> _Head:
 
 def _event_of(line: _Line, shared: dict[str, Mix]) -> Event:
     """Return a line's event; equal mixes become one object, since a schedule may have a million events."""
-
-    def read(mix: _Mix) -> Mix:
-        key = mix.model_dump_json()
-        if key not in shared:
-            shared[key] = mix.read()
-        return shared[key]
-
-    server, starts = line.read(read)
+    server, starts = line.read(lambda mix: shared.setdefault(mix.model_dump_json(), mix.read()))
     return Event(
         **{name: getattr(line, name) for name in (*SINGLE, "drawn_as")},
         index=line.event,

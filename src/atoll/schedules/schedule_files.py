@@ -78,8 +78,6 @@ def read_schedule(path: Path) -> Schedule:
         if path.suffix != ".npz":
             return read_lines(whole_lines(path), f"--schedule {path}")
         return _schedule_of(read_npz(path))
-    except InputError:
-        raise
     except KeyError as error:
         raise InputError(f"--schedule {path}: is not a schedule of this version of Atoll (no {error})") from error
     except ValidationError as error:
@@ -111,6 +109,7 @@ def fitting(schedule: Schedule, planned: Schedule, clients: int) -> Schedule:
     """Return the schedule if it fits this experiment, whose own is `planned`."""
     most = max((int(event.cohort.max()) for event in schedule.events if len(event.cohort)), default=0)
     last = max(event.drawn_as[1] if event.drawn_as else event.round for event in schedule.events)
+    repeat = [any(len(np.unique(e.cohort)) < len(e.cohort) for e in each.events) for each in (schedule, planned)]
     fault = ""
     if schedule.clusters != planned.clusters:
         fault = f"has {schedule.clusters} clusters, the experiment {planned.clusters}"
@@ -122,15 +121,11 @@ def fitting(schedule: Schedule, planned: Schedule, clients: int) -> Schedule:
         fault = f"has events of round {last}, but the experiment has rounds = {planned.rounds}"
     elif (schedule.events[0].clusters is None) != (planned.events[0].clusters is None):
         fault = "and the experiment's method differ in how clients find their cluster"
-    elif _repeats_clients(schedule) > _repeats_clients(planned):
+    elif repeat[0] > repeat[1]:
         fault = "trains a client in several clusters of an event, unlike the experiment's method"
     if fault:
         raise InputError(f"--schedule: the schedule {fault}; give one from a run of this experiment")
     return schedule
-
-
-def _repeats_clients(schedule: Schedule) -> bool:
-    return any(len(np.unique(event.cohort)) < len(event.cohort) for event in schedule.events)
 
 
 def digest_of(schedule: Schedule) -> str:

@@ -65,17 +65,14 @@ def feddrift(
     from atoll.methods.parts.recalling_trainer import RecallingTrainer  # late: reading settings needs no PyTorch
 
     everyone, steps = np.arange(len(population)), population.phase_rounds
-    held = [min(population.phase_of(j) + 1, clusters) for j in range(rounds)]  # models that a client may have data of
+    held = (min(population.phase_of(j) + 1, clusters) for j in range(rounds))  # models that a client may have data of
     turns = (Turn(np.tile(everyone, models), j) for j, models in enumerate(held))
     schedule = apart(population, clusters, turns, rounds, clock)
     asked = len(everyone) * clusters  # all models, on whose losses clusters depend
+    own = np.repeat(np.arange(clusters), len(everyone))
     events = (
-        replace(
-            event,
-            clusters=np.repeat(np.arange(models), len(everyone)),
-            models_down=event.models_down + asked * (event.round in steps[1:]),
-        )
-        for event, models in zip(schedule.events, held, strict=True)
+        replace(e, clusters=own[: len(e.cohort)], models_down=e.models_down + asked * (e.round in steps[1:]))
+        for e in schedule.events
     )
     return Method(
         replace(schedule, events=tuple(events)),
