@@ -216,6 +216,13 @@ def short(concepts: Ids) -> list[Any]:
         (["drift.gradual_rounds=3"], r"drift\.gradual_rounds = 3: must be less .* shortest has 3"),
         (["method.name=pacfl"], r"'pacfl', whose clusters are found from clients' data before training"),
         (["method.resample=true"], r"method\.resample = True, which assumes that data do not change"),
+        (
+            [
+                *("method.name=hierarchical", "method.clusters=", "clustering.clusters=2", "method.intra_rounds=2"),
+                *("rounds=12", "drift.rounds=[4, 6]"),
+            ],
+            r"drift\.rounds.*: the data change in round 6, in which no event begins; the next begins in round 8",
+        ),
         ([f"drift.kind={__name__}:short"], r"must return a partition among 6 clients for each of 2 rows"),
     ],
 )

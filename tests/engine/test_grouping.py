@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from atoll import Event, Grouping, InputError, Method, RunError, State, fedavg, ifca, least_loss, lose_clients
+from atoll.engine.assignment import least_or_none
 from atoll.methods.papers.ifca import all_together
 from atoll.runs.checkpoint import load_checkpoint, save_checkpoint
 from atoll.runs.fingerprint import Fingerprint
@@ -20,6 +21,11 @@ from tests.methods.twins import RULE
 LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 2])
 MODEL = {"0.weight": torch.full((1, 3), 7.0, dtype=torch.float64)}
 ORIGIN = Fingerprint(seed=0, settings="abc", executor="serial")
+
+
+def test_a_model_without_a_loss_is_nobodys_least() -> None:
+    losses = np.array([[np.nan, 2.0, 1.0], [3.0, np.nan, np.nan], [np.nan, np.nan, np.nan]])
+    assert least_or_none(losses).tolist() == [2, 0, -1]
 
 
 def make(regroup: Any, after: int = 1, labels: Ids = LABELS, rounds: int = 4) -> Method:

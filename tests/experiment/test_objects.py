@@ -1,6 +1,7 @@
 """Functions and data sets given as objects, as from a notebook: found again, kept apart, and refused in a sentence."""
 
 import functools
+import math
 import pickle
 import sys
 from collections.abc import Callable
@@ -174,6 +175,15 @@ def test_an_experiment_takes_settings_and_changes_of_them() -> None:
 
 def with_lazy_layers(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.LazyLinear(classes))
+
+
+def in_half(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes)).to(torch.bfloat16)
+
+
+def test_a_model_in_half_precision_is_refused_in_a_sentence() -> None:
+    with pytest.raises(atoll.InputError, match=r"has parameters of bfloat16, .*set run\.precision = 'bfloat16'"):
+        atoll.run(model=in_half, **SMALL)
 
 
 def test_a_model_without_weights_yet_is_refused_in_a_sentence() -> None:

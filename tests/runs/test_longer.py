@@ -232,6 +232,16 @@ def test_a_private_run_whose_budget_is_spent_says_that_it_was_planned(tmp_path: 
         run(tmp_path / "a", 16, privacy=privacy, resume=True)
 
 
+def test_a_start_chosen_after_fewer_trial_rounds_is_no_longer_runs(tmp_path: Path) -> None:
+    method = {"name": "ifca", "clusters": 2, "restarts": 2, "restart_rounds": 4, "fraction": 1.0}
+    run(tmp_path / "a", 2, method=method)
+    told = "its start was chosen after 2 rounds, not after method.restart_rounds = 4"
+    with pytest.raises(InputError, match=told):
+        run(tmp_path / "a", 6, method=method, resume=True)
+    run(tmp_path / "b", 4, method=method)
+    assert same_models(run(tmp_path / "b", 6, method=method, resume=True), run(None, 6, method=method))
+
+
 def spoil(out: Path, what: str) -> None:
     """Make something of a run's folder be of another run, so that it cannot go on."""
     note: dict[str, Any] = json.loads((out / "environment.json").read_text())

@@ -9,7 +9,7 @@ import numpy as np
 from atoll.engine.cohorts import Executor
 from atoll.local.models import Model
 from atoll.schedules.events import Event
-from atoll.support.arrays import Floats, Ids
+from atoll.support.arrays import Floats, Ids, least
 from atoll.support.errors import InputError
 
 NOT_CHOSEN = -2
@@ -50,12 +50,12 @@ def least_loss(event: Event, starts: Sequence[Model], executor: Executor) -> Ids
 
     A client whose losses are all NaN did not report any (`Executor`), and is left out.
     """
-    return least(executor.losses(starts, event.cohort, event.round))
+    return least_or_none(executor.losses(starts, event.cohort, event.round))
 
 
-def least(losses: Floats) -> Ids:
+def least_or_none(losses: Floats) -> Ids:
     """Return the column with the least loss in each row, -1 where all are NaN, [rows]."""
-    return np.where(np.isnan(losses).all(axis=1), -1, losses.argmin(axis=1))
+    return np.where(np.isnan(losses).all(axis=1), -1, least(losses))
 
 
 @dataclass(frozen=True)

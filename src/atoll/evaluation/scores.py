@@ -14,7 +14,7 @@ from atoll.data.population import Population
 from atoll.local.batches import SHARED_BATCH, Batches, measure_models, measure_samples
 from atoll.local.models import Model
 from atoll.local.threads import side_by_side
-from atoll.support.arrays import Floats, Ids, Mask
+from atoll.support.arrays import Floats, Ids, Mask, least
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive
 from atoll.support.process import one_thread
@@ -183,7 +183,7 @@ class ClusterEvaluator:
         """Return the training loss, and the clusters of the clients to evaluate."""
         rows = [self.population.samples(int(k)) for k in self.clients]
         losses = measure_models(self.module, self.pool, models, rows, self.threads).losses
-        clusters = losses.argmin(axis=1)
+        clusters = least(losses)
         if labels is not None:
             clusters = np.where(labels[self.clients] < 0, clusters, labels[self.clients])
         taken = losses[np.arange(len(clusters)), clusters]
@@ -193,7 +193,7 @@ class ClusterEvaluator:
 def _least_of(losses: Floats, labels: Ids | None) -> Ids:
     """Return the column of the least loss in each row, among the clusters that have clients if any have."""
     used = np.arange(losses.shape[1]) if labels is None or labels.max() < 0 else np.unique(labels[labels >= 0])
-    return np.asarray(used[losses[:, used].argmin(axis=1)])
+    return np.asarray(used[least(losses[:, used])])
 
 
 def adjusted_rand_index(groups: npt.NDArray[np.integer], clusters: npt.NDArray[np.integer]) -> float:

@@ -146,6 +146,15 @@ def _part(data: Dataset, rows: Indices) -> Dataset:
     return replace(data, inputs=inputs, targets=targets, test_targets=tests, turns=(0,), groups=None, owners=None)
 
 
+def require_begun(population: Population, schedule: Schedule) -> None:
+    """Reject a change of clients' data in a round in which no event begins, whose clients would notice it later."""
+    begun = {event.round for event in schedule.events}
+    for first in population.phase_rounds[1:]:
+        if first not in begun and (later := [each for each in begun if each > first]):
+            told = f"the data change in round {first}, in which no event begins; the next begins in round {min(later)}"
+            raise InputError(f"drift.rounds, drift.gradual_rounds: {told}")
+
+
 def changes_in(population: Population, schedule: Schedule) -> list[dict[str, float]]:
     """Return when clients' data change: the round, its virtual seconds, and how many clients get into another group."""
     began = {event.round: min(event.began, default=0.0) for event in reversed(schedule.events)}

@@ -24,6 +24,7 @@ from atoll.local.task import ClientTask
 from atoll.local.trainer import Trainer
 from atoll.local.weights import read_model
 from atoll.methods.papers.fedavg import fedavg
+from atoll.methods.papers.hierarchical import SYNCHRONOUS
 from atoll.methods.parts.rule_requirements import refuse_epochs
 from atoll.network.network import Network
 from atoll.network.network_files import read_matrix
@@ -108,9 +109,15 @@ def _read_limits(path: str, aggregators: int) -> Floats:
 
 def _frequencies(wanted: BoundSettings, network: Network, pattern: Pattern) -> Floats | None:
     """Return psi_j up to a factor; None if it follows from the clusters' speeds."""
-    if wanted.frequencies == "transfer":
+    if wanted.frequencies is not None and pattern in SYNCHRONOUS:
+        raise InputError(
+            "clustering.frequencies: needs an asynchronous pattern, method.pattern = 'cenasy' or 'decasy'; "
+            f"it is {pattern!r}"
+        )
+    if wanted.frequencies == "transfer" and network.aggregators > 1:
         return np.asarray(1 / pattern_transfer_seconds(network, pattern))
-    return network.frequencies if wanted.frequencies is None else np.array(wanted.frequencies)
+    given = [1.0] if wanted.frequencies == "transfer" else wanted.frequencies
+    return network.frequencies if given is None else np.array(given)
 
 
 def _deviations(

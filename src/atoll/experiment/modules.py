@@ -46,6 +46,10 @@ def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: in
         module = factory()
     if not isinstance(module, nn.Module):
         raise InputError(f"model.name = {name!r}: must return a torch.nn.Module, it returned {type(module).__name__!r}")
+    trained = {each.dtype for each in module.parameters() if each.requires_grad}
+    if half := trained & {torch.float16, torch.bfloat16}:
+        told = f"has parameters of {str(half.pop()).removeprefix('torch.')}, whose means would be inexact"
+        raise InputError(f"model.name = {name!r}: {told}; leave them float32 and set run.precision = 'bfloat16'")
     if any(map(nn.parameter.is_lazy, module.parameters())):
         raise InputError(f"model.name = {name!r}: has lazy layers, which have no weights yet; give each its size")
     return module

@@ -15,6 +15,7 @@ from atoll.experiment.chosen_stages import add_stages
 from atoll.experiment.clients import Clients
 from atoll.experiment.cluster_plan import ClusterPlan
 from atoll.experiment.conditions import Conditions
+from atoll.experiment.drifting import require_begun
 from atoll.experiment.faults import add_faults
 from atoll.experiment.foresight import foresee
 from atoll.experiment.initial_model import InitialModel
@@ -100,6 +101,7 @@ class PlannedMethod:
         """Return the method without the stages that the settings add."""
         conditions, population = self.conditions, self.clients.population
         method = _make_method(self.settings, self._offered(), len(population), lambda: self.plan.phases)
+        require_begun(self.clients.dealt, method.schedule)
         method, clock = _put_on_clock(self.settings, method, self.plan.clock)
         method = choose_clients(self.settings, method, conditions.reported, clock)
         method = _until(self.settings, method, "virtual_seconds")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atoll.engine.assignment import least
+from atoll.engine.assignment import least_or_none
 from atoll.engine.cohorts import Executor
 from atoll.local.models import Model
 from atoll.privacy.mechanism import Mechanism, response_noise
@@ -31,7 +31,7 @@ class ToldAtRandom:
         assert wanted.identity_epsilon is not None, "refused by `requirements.refuse_unproven`"
         if wanted.identity == "exponential":
             return draw_choices(losses, wanted.identity_epsilon, wanted.most_loss, self.noise, index, clients)
-        return respond(least(losses), clusters, wanted.identity_epsilon, self.noise, index, clients)
+        return respond(least_or_none(losses), clusters, wanted.identity_epsilon, self.noise, index, clients)
 
 
 def draw_choices(losses: Floats, epsilon: float, most_loss: float, noise: Noise, index: int, clients: Ids) -> Ids:

@@ -66,6 +66,9 @@ def _why_not(folder: RunFolder, first: Experiment, longer: Experiment) -> str:
     if unlike or (shared == 0 and len(old.rule.rates) != len(new.rule.rates)):
         at = f"from round {unlike[0]} on" if unlike else "throughout"
         return f"learning rates would differ {at}; keep what follows from rounds, by local.T_max or local.total_steps"
+    tried = [sum(event.round < each.restart_rounds for event in each.schedule.events) for each in (old, new)]
+    if new.restarts > 1 and tried[0] != tried[1]:
+        return f"its start was chosen after {tried[0]} rounds, not after method.restart_rounds = {new.restart_rounds}"
     if old.schedule.clusters != new.schedule.clusters:
         return "its schedule would differ throughout"
     if _parts(old) != _parts(new):

@@ -26,7 +26,7 @@ from atoll.runs.stopping import stop_rules
 from atoll.settings.choices import method_needs
 from atoll.settings.plugins import call, resolve
 from atoll.settings.signatures import REQUIRED, asks_for, parameters_of
-from atoll.support.arrays import Floats, Ids
+from atoll.support.arrays import Floats, Ids, least
 from atoll.support.errors import InputError
 from atoll.support.process import one_thread
 from atoll.support.wording import unknown
@@ -142,7 +142,7 @@ class Probes:
         population = self._now(state).population
         rows = [population.samples(client) for client in range(len(population))]
         losses = measure_models(self.module, Batches(population.data, self.module), state.starts, rows).losses
-        return np.asarray(losses.argmin(axis=1))
+        return least(losses)
 
     def _measure(self, name: str, function: Probe, state: State) -> Numbers:
         offered = self.offered(state)

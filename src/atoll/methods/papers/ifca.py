@@ -20,6 +20,7 @@ from atoll.schedules.clock import Clock
 from atoll.schedules.events import Mix, Schedule, make_event
 from atoll.schedules.packed import pack
 from atoll.schedules.timeline import cohort_size, draw_cohort
+from atoll.support.arrays import least
 from atoll.support.errors import InputError
 from atoll.support.limits import Count, Positive, Share
 from atoll.support.seeds import generator
@@ -134,5 +135,5 @@ def choose_start(method: Method, executor: Executor, candidates: Sequence[tuple[
         state = init(method, *initial)
         for step in train(replace(method, schedule=trial), executor, state):
             state = step.state
-        scores.append(executor.losses(state.starts, everyone, 0).min(axis=1).mean())
-    return int(np.argmin(scores))
+        scores.append(np.fmin.reduce(executor.losses(state.starts, everyone, 0), axis=1).mean())
+    return int(least(np.array([scores]))[0])
