@@ -13,7 +13,7 @@ import typer
 from atoll.cli.common import err, experiment_words, only_one, out, read_experiments, refuse_both, resumable
 from atoll.cli.fleet_commands import ConfigDir, fleet_app
 from atoll.cli.fleet_metrics import serving_metrics
-from atoll.cli.interrupts import Interrupts
+from atoll.cli.interrupts import SIGNALS, Interrupts
 from atoll.cli.options import (
     ExperimentArg,
     OnlyOption,
@@ -27,7 +27,7 @@ from atoll.cli.teller import Teller
 from atoll.fleet.agreed.waiting import EVERY_SECONDS, passed, waiting
 from atoll.fleet.folder.certificates import require_flower
 from atoll.support.errors import InputError
-from atoll.support.process import end_with_input
+from atoll.support.process import end_with_input, own_signals
 
 if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
@@ -234,9 +234,7 @@ def _ended_by_signals() -> Iterator[None]:
     def stop(number: int, _: object) -> None:
         raise SystemExit(128 + number)  # no Exception, or it would end the task at hand alone
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with own_signals():
+        for number in SIGNALS:
+            signal.signal(number, stop)
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

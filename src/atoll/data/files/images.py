@@ -11,6 +11,7 @@ from atoll.data.dataset import Dataset
 from atoll.data.files.folders import listed, require_root
 from atoll.data.files.join import PIXEL_SCALE
 from atoll.data.files.sample_files import decode_picture
+from atoll.data.tabular.table_rows import TEST, hold_out
 from atoll.support.errors import InputError, refusing
 from atoll.support.limits import Positive
 from atoll.support.untrusted import read_bytes
@@ -76,7 +77,8 @@ def _make(name: str, trees: Sequence[Tree], has_clients: bool, side: int | None,
     place = {client: number for number, client in enumerate(clients)}
     owners = [np.array([place.get(parts[0], 0) for _, parts in tree], np.int64) for tree in trees]
     if len(trees) == 1:
-        is_test = _every(owners[0] * len(classes) + labels[0], test_every)
+        kinds = (owners[0] * len(classes) + labels[0]).astype(np.int32)
+        is_test = hold_out(np.zeros(len(kinds), np.int8), kinds, None, test_every) == TEST
         images = [images[0][~is_test], images[0][is_test]]
         labels, owners = ([each[0][~is_test], each[0][is_test]] for each in (labels, owners))
     if not len(labels[1]):
@@ -90,16 +92,6 @@ def _make(name: str, trees: Sequence[Tree], has_clients: bool, side: int | None,
         test_owners=owners[1] if has_clients else None,
         names={"targets": tuple(classes), **({"owners": tuple(clients)} if has_clients else {})},
     )
-
-
-def _every(kinds: npt.NDArray[np.int64], every: int) -> npt.NDArray[np.bool_]:
-    """Return a mask of every `every`-th row of each kind."""
-    order = np.argsort(kinds, kind="stable")
-    sizes = np.bincount(kinds)
-    place = np.arange(len(kinds)) - (np.cumsum(sizes) - sizes)[kinds[order]]
-    chosen = np.zeros(len(kinds), bool)
-    chosen[order] = place % every == every - 1
-    return chosen
 
 
 def _read_all(tree: Tree, side: int | None) -> npt.NDArray[np.uint8]:

@@ -129,7 +129,10 @@ class SecureSums:
             going = [number for number, each in enumerate(sums) if not each.why]
             told = self._ask(step, {number: sums[number] for number in going}, tell)
             for number in going:
-                self._take(step, sums[number], told[number])
+                try:
+                    sums[number].told = step.take(sums[number].collector, told[number])
+                except NotSummed as error:
+                    sums[number].why = str(error)
         for each in sums:
             each.finish()
             self._judge(each, tell)
@@ -144,12 +147,6 @@ class SecureSums:
         for name in found.keys() - self.false.keys():
             tell(f"node {name!r} {found[name]}: it is in no further secure sum of this run")
         self.false |= found
-
-    def _take(self, step: ProtocolStep, summation: Summation, told: Mapping[str, Any]) -> None:
-        try:
-            summation.told = step.take(summation.collector, told)
-        except NotSummed as error:
-            summation.why = str(error)
 
     def _ask(
         self, step: ProtocolStep, sums: Mapping[int, Summation], tell: Callable[[str], None]
