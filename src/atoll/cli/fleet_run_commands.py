@@ -70,7 +70,7 @@ def up(
     words = experiment_words(name, scale, changes, only)
     with own_place() as place:
         fleet = LocalFleet(place, found, nodes, words, _tell)
-        _carry_out(found, _place_of(found, folder), resume, overwrite, fleet)
+        _carry_out(found, folder or Path("runs") / found.settings.name, resume, overwrite, fleet)
 
 
 @fleet_app.command("server")
@@ -97,7 +97,7 @@ def server(
         from atoll.fleet.folder.configuration import read_fleet
 
         found, fleet = _one_experiment(experiment, changes, scale, only), FlowerFleet(read_fleet(config), _tell)
-    place = _place_of(found, folder)
+    place = folder or Path("runs") / found.settings.name
     with serving_metrics(metrics, fleet.configuration, place):
         _carry_out(found, place, resume, overwrite, fleet)
 
@@ -178,10 +178,6 @@ def _one_experiment(name: str, changes: Sequence[str] | None, scale: str | None,
 
 def _on_a_fleet(changes: Sequence[str] | None) -> list[str]:
     return [*(changes or ()), "run.executor=fleet"]
-
-
-def _place_of(experiment: "Experiment", folder: Path | None) -> Path:
-    return folder or Path("runs") / experiment.settings.name
 
 
 def _carry_out(experiment: "Experiment", place: Path, resume: bool, overwrite: bool, fleet: Any) -> None:

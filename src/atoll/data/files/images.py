@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.data.dataset import Dataset
+from atoll.data.dealing.partition import rows_by_owner
 from atoll.data.files.folders import listed, require_root
 from atoll.data.files.join import PIXEL_SCALE
 from atoll.data.files.sample_files import decode_picture
-from atoll.data.tabular.table_rows import TEST, hold_out
 from atoll.support.errors import InputError, refusing
 from atoll.support.limits import Positive
 from atoll.support.untrusted import read_bytes
@@ -77,8 +77,9 @@ def _make(name: str, trees: Sequence[Tree], has_clients: bool, side: int | None,
     place = {client: number for number, client in enumerate(clients)}
     owners = [np.array([place.get(parts[0], 0) for _, parts in tree], np.int64) for tree in trees]
     if len(trees) == 1:
-        kinds = (owners[0] * len(classes) + labels[0]).astype(np.int32)
-        is_test = hold_out(np.zeros(len(kinds), np.int8), kinds, None, test_every) == TEST
+        kinds = rows_by_owner(owners[0] * len(classes) + labels[0])
+        is_test = np.zeros(len(labels[0]), bool)
+        is_test[np.concatenate([rows[test_every - 1 :: test_every] for rows in kinds])] = True
         images = [images[0][~is_test], images[0][is_test]]
         labels, owners = ([each[0][~is_test], each[0][is_test]] for each in (labels, owners))
     if not len(labels[1]):
