@@ -151,11 +151,13 @@ def _run_each(
     with _folder(out) as parent:
         folders = prepare_folders(names, parent, resume, overwrite)
         begin_folders(parent, names)
-        results = []
-        with _counter(len(experiments), progress) as count:
-            for each, place, title in zip(experiments, folders, titles, strict=True):
-                results.append(_run_one(each, place, resume, overwrite, title if progress else None, on_row))
-                count()
+        runs = zip(experiments, folders, titles, strict=True)
+        is_hidden = not progress or len(names) == 1  # above each run's own bar
+        with _tqdm()(runs, "all runs", len(names), unit=" runs", dynamic_ncols=True, disable=is_hidden) as bar:
+            results = [
+                _run_one(each, place, resume, overwrite, title if progress else None, on_row)
+                for each, place, title in bar
+            ]
     kept = [result if out else replace(result, folder=None) for result in results]
     return dict(zip(titles, kept, strict=True))
 
@@ -191,23 +193,10 @@ def _tqdm() -> Any:
 
 
 @contextmanager
-def _counter(runs: int, is_shown: bool) -> Iterator[Callable[[], object]]:
-    """Yield a function that counts finished runs, in a bar above theirs if there are several."""
-    if not is_shown or runs == 1:
-        yield lambda: None
-        return
-    with _tqdm()(desc="all runs", total=runs, unit=" runs", dynamic_ncols=True) as bar:
-        yield bar.update
-
-
-@contextmanager
 def _bar(title: str | None) -> Iterator[Callable[[RunProgress], None]]:
-    """Yield a function that shows a run's progress: a bar on standard error, or in a notebook's cell."""
-    if title is None:
-        yield lambda _: None
-        return
-    short = title if len(title) <= _TITLE else f"{title[: _TITLE - 3]}..."
-    with _tqdm()(desc=short, unit=" events", dynamic_ncols=True) as bar:
+    """Yield a function that shows a run's progress, if it has a title, on standard error or in a notebook's cell."""
+    short = title if title is None or len(title) <= _TITLE else f"{title[: _TITLE - 3]}..."
+    with _tqdm()(desc=short, unit=" events", dynamic_ncols=True, disable=title is None) as bar:
 
         def show(step: RunProgress) -> None:
             bar.total = step.events

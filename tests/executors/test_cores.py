@@ -501,7 +501,7 @@ def test_a_worker_has_its_next_request_before_it_answers_but_not_the_last_ones()
             last_began.set()
         return number, os.getpid()
 
-    workers = Workers(2, answer, str)
+    workers = Workers(2, answer)
     try:
         answers = list(workers.map(range(8), 8, ahead=8))
     finally:
@@ -520,7 +520,7 @@ def test_all_that_a_killed_worker_had_is_handed_out_again(tmp_path: Path) -> Non
             os.kill(os.getpid(), signal.SIGKILL)
         return number**2
 
-    workers = Workers(1, answer, str)
+    workers = Workers(1, answer)
     try:
         assert list(workers.map(range(5), 5, ahead=5)) == [0, 1, 4, 9, 16]
     finally:
@@ -539,7 +539,7 @@ def test_answers_come_in_order_and_requests_are_not_taken_too_early() -> None:
         time.sleep(0.01 * (number % 3))
         return number**2
 
-    workers = Workers(3, answer, str)
+    workers = Workers(3, answer)
     for number, found in enumerate(workers.map(requests(), 30, ahead=5)):
         assert found == number**2
         assert len(taken) <= number + 5

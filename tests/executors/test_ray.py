@@ -39,11 +39,11 @@ from atoll.aggregation.mean import average_models
 from atoll.engine.chain import Chain
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.executors.cores.cores_workers import RETRIES
-from atoll.executors.distributed import TrainingUnit, cut
+from atoll.executors.distributed import Measuring, Training, TrainingUnit, cut
 from atoll.executors.packing import pack, unpack
 from atoll.executors.ray.cluster import connect
 from atoll.executors.ray.ray_executor import Ray
-from atoll.executors.ray.ray_worker import RemoteMeasuring, Training, require_same
+from atoll.executors.ray.ray_worker import require_same
 from atoll.executors.weighted import Weighted
 from atoll.experiment import executor_choice as executing
 from atoll.local.models import Model
@@ -187,10 +187,10 @@ def test_cohorts_are_cut_in_order(clients: int, size: int, sizes: list[int]) -> 
 
 def test_requests_say_what_they_are_about() -> None:
     cohort = cohort_of({}, [4, 2])
-    assert str(Training(TrainingUnit(cohort))) == "event 3, cluster 1, clients 4, 2: training"
-    assert str(Training(TrainingUnit(cohort_of({}, [4])))) == "event 3, cluster 1, client 4: training"
-    assert str(Training(TrainingUnit(cohort, whole=True))) == "event 3, cluster 1: training"
-    assert str(RemoteMeasuring(np.zeros(1, np.int32))) == "measuring the models on the clients' samples"
+    assert str(Training(TrainingUnit(cohort), {})) == "event 3, cluster 1, clients 4, 2: training"
+    assert str(Training(TrainingUnit(cohort_of({}, [4])), {})) == "event 3, cluster 1, client 4: training"
+    assert str(Training(TrainingUnit(cohort, whole=True), {})) == "event 3, cluster 1: training"
+    assert str(Measuring(np.zeros(1, np.int32))) == "measuring the models on the clients' samples"
 
 
 def test_workers_with_other_packages_are_refused() -> None:

@@ -18,7 +18,7 @@ from atoll.aggregation.mean import Combine, average_gradients, average_models, m
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.engine.engine import init, train
 from atoll.executors.stacked import stacked_executor as stacked
-from atoll.executors.stacked.fit import Fit, why_not_stacked
+from atoll.executors.stacked.fit import Fit, try_stack
 from atoll.executors.stacked.graphs import Graphs
 from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.stacked.training import TrainedStack, client_bytes, train_stack
@@ -101,7 +101,7 @@ def test_every_model_agrees(name: str, dtype: torch.dtype, batch_size: int) -> N
 
 def test_recurrent_layers_are_refused_with_the_reason() -> None:
     trainer = Trainer(MODELS["lstm"]((6, 4), 10), images((6, 4)), SGD, seed=5)
-    assert "'lstm' (LSTM) cannot be stacked" in why_not_stacked(trainer)
+    assert "'lstm' (LSTM) cannot be stacked" in try_stack(trainer).reason
 
 
 def test_adam_agrees_in_single_precision() -> None:
@@ -298,7 +298,7 @@ def test_layers_that_share_something_agree(make: Callable[[int], nn.Module]) -> 
 def test_a_layer_in_two_places_is_refused() -> None:
     layer = nn.Linear(4, 4)
     module = nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(4, 3)).double()
-    reason = why_not_stacked(Trainer(module, POPULATION, SGD, seed=5))
+    reason = try_stack(Trainer(module, POPULATION, SGD, seed=5)).reason
     assert reason == "the model's layer '0' (Linear) stands in a second place, '2'"
 
 
@@ -386,12 +386,12 @@ def test_what_does_not_fit_is_refused_with_the_reason(optimizer: MakeOptimizer, 
     before = read_model(module)
     with pytest.raises(ValueError, match=reason):
         Stacked(trainer)
-    assert why_not_stacked(trainer)
+    assert try_stack(trainer).reason
     assert all(torch.equal(tensor, before[name]) for name, tensor in read_model(module).items())
 
 
 def test_what_fits_has_no_reason_against_it() -> None:
-    assert why_not_stacked(Trainer(network(), POPULATION, SGD, seed=0)) == ""
+    assert try_stack(Trainer(network(), POPULATION, SGD, seed=0)).reason == ""
 
 
 @pytest.mark.parametrize("stack_bytes", [0, -5])

@@ -17,7 +17,7 @@ from atoll.aggregation.mean import Combine
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.executors.cores.cores_executor import Cores
 from atoll.executors.cost import Units, time_unit
-from atoll.executors.stacked.fit import why_not_stacked
+from atoll.executors.stacked.fit import try_stack
 from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.weighted import Weighted
 from atoll.experiment import executor_choice as e
@@ -267,7 +267,7 @@ def test_auto_proposes_bfloat16_and_never_takes_it(
 def test_auto_never_stacks_on_the_cpu(rule: LocalRule, cores: None) -> None:
     """Not even a small model for a single step: groups of clients gain less there than they take (docs/performance)."""
     trainer = Trainer(network(), POPULATION, rule, 0)
-    assert why_not_stacked(trainer) == ""
+    assert try_stack(trainer).reason == ""
     assert choose(fedavg_of(rule)).name != "stacked"
 
 

@@ -241,8 +241,7 @@ def swapping(task: str, name: str, head: bytes) -> bytes:
         return head
     request, _ = decode(head, SharesRequest)
     keys = tuple(
-        each.model_copy(update={"masking": make_pair()[1].hex()}) if each.name == "node-1" else each
-        for each in request.keys
+        each.model_copy(update={"masking": make_pair()[1]}) if each.name == "node-1" else each for each in request.keys
     )
     return encode(request.model_copy(update={"keys": keys}))
 
@@ -372,14 +371,14 @@ def revealing_false_shares(site: Any, task: str, content: bytes) -> bytes:
     if task != "sum-unmask":
         return content
     head, _ = decode(content, UnmaskReply)
-    return encode(head.model_copy(update={"own": dict.fromkeys(head.own, "07" * BYTES)}))
+    return encode(head.model_copy(update={"own": dict.fromkeys(head.own, b"\x07" * BYTES)}))
 
 
 def sealing_junk(site: Any, task: str, content: bytes) -> bytes:
     if task != "sum-shares":
         return content
     head, _ = decode(content, SharesReply)
-    return encode(head.model_copy(update={"shares": dict.fromkeys(head.shares, "07" * 90)}))
+    return encode(head.model_copy(update={"shares": dict.fromkeys(head.shares, b"\x07" * 90)}))
 
 
 def changing_its_secret(site: Any, task: str, content: bytes) -> bytes:

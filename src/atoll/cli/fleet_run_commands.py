@@ -13,7 +13,7 @@ import typer
 from atoll.cli.common import err, experiment_words, only_one, out, read_experiments, refuse_both, resumable
 from atoll.cli.fleet_commands import ConfigDir, fleet_app
 from atoll.cli.fleet_metrics import serving_metrics
-from atoll.cli.interrupts import Interrupts
+from atoll.cli.interrupts import SIGNALS, Interrupts
 from atoll.cli.options import (
     ExperimentArg,
     OnlyOption,
@@ -27,7 +27,7 @@ from atoll.cli.teller import Teller
 from atoll.fleet.agreed.waiting import EVERY_SECONDS, passed, waiting
 from atoll.fleet.folder.certificates import require_flower
 from atoll.support.errors import InputError
-from atoll.support.process import end_with_input
+from atoll.support.process import end_with_input, own_signals
 
 if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
@@ -70,7 +70,7 @@ def up(
     words = experiment_words(name, scale, changes, only)
     with own_place() as place:
         fleet = LocalFleet(place, found, nodes, words, _tell)
-        _carry_out(found, _place_of(found, folder), resume, overwrite, fleet)
+        _carry_out(found, folder or Path("runs") / found.settings.name, resume, overwrite, fleet)
 
 
 @fleet_app.command("server")
@@ -97,7 +97,7 @@ def server(
         from atoll.fleet.folder.configuration import read_fleet
 
         found, fleet = _one_experiment(experiment, changes, scale, only), FlowerFleet(read_fleet(config), _tell)
-    place = _place_of(found, folder)
+    place = folder or Path("runs") / found.settings.name
     with serving_metrics(metrics, fleet.configuration, place):
         _carry_out(found, place, resume, overwrite, fleet)
 
@@ -180,10 +180,6 @@ def _on_a_fleet(changes: Sequence[str] | None) -> list[str]:
     return [*(changes or ()), "run.executor=fleet"]
 
 
-def _place_of(experiment: "Experiment", folder: Path | None) -> Path:
-    return folder or Path("runs") / experiment.settings.name
-
-
 def _carry_out(experiment: "Experiment", place: Path, resume: bool, overwrite: bool, fleet: Any) -> None:
     """Carry out a run until it ends or is interrupted, with a line for each row of metrics."""
     from atoll.api import check_runs
@@ -234,9 +230,7 @@ def _ended_by_signals() -> Iterator[None]:
     def stop(number: int, _: object) -> None:
         raise SystemExit(128 + number)  # no Exception, or it would end the task at hand alone
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with own_signals():
+        for number in SIGNALS:
+            signal.signal(number, stop)
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

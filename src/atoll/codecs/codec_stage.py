@@ -1,10 +1,11 @@
-"""The stage that sends updates as a codec's bytes, optionally with error feedback."""
+"""What stages do to updates on their way: a codec, optionally with error feedback, and clipping."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from atoll.aggregation.reductions import update_norm
 from atoll.codecs.coding import Coding, add, as_received, as_sent, subtract
 from atoll.engine.stages import Need, Stage
 from atoll.local.models import Form, Model, form_of
@@ -66,3 +67,17 @@ def code_updates(coding: Coding, feedback: bool, seed: int, is_own: bool = False
         },
         lacks=lacks,
     )
+
+
+@torch.no_grad()
+def send_clipped(longest: float, task: ClientTask, update: ClientUpdate) -> ClientUpdate:
+    """Return the model, at most this far from the start model; moments are unchanged."""
+    norm = update_norm(update.model, task.start)
+    if not norm > longest:
+        return update
+    moved = {
+        name: task.start[name].lerp(own, longest / norm)
+        for name, own in update.model.items()
+        if own.is_floating_point() and "@" not in name
+    }
+    return ClientUpdate(update.model | moved, update.loss)

@@ -57,9 +57,10 @@ def clip(clip_norm: PositiveFloat = 1.0) -> "Stage":
     Args:
         clip_norm: C, the largest norm of an update.
     """
-    from atoll.codecs.clip_stage import clip_updates
+    from atoll.codecs.codec_stage import send_clipped
+    from atoll.engine.stages import Stage
 
-    return clip_updates(clip_norm)
+    return Stage(name="clip", told="clip", send=partial(send_clipped, clip_norm))
 
 
 STAGES: "dict[str, Callable[..., Stage]]" = {"clip": clip}

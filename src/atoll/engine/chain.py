@@ -82,9 +82,7 @@ class Chain:
         sent = _half(stage, ClientUpdate, stage.send, own, replace(update, state=None))
         if fault := why_wrong_state(own.state, sent.state, stage.keeps_state):
             raise InputError(f"{stage.told}: its client half {fault}")
-        if sent.state is None:
-            return replace(sent, state=update.state), forms
-        return replace(sent, state={**(update.state or {}), **self._named(sent.state, stage)}), forms
+        return replace(sent, state=_joined(update.state, sent.state, stage)), forms
 
     def _kept(self, state: Model | None, stage: Stage | None) -> Model | None:
         """Return the part of the client state that belongs to a stage; None: to the trainer."""
@@ -95,12 +93,6 @@ class Chain:
             return {name.removeprefix(start): each for name, each in state.items() if name.startswith(start)} or None
         others = tuple(f"{each.name}@" for each in self.stages if each.keeps_state and not each.keeps_model)
         return {name: each for name, each in state.items() if not name.startswith(others)} or None
-
-    @staticmethod
-    def _named(state: Model, stage: Stage) -> Model:
-        if stage.keeps_model:
-            return state
-        return {f"{stage.name}@{name}": each for name, each in state.items()}
 
 
 def chain_of(method: Method, module: nn.Module, population: Population, seed: int, *given: Any, **named: Any) -> Chain:
@@ -146,6 +138,14 @@ def _half(stage: Stage, kind: type[T], half: Callable[..., T], *given: Any) -> T
     if odd := next((name for name, each in tensors.items() if not isinstance(each, Tensor)), None):
         raise InputError(f"{told} must give tensors, not {kind_of(tensors[odd])} as {odd!r}")
     return made
+
+
+def _joined(others: Model | None, own: Model | None, stage: Stage) -> Model | None:
+    """Return the state of the trainer and other stages together with a stage's own, as `Chain._kept` takes it apart."""
+    if own is None:
+        return others
+    named = own if stage.keeps_model else {f"{stage.name}@{name}": each for name, each in own.items()}
+    return {**(others or {}), **named}
 
 
 def _told(form: Form) -> str:

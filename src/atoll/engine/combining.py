@@ -83,18 +83,15 @@ def _combine_usual(
     is_early = any(are_few(each.cohort.usual) for each in results)
     held = [each.hold(coming) for each in results] if is_early else []
     own = tuple(norm for each in results for norm in each.held_norms)
-    limits, done = limits_of(event, [each.cohort.usual for each in results], own, _name_of), list[ClusterUpdate]()
+    name_of, done = "client {}".format, list[ClusterUpdate]()
+    limits = limits_of(event, [each.cohort.usual for each in results], own, name_of)
     for number, each in enumerate(results):
         each.limit = limits[number]
         done.append(_combine(each, combine, held[number] if is_early else each.sent(coming)))
     accepted = sum(len(each.norms) for each in results)
     unusual = {client: norm for each in results for client, norm in each.unusual.items()}
-    require_usual(event, accepted, unusual, max(limits), _name_of)
+    require_usual(event, accepted, unusual, max(limits), name_of)
     return done
-
-
-def _name_of(client: int) -> str:
-    return f"client {client}"
 
 
 def _combine(results: "_Results", combine: Combine, updates: Iterator[ClientUpdate | PartialSum]) -> ClusterUpdate:

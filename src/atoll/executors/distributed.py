@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 from atoll.aggregation.mean import Combine, Sum, average_models, is_weighted_mean, needs_only_mean
 from atoll.aggregation.screening import Screening
 from atoll.aggregation.sum_tree import LEAF, subtree_at
-from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor
+from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor, Rows
 from atoll.engine.combining import PartialSum, add_up, combine_updates
 from atoll.executors.packing import Packed, pack, unpack, unpack_all
 from atoll.executors.serial import Serial
@@ -45,6 +45,27 @@ class TrainingUnit:
     def without_models(self) -> "TrainingUnit":
         """Return it without start model and client states, which are sent separately."""
         return replace(self, cohort=replace(self.cohort, start={}, states={}))
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """A request to train a unit, without its models, from these client states."""
+
+    unit: TrainingUnit
+    states: dict[int, Packed]
+
+    def __str__(self) -> str:
+        return str(self.unit)
+
+
+@dataclass(frozen=True, eq=False)
+class Measuring:
+    """A request to evaluate models on samples."""
+
+    rows: Rows
+
+    def __str__(self) -> str:
+        return "measuring the models on the clients' samples"
 
 
 Trained = tuple[Model, float | PartialSum, dict[int, Packed]]  # a model with its loss, or a sum; client states

@@ -18,7 +18,7 @@ from atoll.executors.cost import Units, time_unit
 from atoll.executors.distributed import why_single
 from atoll.executors.ray.ray_executor import Ray
 from atoll.executors.serial import Serial
-from atoll.executors.stacked.fit import mixes_samples, why_not_stacked
+from atoll.executors.stacked.fit import mixes_samples, try_stack
 from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.weighted import Weighted, why_not_weighted
 from atoll.local.models import Model
@@ -252,7 +252,7 @@ def why_not_fork() -> str:
 
 def _why_not_stacked(trainer: ClientTrainer) -> str:
     plain = plain_of(trainer)
-    return why_not_stacked(plain) if plain else trainer.why_one_by_one
+    return try_stack(plain).reason if plain else trainer.why_one_by_one
 
 
 def _why_not_weighted(method: Method, trainer: ClientTrainer) -> str:

@@ -91,20 +91,22 @@ def grid_of(settings: Settings) -> tuple[int, int]:
 
 def _aggregators(settings: Settings) -> tuple[Floats, Floats]:
     """Return the positions of the aggregators and the server: from the file, or on a grid."""
-    wanted, clusters = settings.network, settings.clustering.clusters
+    wanted = settings.network
     if wanted.aggregators_file is None:
         return grid_positions(*grid_of(settings), wanted.side_metres)
     if wanted.grid is not None:
         raise InputError("network.grid: cannot be used with network.aggregators_file; give one of them")
     with reading("network.aggregators_file"):
         places = read_aggregators(wanted.aggregators_file)
-    if len(places) != clusters:
-        raise InputError(
-            f"network.aggregators_file = {wanted.aggregators_file!r}: has {len(places)} aggregators, but "
-            f"clustering.clusters = {clusters}"
-        )
+    _require_aggregators(settings, "aggregators_file", len(places))
     centre = places.mean(axis=0)
     return places, centre + np.any((places == centre).all(axis=1))  # moved off an aggregator that stands there
+
+
+def _require_aggregators(settings: Settings, name: str, found: int) -> None:
+    if found != settings.clustering.clusters:
+        told = f"network.{name} = {getattr(settings.network, name)!r}: has {found} aggregators"
+        raise InputError(f"{told}, but clustering.clusters = {settings.clustering.clusters}")
 
 
 def _positions(settings: Settings, known: NetworkClients) -> dict[int, Floats]:
@@ -226,11 +228,7 @@ def _from_links(
             has_prices=file.has_prices,
             averages=wanted.regions == "average" and pattern == "censyn",
         )
-    if network.aggregators != settings.clustering.clusters:
-        raise InputError(
-            f"network.file = {wanted.file!r}: has {network.aggregators} aggregators, "
-            f"but clustering.clusters = {settings.clustering.clusters}"
-        )
+    _require_aggregators(settings, "file", network.aggregators)
     if any(network.neighbours):
         return network
     if pattern is not None and pattern not in CENTRAL and network.aggregators > 1:

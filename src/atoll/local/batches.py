@@ -64,13 +64,8 @@ class Batches:
                 for pool, fetched in ((self.inputs, index[low:high]), (self.targets, own[low:high]))
             )
             for these, images, labels in zip(rows[low:high], inputs, targets, strict=True):
-                yield self._as_inputs(images, these), labels
-
-    def _as_inputs(self, images: Tensor, rows: npt.NDArray[np.integer]) -> Tensor:
-        """Return the images as the module takes them."""
-        if any(self.turns):
-            images = self._turn(images, rows // len(self.inputs))
-        return self.prepare(images)
+                turned = self._turn(images, these // len(self.inputs)) if any(self.turns) else images
+                yield self.prepare(turned), labels
 
     def _turn(self, inputs: Tensor, copies: npt.NDArray[np.integer]) -> Tensor:
         """Rotate each image as its copy requires; most batches hold one copy only."""

@@ -13,8 +13,7 @@ class Embedded(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the vectors; symbols come as numbers of any type."""
-        is_symbols = isinstance(self.layer, nn.Embedding)
-        vectors: Tensor = self.layer(inputs.long() if is_symbols else inputs)
+        vectors: Tensor = self.layer(inputs.long() if isinstance(self.layer, nn.Embedding) else inputs)
         return vectors
 
 

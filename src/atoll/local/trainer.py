@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import repeat
-from typing import Any, ParamSpec
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,16 +25,10 @@ from atoll.local.weights import is_finite, load_model, load_moments, place, read
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import NotFinite
 from atoll.support.limits import Count
-from atoll.support.requiring import check_arguments
+from atoll.support.requiring import checked
 from atoll.support.seeds import generator, layers_drawing_from
 
-P = ParamSpec("P")
-
 IDENTITY_PART, TRAINING_PART = 0, 1  # with resampling, which of a round's two parts of a client's data
-
-
-def _checked(make: Callable[P, None]) -> Callable[P, None]:
-    return check_arguments(make, str, {"seed": Count})
 
 
 class Trainer:
@@ -49,7 +43,7 @@ class Trainer:
 
     keeps_state = False
 
-    @_checked
+    @checked("{}", seed=Count)
     def __init__(
         self,
         module: nn.Module,

@@ -47,12 +47,11 @@ def linked_network(
         raise InputError(f"{path}: no aggregator's link leads to {server!r}, which the central patterns need")
     graph = _graph(path, nodes, ways, server if has_server else None)
     paths = {a: nx.single_source_dijkstra_path(graph, a) for a in order}
-    routes = {(a, b): _join(ways, list(pairwise(paths[a][b]))) for a in order for b in order}
+    between = [[_join(ways, list(pairwise(paths[a][b]))) for b in order] for a in order]
     is_counted = all(link.down is not None for link in links)
-    up, down = _to_aggregators(nodes, routes, upload_share, has_prices)
+    up, down = _to_aggregators(nodes, between, upload_share, has_prices)
     hops = [list(pairwise(nx.dijkstra_path(graph, a, server))) for a in order] if has_server else []
     there, back = _ways_to_server(nodes, ways, hops, server)
-    between = [[routes[a, b] for b in order] for a in order]
     prices = None
     if up.prices is not None and down.prices is not None:
         transfer, returned, exchange = (_table(part, "price") for part in (there, back, between))
@@ -62,7 +61,7 @@ def linked_network(
         upload_seconds=up.seconds,
         transfer_seconds=_table(there, "seconds"),
         exchange_seconds=_table(between, "seconds"),
-        neighbours=_neighbours(order, ways),
+        neighbours=tuple(tuple(k for k, b in enumerate(order) if (a, b) in ways) for a in order),
         download_seconds=down.seconds if is_counted else None,
         down_transfer_seconds=_table(back, "seconds") if is_counted else None,
         sharing=_make_sharing(nodes, ways, hops, server, upload_share),
@@ -92,10 +91,6 @@ def _graph(path: str, nodes: LinkedNodes, ways: Mapping[_Hop, Way], server: str 
     return graph
 
 
-def _neighbours(order: Sequence[str], ways: Mapping[_Hop, Way]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(k for k, b in enumerate(order) if b != a and ((a, b) in ways or (b, a) in ways)) for a in order)
-
-
 class _Quickest:
     """The quickest routes between clients and aggregators: seconds and prices, [clients, aggregators] each."""
 
@@ -111,11 +106,10 @@ class _Quickest:
 
 
 def _to_aggregators(
-    nodes: LinkedNodes, routes: Mapping[_Hop, Way], share: float, has_prices: bool
+    nodes: LinkedNodes, between: Sequence[Sequence[Way]], share: float, has_prices: bool
 ) -> tuple[_Quickest, _Quickest]:
     """Return the routes up and down between clients and aggregators, by each client's links and on from there."""
     order = nodes.aggregators
-    between = [[routes[a, b] for b in order] for a in order]
     latency, carries, price = (_table(between, name) for name in ("latency", "carries", "price"))
     pipes, place = [nodes.pipe(name) for name in order], {name: j for j, name in enumerate(order)}
     up, down = (_Quickest((len(nodes.own), len(order)), has_prices) for _ in range(2))

@@ -128,7 +128,10 @@ def neighbours_of(graph: "nx.Graph[int]") -> tuple[tuple[int, ...], ...]:
     >>> neighbours_of(ring(4))
     ((1, 3), (0, 2), (1, 3), (0, 2))
     """
-    _check_nodes(graph)
+    if unknown := [node for node in graph if node not in range(len(graph))]:
+        raise InputError(f"network.topology: the graph has the node {unknown[0]!r}; they must be 0 to {len(graph) - 1}")
+    if loops := [node for node in graph if graph.has_edge(node, node)]:
+        raise InputError(f"network.topology: the graph joins aggregator {loops[0]} with itself")
     return tuple(tuple(sorted(graph[j])) for j in range(len(graph)))
 
 
@@ -173,13 +176,6 @@ def _graph(aggregators: int, pairs: Iterable[tuple[int, int]]) -> "nx.Graph[int]
     graph.add_nodes_from(range(aggregators))  # in this order, whatever the edges' order
     graph.add_edges_from(pairs)
     return graph
-
-
-def _check_nodes(graph: "nx.Graph[int]") -> None:
-    if unknown := [node for node in graph if node not in range(len(graph))]:
-        raise InputError(f"network.topology: the graph has the node {unknown[0]!r}; they must be 0 to {len(graph) - 1}")
-    if loops := [node for node in graph if graph.has_edge(node, node)]:
-        raise InputError(f"network.topology: the graph joins aggregator {loops[0]} with itself")
 
 
 def _read_pairs(path: Path, given: str) -> list[tuple[int, ...]]:

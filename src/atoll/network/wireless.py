@@ -137,7 +137,9 @@ def wireless_network(
     _check_clients("computes for", "s", compute_seconds, len(clients_xy))
     _check_clients("sends with", "W", watts, len(clients_xy))
     require("network.model_bytes", model_bytes, PositiveFloat)
-    _check_nodes(topology, len(aggregators_xy))
+    if len(topology) != len(aggregators_xy):
+        told = f"network.topology: the graph has {len(topology)} nodes"
+        raise InputError(f"{told}, but there are {len(aggregators_xy)} aggregators")
     bits, sending = 8 * model_bytes, watts_of(radio.aggregator_dbm)
     to_server = _distances("aggregator", aggregators_xy, "server", server_xy[None])[:, 0]
     between = _distances("aggregator", aggregators_xy, "aggregator", aggregators_xy)
@@ -201,9 +203,3 @@ def _check_clients(what: str, unit: str, values: Floats, clients: int) -> None:
     if not good.all():
         client = int(np.argmin(good))
         raise InputError(f"network: client {client} {what} {values[client]} {unit}; it must be positive and finite")
-
-
-def _check_nodes(topology: "nx.Graph[int]", aggregators: int) -> None:
-    if len(topology) != aggregators:
-        told = f"network.topology: the graph has {len(topology)} nodes"
-        raise InputError(f"{told}, but there are {aggregators} aggregators")

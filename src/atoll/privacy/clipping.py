@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from atoll.aggregation.mean import Weighted
+from atoll.aggregation.mean import Sum, Weighted
 from atoll.local.models import Form, Model
 from atoll.local.rule import LocalRule
 from atoll.local.weights import read_moments, trained_of
@@ -115,7 +115,7 @@ class SumOfUpdates:
     @one_thread()
     def __call__(self, models: Weighted, start: Model, cohort_weight: float) -> Model:
         """Return the sum."""
-        total: Update = {}
+        total = Sum()
         longest = None if self.longest is None else clip_of(start, self.longest)
         for weight, model in models:
             update = self.shape.difference(model, start)
@@ -123,10 +123,8 @@ class SumOfUpdates:
                 length = length_of(update)
                 fits = (0.5 if length <= longest else -0.5) if 0 < length < float("inf") else 0.0
                 update = clip(update, longest) | ({CLIP: torch.tensor(fits).double()} if self.adapts else {})
-            total = {
-                name: total[name].add_(each, alpha=weight) if total else each * weight for name, each in update.items()
-            }
-        return total
+            total.add(weight, update)
+        return total.model
 
 
 def clip_of(model: Model, first: float) -> float:

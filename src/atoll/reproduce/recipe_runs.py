@@ -143,13 +143,12 @@ def restore(tasks: Iterable[RecipeTask]) -> dict[Path, str]:
 
 def begin_tasks(tasks: Iterable[RecipeTask]) -> None:
     """Check that the tasks' folders can be used, and record which runs they hold."""
-    by_folder: dict[Path, list[RecipeTask]] = {}
+    by_folder: dict[Path, list[str]] = {}
     for task in tasks:
         if task.is_trained:
-            by_folder.setdefault(task.folder.parent, []).append(task)
-    for folder, members in by_folder.items():
-        names = [task.folder.name for task in members]
-        prepare_folders(names, folder if len(names) > 1 else members[0].folder, resume=True, overwrite=False)
+            by_folder.setdefault(task.folder.parent, []).append(task.folder.name)
+    for folder, names in by_folder.items():
+        prepare_folders(names, folder if len(names) > 1 else folder / names[0], resume=True, overwrite=False)
         begin_folders(folder, names)
 
 
@@ -247,6 +246,5 @@ def _keep(task: RecipeTask) -> str:
 def _cluster_all(task: RecipeTask) -> Outcome:
     """Make the missing clusterings, and keep them all."""
     was_finished = make_plans(task.folder, task.settings)
-    if task.kept is None or (was_finished and task.kept.exists()):
-        return Outcome(task, was_finished=was_finished)
-    return Outcome(task, was_finished=was_finished, note=keep_plans(task.kept, task.folder))
+    note = "" if task.kept is None or (was_finished and task.kept.exists()) else keep_plans(task.kept, task.folder)
+    return Outcome(task, was_finished=was_finished, note=note)

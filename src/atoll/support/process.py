@@ -1,8 +1,10 @@
-"""This process: its threads, and the memory it keeps."""
+"""This process: its threads, its signals, and the memory it keeps."""
 
 import ctypes
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,6 +24,18 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def own_signals() -> Iterator[None]:
+    """Give SIGINT and SIGTERM back to their handlers at the end; only the main thread can take them."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if is_main}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # M_... in glibc's malloc.h

@@ -17,7 +17,7 @@ class Terms:
 
     Attributes:
         drop: ``1 - rho0 = mu * eta``.
-        log_rho: logarithm of rho0, accurate also if rho0 is close to 1.
+        log_rho: logarithm of rho0.
         period: H.
         aggregations: R.
         seconds: virtual time between two inter-cluster aggregations.
@@ -58,13 +58,12 @@ def mixing_matrix(problem: Problem, used: Ids, samples: Floats) -> Floats:
 def make_terms(problem: Problem, used: Ids, samples: Floats, gamma: Floats, events: Floats) -> Terms:
     """Return the terms of the used aggregators, given their samples, Gamma_j and event seconds."""
     seconds, psi, tau_max = _clock_terms(problem, used, events)
-    period = problem.intra_rounds * problem.local_steps
     is_central = not problem.pattern.startswith("dec")
     return Terms(
         drop=problem.mu * problem.lr,
-        log_rho=math.log1p(-problem.mu * problem.lr),
-        period=period,
-        aggregations=problem.steps / period if problem.seconds is None else problem.seconds / seconds,
+        log_rho=problem.log_rho,
+        period=problem.period,
+        aggregations=problem.steps / problem.period if problem.seconds is None else problem.seconds / seconds,
         seconds=seconds,
         beta=samples / samples.sum(),
         gamma=gamma,

@@ -100,6 +100,16 @@ class Problem:
     tau_max: float | None = None
     seconds: float | None = None
 
+    @property
+    def period(self) -> int:
+        """H = T' * T'', local steps between two inter-cluster aggregations."""
+        return self.intra_rounds * self.local_steps
+
+    @property
+    def log_rho(self) -> float:
+        """Logarithm of ``rho0 = 1 - mu * eta``, accurate also if rho0 is close to 1."""
+        return math.log1p(-self.mu * self.lr)
+
 
 def check(problem: Problem) -> None:
     """Refuse a problem without a bound: a number is out of range, or an array has the wrong shape."""
@@ -107,8 +117,7 @@ def check(problem: Problem) -> None:
         raise InputError(f"method.pattern = {problem.pattern!r}: must be one of {', '.join(PATTERNS)}")
     _check_arrays(problem)
     _check_clock(problem)
-    period = problem.intra_rounds * problem.local_steps
-    whole = problem.seconds is not None or problem.steps % max(period, 1) == 0
+    whole = problem.seconds is not None or problem.steps % max(problem.period, 1) == 0
     slowest = 1 / problem.lr if problem.lr > 0 else math.inf
     least = 0.0 if problem.optimal_losses is None else float(np.average(problem.optimal_losses, weights=problem.sizes))
     optimum, tau_max, seconds = problem.cluster_optimum, problem.tau_max, problem.seconds
@@ -117,7 +126,7 @@ def check(problem: Problem) -> None:
         ("rounds", problem.steps, problem.steps >= 1, "at least 1"),
         ("method.intra_rounds", problem.intra_rounds, problem.intra_rounds >= 1, "at least 1"),
         ("local.steps", problem.local_steps, problem.local_steps >= 1, "at least 1"),
-        ("rounds", problem.steps, whole, f"a multiple of T' x T'' = {period}"),
+        ("rounds", problem.steps, whole, f"a multiple of T' x T'' = {problem.period}"),
         ("local.lr", problem.lr, 0 < problem.lr < math.inf, "positive"),
         ("clustering.mu", problem.mu, 0 < problem.mu < slowest, f"positive and less than 1 / local.lr = {slowest:g}"),
         ("clustering.smoothness", problem.smoothness, 0 < problem.smoothness < math.inf, "positive"),

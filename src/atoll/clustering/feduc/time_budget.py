@@ -82,11 +82,10 @@ def _versions(timed: Problem, limit: float) -> Iterator[Problem]:
     """Yield the problems that the greedy pass solves for one time limit: the given time, or the rounds made in it."""
     limits = np.minimum(timed.limits, limit)
     yield replace(timed, limits=limits)
-    period = timed.intra_rounds * timed.local_steps
     clusters = 1 if timed.pattern.endswith("syn") else timed.network.aggregators
     assert timed.seconds is not None
     events = round(clusters * timed.seconds / (timed.intra_rounds * limit))
-    yield replace(timed, limits=limits, seconds=None, steps=max(events, 1) * period)
+    yield replace(timed, limits=limits, seconds=None, steps=max(events, 1) * timed.period)
 
 
 def _greedy_within(problem: Problem) -> Ids | None:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.data.dataset import Dataset
+from atoll.data.dealing.partition import rows_by_owner
 from atoll.data.files.folders import listed, require_root
 from atoll.data.files.join import PIXEL_SCALE
 from atoll.data.files.sample_files import decode_picture
@@ -76,7 +77,9 @@ def _make(name: str, trees: Sequence[Tree], has_clients: bool, side: int | None,
     place = {client: number for number, client in enumerate(clients)}
     owners = [np.array([place.get(parts[0], 0) for _, parts in tree], np.int64) for tree in trees]
     if len(trees) == 1:
-        is_test = _every(owners[0] * len(classes) + labels[0], test_every)
+        kinds = rows_by_owner(owners[0] * len(classes) + labels[0])
+        is_test = np.zeros(len(labels[0]), bool)
+        is_test[np.concatenate([rows[test_every - 1 :: test_every] for rows in kinds])] = True
         images = [images[0][~is_test], images[0][is_test]]
         labels, owners = ([each[0][~is_test], each[0][is_test]] for each in (labels, owners))
     if not len(labels[1]):
@@ -90,16 +93,6 @@ def _make(name: str, trees: Sequence[Tree], has_clients: bool, side: int | None,
         test_owners=owners[1] if has_clients else None,
         names={"targets": tuple(classes), **({"owners": tuple(clients)} if has_clients else {})},
     )
-
-
-def _every(kinds: npt.NDArray[np.int64], every: int) -> npt.NDArray[np.bool_]:
-    """Return a mask of every `every`-th row of each kind."""
-    order = np.argsort(kinds, kind="stable")
-    sizes = np.bincount(kinds)
-    place = np.arange(len(kinds)) - (np.cumsum(sizes) - sizes)[kinds[order]]
-    chosen = np.zeros(len(kinds), bool)
-    chosen[order] = place % every == every - 1
-    return chosen
 
 
 def _read_all(tree: Tree, side: int | None) -> npt.NDArray[np.uint8]:

@@ -68,8 +68,7 @@ class Number:
         if np.isinf(values).any():
             raise InputError(f"data.inputs: column {self.name!r} holds infinite numbers")
         lacking = np.isnan(values)
-        if self._missing == "refuse" and lacking.any():
-            raise _lacks(self.name, int(lacking.sum()))
+        _check_missing(self.name, self._missing, int(lacking.sum()))
         self._lacks |= bool((lacking & training).any())
         return values[~lacking], training[~lacking]
 
@@ -123,8 +122,7 @@ class Category:
         """Count the training rows' categories."""
         import pyarrow as pa
 
-        if self._missing == "refuse" and column.null_count:
-            raise _lacks(self.name, column.null_count)
+        _check_missing(self.name, self._missing, column.null_count)
         for pair in plain(column).filter(pa.array(training)).value_counts().to_pylist():
             self._counts[pair["values"]] += pair["counts"]
         if len(self._counts) > self._most:
@@ -187,8 +185,7 @@ class Text:
 
     def see(self, column: "pa.Array", training: Mask) -> None:
         """Refuse missing texts if the settings do."""
-        if self._missing == "refuse" and column.null_count:
-            raise _lacks(self.name, column.null_count)
+        _check_missing(self.name, self._missing, column.null_count)
 
     def write(self, column: "pa.Array", block: Block) -> None:
         """Write the hashed words; missing texts are all 0."""
@@ -208,8 +205,9 @@ def _in_range(name: str) -> Iterator[None]:
         ) from None
 
 
-def _lacks(name: str, lacking: int) -> InputError:
-    return InputError(
-        f"data.missing = 'refuse': column {name!r} lacks {lacking} values or more; 'fill' puts in the training rows' "
-        "mean (or no category), 'flag' also marks them, 'drop' leaves such rows out"
-    )
+def _check_missing(name: str, missing: Missing, lacking: int) -> None:
+    if missing == "refuse" and lacking:
+        raise InputError(
+            f"data.missing = 'refuse': column {name!r} lacks {lacking} values or more; 'fill' puts in the training "
+            "rows' mean (or no category), 'flag' also marks them, 'drop' leaves such rows out"
+        )

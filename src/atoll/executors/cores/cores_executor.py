@@ -13,8 +13,16 @@ from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor,
 from atoll.engine.combining import PartialSum
 from atoll.executors.cores.cores_workers import Workers
 from atoll.executors.cores.shared import Layout, SharedModels
-from atoll.executors.distributed import Distributed, TrainingUnit, ending_on_error, train_unit, update_of
-from atoll.executors.packing import Packed, pack_all
+from atoll.executors.distributed import (
+    Distributed,
+    Measuring,
+    Training,
+    TrainingUnit,
+    ending_on_error,
+    train_unit,
+    update_of,
+)
+from atoll.executors.packing import pack_all
 from atoll.executors.serial import Serial
 from atoll.local.batches import cut_rows, mean_by_client
 from atoll.local.models import Model
@@ -27,34 +35,24 @@ _MOST_CLIENTS = 256  # of whom a pipe's buffer holds the numbers and weights, an
 
 
 @dataclass(frozen=True, eq=False)
-class _Training:
-    """A unit to train, without its models.
+class _PlacedTraining(Training):
+    """Models are in slots, but not client states, whose size is unknown before a client has trained.
 
     Attributes:
         start: the start model's slot.
         result: the slot for the result.
-        states: client states; not in slots, since their size is unknown before a client has trained.
     """
 
-    unit: TrainingUnit
     start: int
     layout: Layout
     result: int
-    states: dict[int, Packed]
-
-    def __str__(self) -> str:
-        return str(self.unit)
 
 
 @dataclass(frozen=True, eq=False)
-class _Measuring:
-    """Samples to evaluate models on, and the models' slots."""
+class _PlacedMeasuring(Measuring):
+    """The models are in these slots."""
 
     models: tuple[tuple[int, Layout], ...]
-    rows: Rows
-
-    def __str__(self) -> str:
-        return "measuring the models on the clients' samples"
 
 
 class Cores(Distributed):
@@ -87,7 +85,7 @@ class Cores(Distributed):
         self.trainer = trainer
         self.by_cohort = by_cohort
         self._serial = Serial(trainer)
-        self.workers = Workers(workers, self._answer, str)
+        self.workers = Workers(workers, self._answer)
         self._ahead, self._ahead_of_sums = _ahead_of(workers, model_bytes)
         if reason := why_no_room(workers, model_bytes):
             raise InputError(f"run.workers = {workers}: {reason}; use fewer, or run.executor = 'serial'")
@@ -150,7 +148,7 @@ class Cores(Distributed):
         samples = self.trainer.samples_a_step
         return [*range(last.start), *sorted(last, key=lambda i: -units[i].repeats * samples(units[i].clients))]
 
-    def _place(self, units: Iterable[TrainingUnit], ahead: int) -> Iterator[_Training]:
+    def _place(self, units: Iterable[TrainingUnit], ahead: int) -> Iterator[_PlacedTraining]:
         """Put the units' start models into slots; consecutive units with the same start share one.
 
         At most `ahead` units are under way at a time, and so at most as many start models.
@@ -161,17 +159,17 @@ class Cores(Distributed):
                 start, slot = unit.cohort.start, (slot + 1) % ahead
                 layout = self._models.write(ahead + slot, start)
             slots = ahead + slot, layout, number % ahead
-            yield _Training(unit.without_models(), *slots, pack_all(unit.cohort.states))
+            yield _PlacedTraining(unit.without_models(), pack_all(unit.cohort.states), *slots)
 
     def _measure(self, models: Sequence[Model], rows: Sequence[Rows]) -> Floats:
         """Return the mean losses of at most as many models as there are slots, [clients, models]."""
         placed = tuple((slot, self._models.write(slot, model)) for slot, model in enumerate(models))
-        parts = [_Measuring(placed, part) for part in cut_rows(rows)]
+        parts = [_PlacedMeasuring(part, placed) for part in cut_rows(rows)]
         return mean_by_client(np.concatenate(list(self.workers.map(parts, len(parts), len(parts)))), rows)
 
-    def _answer(self, work: _Training | _Measuring) -> Any:
+    def _answer(self, work: _PlacedTraining | _PlacedMeasuring) -> Any:
         """Do a unit of work, in a worker."""
-        if isinstance(work, _Measuring):
+        if isinstance(work, _PlacedMeasuring):
             return self.trainer.sample_losses([self._models.view(*placed) for placed in work.models], work.rows)
         start = self._models.view(work.start, work.layout)
         ((model, outcome, states),) = train_unit(work.unit, start, work.states, self._serial, self.by_cohort)

@@ -78,8 +78,8 @@ class Workers:
     they are closed or this process is gone.
     """
 
-    def __init__(self, count: int, answer: Callable[[Request], Any], name: Callable[[Request], str]) -> None:
-        """Let at most `count` workers answer requests by this function; `name` describes a request in errors.
+    def __init__(self, count: int, answer: Callable[[Request], Any]) -> None:
+        """Let at most `count` workers answer requests by this function; errors call a request by its `str`.
 
         A worker has two requests at a time, so that it need not wait for the next. `at_a_time` must be one if both
         requests and answers exceed a pipe's buffer, since each side would then wait for the other to read.
@@ -91,7 +91,6 @@ class Workers:
         self.count = count
         self._workers: list[_Worker] = []
         self._answer = answer
-        self._name = name
         self.at_a_time = 2
 
     @property
@@ -131,16 +130,11 @@ class Workers:
         for worker in [worker for pipe, worker in busy.items() if pipe in ready]:
             try:
                 answer = worker.pipe.recv()
-            except (EOFError, OSError):
-                self._give_up(worker, pending)
+            except (EOFError, OSError):  # it died
+                pending.requeue(list(worker.under_way), str, f"exit code {self._end(worker)}")
             else:
                 number, _ = worker.under_way.popleft()
                 pending.answers[number] = answer
-
-    def _give_up(self, worker: _Worker, pending: Requests) -> None:
-        """Requeue a dead worker's requests."""
-        code = self._end(worker)
-        pending.requeue(list(worker.under_way), self._name, f"exit code {code}")
 
     def _hand_out(self, pending: Requests, end: int, count: int) -> None:
         """Give requests numbered below `end` to the workers with the fewest.
@@ -167,7 +161,7 @@ class Workers:
                 break
             except OSError:  # it died
                 if worker.under_way:
-                    break  # `_give_up` will requeue its requests
+                    break  # `_collect` will requeue its requests
                 self._end(worker)
         worker.under_way.append(taken)
 
@@ -203,7 +197,7 @@ class Workers:
         keep_freed_memory()
         with suppress(EOFError, OSError):
             while True:
-                pipe.send(try_to_answer(self._answer, pipe.recv(), self._name))
+                pipe.send(try_to_answer(self._answer, pipe.recv(), str))
         os._exit(0)  # without flushing or finalising what belongs to the parent
 
 

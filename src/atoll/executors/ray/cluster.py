@@ -10,21 +10,19 @@ import math
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from atoll.support.errors import InputError, RunError
 from atoll.support.extras import pip_install
+from atoll.support.process import own_signals
 
 _LONGEST_FOLDER = 40  # characters; Ray puts sockets in it, whose full path may have 107
 _CONNECT_SECONDS = 4.0
@@ -77,7 +75,7 @@ class Cluster:
 
     def close(self) -> None:
         """Leave the cluster; end it and remove its files if it is the run's own."""
-        with _own_signals():
+        with own_signals():  # which Ray replaces
             self.ray.shutdown()
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -124,7 +122,7 @@ def _start(ray: Any, workers: int) -> Cluster:
     folder = Path(tempfile.mkdtemp(prefix="atoll-", dir=usual if len(usual) <= _LONGEST_FOLDER else "/tmp"))
     cluster = Cluster(ray, "", workers, folder)
     try:
-        with _own_signals():
+        with own_signals():
             # 127.0.0.1 keeps other machines out; see `_import_ray`.
             own = {"num_cpus": workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
             started = ray.init("local", **own, **_QUIET, _temp_dir=str(cluster.folder))
@@ -141,7 +139,7 @@ def _start(ray: Any, workers: int) -> Cluster:
 def _join(ray: Any, address: str, workers: int | None) -> Cluster:
     _require_answer(address)
     try:
-        with _own_signals():
+        with own_signals():
             joined = ray.init(address, **_QUIET)
         cores = math.floor(ray.cluster_resources().get("CPU", 0))
     except Exception as error:  # Ray raises many kinds
@@ -196,20 +194,6 @@ def _import_ray(own: bool) -> Any:
     # Unless clusters of several machines are disabled, Ray replaces 127.0.0.1 by an address that others can reach.
     vars(importlib.import_module("ray._private.ray_constants"))["ENABLE_RAY_CLUSTER"] = not own
     return ray
-
-
-@contextmanager
-def _own_signals() -> Iterator[None]:
-    """Keep this process's signal handlers, which Ray replaces in the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _line(error: BaseException) -> str:

@@ -9,10 +9,9 @@ from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor
 from atoll.engine.combining import PartialSum
-from atoll.executors.distributed import Distributed, TrainingUnit, ending_on_error, update_of
+from atoll.executors.distributed import Distributed, Measuring, Training, TrainingUnit, ending_on_error, update_of
 from atoll.executors.packing import pack, pack_all, unpack
 from atoll.executors.ray.cluster import Cluster, connect
-from atoll.executors.ray.ray_worker import RemoteMeasuring, Training
 from atoll.executors.ray.ray_workers import RayWorkers
 from atoll.executors.weighted import Weighted
 from atoll.local.batches import cut_rows, mean_by_client
@@ -93,7 +92,7 @@ class Ray(Distributed):
         workers = self._connect()
         with ending_on_error(workers.close):
             sent = workers.cluster.put([pack(model) for model in models])
-            parts = [(RemoteMeasuring(part), sent) for part in cut_rows(rows)]
+            parts = [(Measuring(part), sent) for part in cut_rows(rows)]
             return mean_by_client(np.concatenate(list(workers.map(parts, ahead=len(parts)))), rows)
 
     def _together(self, cohorts: Sequence[Cohort], workers: int) -> int:

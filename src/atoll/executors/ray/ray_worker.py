@@ -4,14 +4,13 @@ import importlib
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from atoll.engine.cohorts import ClientTrainer, Rows
+from atoll.engine.cohorts import ClientTrainer
 from atoll.executors.cores.cores_workers import Answer, try_to_answer
-from atoll.executors.distributed import TrainingUnit, train_unit
+from atoll.executors.distributed import Measuring, Training, train_unit
 from atoll.executors.packing import Packed, pack, unpack
 from atoll.executors.serial import Serial
 from atoll.executors.weighted import Weighted
@@ -19,27 +18,6 @@ from atoll.local.models import Model
 from atoll.support.environment import BITS_DEPEND_ON, package_versions
 from atoll.support.errors import RunError
 from atoll.support.process import keep_freed_memory
-
-
-@dataclass(frozen=True, eq=False)
-class Training:
-    """A unit to train from these client states, without its models."""
-
-    unit: TrainingUnit
-    states: dict[int, Packed] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return str(self.unit)
-
-
-@dataclass(frozen=True, eq=False)
-class RemoteMeasuring:
-    """Samples to evaluate models on."""
-
-    rows: Rows
-
-    def __str__(self) -> str:
-        return "measuring the models on the clients' samples"
 
 
 class Worker:
@@ -63,7 +41,7 @@ class Worker:
         sys.path.extend(path for path in paths if path not in sys.path)
         return try_to_answer(lambda reference: self._prepare(versions, reference), held[0], lambda _: "a Ray worker")
 
-    def answer(self, request: Training | RemoteMeasuring, models: Sequence[Packed]) -> Answer:
+    def answer(self, request: Training | Measuring, models: Sequence[Packed]) -> Answer:
         """Return the answer to a request about these models.
 
         For training: the `Trained` of each client, subtree or cohort. For evaluation: the losses [samples, models].
@@ -80,8 +58,8 @@ class Worker:
         self._serial = Serial(trainer)
         self._weighted = Weighted(trainer) if whole else None
 
-    def _answer(self, request: Training | RemoteMeasuring, models: list[Model]) -> Any:
-        if isinstance(request, RemoteMeasuring):
+    def _answer(self, request: Training | Measuring, models: list[Model]) -> Any:
+        if isinstance(request, Measuring):
             return self._trainer.sample_losses(models, request.rows)
         trained = train_unit(request.unit, models[0], request.states, self._serial, self._weighted)
         return [(pack(model), outcome, states) for model, outcome, states in trained]

@@ -40,11 +40,6 @@ class Fit:
     shared: frozenset[str] = frozenset()
 
 
-def why_not_stacked(trainer: Trainer) -> str:
-    """Return why stacked clients would not train as they do apart; an empty text if they do."""
-    return try_stack(trainer).reason
-
-
 def slot_of(key: str) -> str:
     """Return the slot of a moment's key ``parameter@slot``."""
     return key.partition("@")[2]

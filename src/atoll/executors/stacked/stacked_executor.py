@@ -47,7 +47,7 @@ class Stacked:
 
         Raises:
             InputError: `stack_bytes` is not positive or has no room for a client, or CUDA graphs without a GPU.
-            ValueError: the rule or the module does not fit; `why_not_stacked` says why.
+            ValueError: the rule or the module does not fit; `try_stack` says why.
         """
         require_has("trainer", trainer, "module", "an atoll.Trainer")
         if stack_bytes is not None and stack_bytes <= 0:

@@ -191,8 +191,7 @@ def encode(header: Header, body: bytes = b"") -> bytes:
 
 def decode(message: bytes, kind: type[AnyHeader]) -> tuple[AnyHeader, list[Model]]:
     """Return a message's header, of this kind, and its models."""
-    head, models = _read(message, TypeAdapter(kind))
-    return head, models
+    return _read(message, TypeAdapter(kind))
 
 
 def body_of(message: bytes) -> bytes:
@@ -203,8 +202,7 @@ def body_of(message: bytes) -> bytes:
 def decode_reply(message: bytes, kind: type[AnyHeader]) -> tuple[AnyHeader | Refusal, list[Model]]:
     """Return a reply's header, of this kind or a refusal, and its models."""
     either: Any = Annotated[kind | Refusal, Field(discriminator="kind")]
-    head, models = _read(message, TypeAdapter(either))
-    return head, models
+    return _read(message, TypeAdapter(either))
 
 
 def most_bytes(form: Form, models: int = 1) -> int:

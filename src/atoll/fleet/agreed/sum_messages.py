@@ -5,15 +5,25 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from atoll.fleet.agreed.messages import Count, Header, Seconds, Token
 from atoll.secure.roster import Instance, Keys
 from atoll.support.limits import LARGEST
 
 Name = Annotated[str, Field(pattern=r"^[\w.-]{1,64}$")]
-Bytes = Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,200}$")]
-"""Bytes, hexadecimal."""
+
+
+def _read_hex(value: bytes | str) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if (found := bytes.fromhex(value)).hex() != value:
+        raise ValueError("must be lower-case hexadecimal digits without spaces")
+    return found
+
+
+Bytes = Annotated[bytes, Field(min_length=1, max_length=200), BeforeValidator(_read_hex), PlainSerializer(bytes.hex)]
+"""A few bytes, which messages hold in hexadecimal."""
 ByNode = dict[Name, Bytes]
 
 
@@ -58,15 +68,12 @@ class SignedKeys(Header):
     @classmethod
     def of(cls, keys: Keys) -> "SignedKeys":
         """Return keys in the form in which they are sent."""
-        sent = (keys.sealing, keys.masking, keys.commitment, keys.signature)
-        sealing, masking, commitment, signature = (each.hex() for each in sent)
-        return cls(name=keys.name, sealing=sealing, masking=masking, commitment=commitment, signature=signature)
+        return cls(**vars(keys))
 
     @property
     def keys(self) -> Keys:
         """The keys."""
-        sent = (self.sealing, self.masking, self.commitment, self.signature)
-        return Keys(self.name, *map(bytes.fromhex, sent))
+        return Keys(**vars(self))
 
 
 class SharesRequest(SumRequest):

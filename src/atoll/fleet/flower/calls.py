@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from atoll.fleet.flower.guard import FORGET, HEADER, OPEN
+from atoll.fleet.flower.guard import FORGET, HEADER
 from atoll.fleet.flower.wire import is_transient, prepare, status_of
 from atoll.fleet.folder.certificates import read_public_key
 from atoll.fleet.folder.configuration import FleetConfiguration, RegisteredNode
@@ -109,17 +109,13 @@ def register_nodes(configuration: FleetConfiguration) -> dict[int, str]:
     return {there[key]: name for key, name in names.items()}
 
 
-def let_nodes_in(configuration: FleetConfiguration) -> None:
-    """Open the superlink to nodes."""
-    _tell_guard(configuration, OPEN, None)
-
-
 def forget(configuration: FleetConfiguration, messages: Sequence[str]) -> None:
     """Let the superlink delete messages that nobody waits for, and their replies."""
-    _tell_guard(configuration, FORGET, list(messages))
+    tell_guard(configuration, FORGET, list(messages))
 
 
-def _tell_guard(configuration: FleetConfiguration, path: str, content: Any) -> None:
+def tell_guard(configuration: FleetConfiguration, path: str, content: Any = None) -> None:
+    """Call one of the guard's own paths, such as `guard.OPEN`, which lets nodes in."""
     prepare(configuration.state)
     import httpx
 

@@ -90,7 +90,25 @@ def _answer_all(
     """Fetch and answer messages one by one, until the superlink does not know the node."""
     state = _State(configuration)
     with waiting(tell, state.say):
-        _answer_while_known(configuration, link, answer, tell, state)
+        while True:
+            began = time.monotonic()
+            try:
+                asked = _receive(link)
+                state.note(is_away=False, is_work=asked is not None)
+                if asked is not None:
+                    _send(link, asked, _reply_to(asked, answer, configuration, tell), began)
+                    state.note(is_away=False, is_work=True)
+                    continue
+            except Exception as error:
+                if status_of(error) == UNKNOWN:  # the number, or the key: signing on shows which
+                    return
+                # Otherwise the server is away, or has ended the message's run: ask again.
+                if not is_noise(error) and status_of(error) is None:
+                    if tls_fault(error) is not None:
+                        raise RunError(refusal(configuration, error)) from error
+                    raise
+                state.note(is_away=True)
+            time.sleep(_pause(time.monotonic() - state.since))
 
 
 class _State:
@@ -110,30 +128,6 @@ class _State:
         name, server = self._names
         what = f"{server} has not answered" if self._is_away else f"connected to {server}, waiting for tasks"
         return f"{name}{what} for {passed(self.since)}"
-
-
-def _answer_while_known(
-    configuration: NodeConfiguration, link: PresenceLink, answer: Answer, tell: Callable[[str], None], state: _State
-) -> None:
-    while True:
-        began = time.monotonic()
-        try:
-            asked = _receive(link)
-            state.note(is_away=False, is_work=asked is not None)
-            if asked is not None:
-                _send(link, asked, _reply_to(asked, answer, configuration, tell), began)
-                state.note(is_away=False, is_work=True)
-                continue
-        except Exception as error:
-            if status_of(error) == UNKNOWN:  # the number, or the key: signing on shows which
-                return
-            # Otherwise the server is away, or has ended the message's run: ask again.
-            if not is_noise(error) and status_of(error) is None:
-                if tls_fault(error) is not None:
-                    raise RunError(refusal(configuration, error)) from error
-                raise
-            state.note(is_away=True)
-        time.sleep(_pause(time.monotonic() - state.since))
 
 
 def _pause(idle: float) -> float:

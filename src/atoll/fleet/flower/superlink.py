@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Self
 
 from atoll.fleet.agreed.waiting import passed, waiting
-from atoll.fleet.flower.calls import let_nodes_in, list_nodes
-from atoll.fleet.flower.guard import OVERHEAD
+from atoll.fleet.flower.calls import list_nodes, tell_guard
+from atoll.fleet.flower.guard import OPEN, OVERHEAD
 from atoll.fleet.flower.link import UNREADABLE
 from atoll.fleet.flower.refusals import MARK
 from atoll.fleet.flower.wire import BROKEN, environment, insist, status_of
@@ -84,7 +84,7 @@ class Superlink:
     def open(self) -> None:
         """Admit nodes, now and after a restart; call it when their keys are registered."""
         self._is_open = True
-        insist(lambda: let_nodes_in(self.configuration), time.monotonic() + START_SECONDS)
+        insist(lambda: tell_guard(self.configuration, OPEN), time.monotonic() + START_SECONDS)
 
     def require_up(self) -> None:
         """Check that it is kept running."""

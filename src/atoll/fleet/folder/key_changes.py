@@ -17,8 +17,7 @@ def revoke(folder: Path, name: str) -> FleetConfiguration:
     """Remove a node from ``fleet.toml``; return the new configuration. Comments in the file are lost."""
     path, table, row = _find(folder, name)
     table["nodes"].remove(row)
-    write_atomically(path, tomli_w.dumps(table).encode())
-    _tell_peers(path.parent, table)
+    _write(path, table)
     return read_fleet(folder)
 
 
@@ -31,16 +30,16 @@ def rotate(folder: Path, name: str) -> tuple[FleetConfiguration, Path]:
     new = key.with_suffix(".new")
     new.unlink(missing_ok=True)
     write_new(new, private, 0o600)
-    write_atomically(path, tomli_w.dumps(table).encode())
-    _tell_peers(path.parent, table)
+    _write(path, table)
     new.replace(key)  # renaming needs no space, so a full disk leaves the old key in both places
     return read_fleet(folder), key
 
 
-def _tell_peers(folder: Path, table: dict[str, Any]) -> None:
-    """Rewrite ``peers.toml`` in the nodes' folders on this machine; owners elsewhere must be informed."""
+def _write(path: Path, table: dict[str, Any]) -> None:
+    """Write ``fleet.toml``, and ``peers.toml`` in nodes' folders on this machine; owners elsewhere must be informed."""
+    write_atomically(path, tomli_w.dumps(table).encode())
     for row in table["nodes"]:
-        if (place := folder / "nodes" / row["name"]).is_dir():
+        if (place := path.parent / "nodes" / row["name"]).is_dir():
             write_atomically(place / PEERS, peers_as_toml(table["nodes"]))
 
 

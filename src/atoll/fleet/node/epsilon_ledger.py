@@ -51,11 +51,8 @@ class ClientLedger(StrictRecord):
         times = {each.cost: each.times for each in self.charges}
         if cost is not None:
             times[cost] = times.get(cost, 0) + 1
-        charges = (
-            _Charge(gaussians=cost.gaussians, adjacency=cost.adjacency, response=cost.response, times=count)
-            for cost, count in times.items()
-        )
-        return ClientLedger(charged=self.charged + 1, charges=tuple(charges), pure=self.pure + pure)
+        charges = tuple(_Charge(**vars(cost), times=count) for cost, count in times.items())
+        return ClientLedger(charged=self.charged + 1, charges=charges, pure=self.pure + pure)
 
     def epsilon(self, delta: float) -> float:
         """Return the epsilon spent at this delta; infinite without noise."""

@@ -23,11 +23,11 @@ from atoll.fleet.agreed.messages import (
     pack,
 )
 from atoll.fleet.node.node import Node, Side
-from atoll.fleet.node.reports import add_to_pace, holding_of, report
+from atoll.fleet.node.reports import report
 from atoll.fleet.node.secure_sum import SUMMING
 from atoll.fleet.node.store import Store
 from atoll.fleet.node.versions import Versions
-from atoll.fleet.node.working import Done, Handler, agreed, computing, count, require_client, require_form
+from atoll.fleet.node.working import Done, Handler, agreed, computing, count, require_client, require_form, timed
 from atoll.local.models import Model
 from atoll.local.state import why_wrong_state
 from atoll.local.task import ClientTask, ClientUpdate
@@ -90,24 +90,10 @@ def train(side: Side, store: Store, payload: bytes) -> Done:
     (start,) = require_form(site, models, count=1)
     start = {name: tensor.to(site.device) for name, tensor in start.items()}
     so_far, spent = count(site, store, client, site.cost, trainings=1)
-    with computing(site):
-        began = time.perf_counter()
-        sent = _train(site, store, request, client, start)
-        seconds = time.perf_counter() - began
-    samples = holding_of(site, store, client).samples
-    passed = site.agreement.passed_by(samples)
-    add_to_pace(store, client, seconds, passed)
-    reply = TrainReply(
-        nonce=request.nonce,
-        event=request.event,
-        repeat=request.repeat,
-        client=client,
-        samples=samples,
-        passed=passed,
-        seconds=seconds,
-        loss=sent.loss if np.isfinite(sent.loss) else None,
-    )
-    told = f"client {client} trained for event {request.event}, {seconds:.1f} s"
+    sent, done = timed(site, store, client, lambda: _train(site, store, request, client, start))
+    loss = sent.loss if np.isfinite(sent.loss) else None
+    reply = TrainReply(nonce=request.nonce, event=request.event, repeat=request.repeat, loss=loss, **dict(done))
+    told = f"client {client} trained for event {request.event}, {done.seconds:.1f} s"
     return Done(encode(reply, pack([sent.model])), f"{told}; trainings so far: {so_far.trainings}{spent}")
 
 

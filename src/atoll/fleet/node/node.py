@@ -12,7 +12,7 @@ from torch import nn
 
 from atoll.clustering.clustering import Clustering
 from atoll.data.dataset import Dataset
-from atoll.data.population import Population
+from atoll.data.population import Population, make_population
 from atoll.engine.assignment import as_scheduled
 from atoll.engine.chain import Chain
 from atoll.engine.method import Method
@@ -255,12 +255,10 @@ def _population(shards: Mapping[int, Dataset], clients: int) -> Population:
         inputs = np.concatenate([each.inputs for each in shards.values()])
         data = replace(data, inputs=inputs, targets=np.concatenate([each.targets for each in shards.values()]))
     parts = [np.zeros(1, np.int32)] * clients
-    begin = 0
-    for client, shard in shards.items():
-        parts[client] = np.arange(begin, begin + len(shard.inputs), dtype=np.int32)
-        begin += len(shard.inputs)
-    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-    return Population(data, np.concatenate(parts), offsets)
+    ends = np.cumsum([len(shard.inputs) for shard in shards.values()])
+    for client, own in zip(shards, np.split(np.arange(ends[-1], dtype=np.int32), ends[:-1]), strict=True):
+        parts[client] = own
+    return make_population(data, parts)
 
 
 def _stand_in_clients(sizes: Ids) -> Population:

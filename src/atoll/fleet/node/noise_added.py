@@ -1,7 +1,7 @@
 """What a node reports only with noise: samples, classes, losses, and choices of clusters."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from pydantic import ConfigDict
@@ -74,11 +74,6 @@ class Choosing:
 
     mechanism: Mechanism
     clusters: int
-    told: ToldAtRandom = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Use the system's entropy."""
-        object.__setattr__(self, "told", ToldAtRandom(self.mechanism, from_system))
 
     @property
     def cost(self) -> Cost:
@@ -87,5 +82,5 @@ class Choosing:
 
     def losses(self, losses: Floats) -> Floats:
         """Return what is reported instead of the losses of all clusters' models, [clusters]."""
-        (told,) = self.told.tell(losses[None], 0, np.zeros(1, np.int64))
+        (told,) = ToldAtRandom(self.mechanism, from_system).tell(losses[None], 0, np.zeros(1, np.int64))
         return np.asarray(np.arange(len(losses)) != told, np.float64)

@@ -33,8 +33,7 @@ def report(site: Node, store: Store, client: int) -> ClientReport:
     reporting, pace, holding = site.reporting, _read_pace(store, client), holding_of(site, store, client)
     return ClientReport(
         client=client,
-        samples=holding.samples,
-        class_counts=holding.class_counts,
+        **dict(holding),
         epsilon=reporting.epsilon,
         utc_offset=reporting.utc_offset,
         slots=reporting.slots,
@@ -70,12 +69,11 @@ def _hidden(site: Node, store: Store, client: int, hidden: Hidden, samples: int,
         return ReportedHolding.model_validate_json(kept)
     cost = hidden.cost if counts is None or site.cost is None else hidden.cost_of_counts(site.cost.adjacency)
     charge(store, client, site.budget, cost, least=read_tally(store, client, site.counted_as).charged)
-    told = None if counts is None else hidden.counts(counts)
-    drawn = (
-        ReportedHolding(samples=hidden.samples(samples))
-        if told is None
-        else ReportedHolding(samples=int(told.sum()), class_counts=tuple(told.tolist()))
-    )
+    if counts is None:
+        drawn = ReportedHolding(samples=hidden.samples(samples))
+    else:
+        told = hidden.counts(counts)
+        drawn = ReportedHolding(samples=int(told.sum()), class_counts=tuple(told.tolist()))
     store.put(key, drawn.model_dump_json().encode())
     return drawn
 

@@ -1,11 +1,10 @@
 """A node's side of secure sums: its clients' updates leave it summed as integers and masked."""
 
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from atoll.aggregation.fixed_point import OutOfRange
+from atoll.aggregation.fixed_point import FixedPoint, OutOfRange
 from atoll.fleet.agreed.messages import Refused, body_of, decode, encode, pack
 from atoll.fleet.agreed.sum_messages import (
     KeysReply,
@@ -15,6 +14,7 @@ from atoll.fleet.agreed.sum_messages import (
     SharesReply,
     SharesRequest,
     SignedKeys,
+    SumReply,
     SumRequest,
     SurvivorsReply,
     SurvivorsRequest,
@@ -25,9 +25,8 @@ from atoll.fleet.agreed.sum_messages import (
 )
 from atoll.fleet.node.node import Node, Side
 from atoll.fleet.node.open_sums import OpenSums
-from atoll.fleet.node.reports import add_to_pace, holding_of
 from atoll.fleet.node.store import Store
-from atoll.fleet.node.working import Done, Handler, agreed, computing, count, require_client, require_form
+from atoll.fleet.node.working import Done, Handler, agreed, count, require_client, require_form, timed
 from atoll.local.models import Model
 from atoll.local.task import ClientTask
 from atoll.secure.field import BYTES
@@ -42,7 +41,7 @@ def make_keys(side: Side, store: Store, payload: bytes) -> Done:
     request, _, _, sums = _open(side, payload, KeysRequest)
     with _refusing():
         keys = sums.begin(request.instance).advertise()
-    return Done(encode(KeysReply(nonce=request.nonce, keys=SignedKeys.of(keys))), _told(request, "keys made"))
+    return _done(request, KeysReply(nonce=request.nonce, keys=SignedKeys.of(keys)), "keys made")
 
 
 def deal_shares(side: Side, store: Store, payload: bytes) -> Done:
@@ -50,8 +49,7 @@ def deal_shares(side: Side, store: Store, payload: bytes) -> Done:
     request, _, _, sums = _open(side, payload, SharesRequest)
     with _refusing():
         dealt = sums.find(request.instance).deal([each.keys for each in request.keys], request.threshold)
-    reply = SharesReply(nonce=request.nonce, shares={name: sealed.hex() for name, sealed in dealt.items()})
-    return Done(encode(reply), _told(request, f"shares dealt to {len(dealt)} nodes"))
+    return _done(request, SharesReply(nonce=request.nonce, shares=dealt), f"shares dealt to {len(dealt)} nodes")
 
 
 def train_masked(side: Side, store: Store, payload: bytes) -> Done:
@@ -67,14 +65,14 @@ def train_masked(side: Side, store: Store, payload: bytes) -> Done:
         raise Refused("wrong_work", "secure sum: a model, round or clients other than those that all nodes have signed")
     with _refusing():
         participant = sums.find(request.instance)
-        participant.take({name: bytes.fromhex(sealed) for name, sealed in request.shares.items()})
+        participant.take(request.shares)
         there = {name: each.to(site.device) for name, each in start.items()}
         total, work = _train_all(site, store, request, clients, there)
         form = site.agreement.form
         masked = unflat(participant.mask(flat(total, form)), {MASKED: site.agreement.sent_form[MASKED]})
     reply = MaskedReply(nonce=request.nonce, work=tuple(work))
     told = ", ".join(f"client {each.client} trained, {each.seconds:.1f} s" for each in work)
-    return Done(encode(reply, pack([masked])), _told(request, f"{told}; masked"))
+    return _done(request, reply, f"{told}; masked", pack([masked]))
 
 
 def sign_survivors(side: Side, store: Store, payload: bytes) -> Done:
@@ -82,21 +80,18 @@ def sign_survivors(side: Side, store: Store, payload: bytes) -> Done:
     request, _, _, sums = _open(side, payload, SurvivorsRequest)
     with _refusing():
         signature = sums.find(request.instance).sign_survivors(request.survivors)
-    reply = SurvivorsReply(nonce=request.nonce, signature=signature.hex())
-    return Done(encode(reply), _told(request, f"signed that those of {len(request.survivors)} nodes have come"))
+    reply = SurvivorsReply(nonce=request.nonce, signature=signature)
+    return _done(request, reply, f"signed that those of {len(request.survivors)} nodes have come")
 
 
 def unmask(side: Side, store: Store, payload: bytes) -> Done:
     """Reveal one share of each node."""
     request, _, _, sums = _open(side, payload, UnmaskRequest)
     with _refusing():
-        signatures = {name: bytes.fromhex(each) for name, each in request.signatures.items()}
-        given = sums.find(request.instance).reveal(signatures)
-    own, others = (
-        {name: share.to_bytes(BYTES).hex() for name, share in shares.items()} for shares in (given.own, given.others)
-    )
-    told = _told(request, f"shares given away of {len(own)} own masks, and of {len(others)} with others")
-    return Done(encode(UnmaskReply(nonce=request.nonce, own=own, others=others)), told)
+        given = sums.find(request.instance).reveal(request.signatures)
+    own, others = ({name: share.to_bytes(BYTES) for name, share in each.items()} for each in (given.own, given.others))
+    told = f"shares given away of {len(own)} own masks, and of {len(others)} with others"
+    return _done(request, UnmaskReply(nonce=request.nonce, own=own, others=others), told)
 
 
 SUMMING: dict[str, Handler] = {
@@ -135,7 +130,7 @@ def _train_all(
     assert fixed is not None, "a node takes part in sums only then"
     total, work, weight = Model(), list[WorkDone](), 0
     for client in clients:
-        update, done = _train(site, store, request, client, start)
+        update, done = _train(site, fixed, store, request, client, start)
         own = done.samples if fixed.by_samples else 1
         total = {name: total[name].add_(each, alpha=own) if total else each * own for name, each in update.items()}
         weight += own
@@ -145,20 +140,14 @@ def _train_all(
     return total, work
 
 
-def _train(site: Node, store: Store, request: MaskedRequest, client: int, start: Model) -> tuple[Model, WorkDone]:
+def _train(
+    site: Node, fixed: FixedPoint, store: Store, request: MaskedRequest, client: int, start: Model
+) -> tuple[Model, WorkDone]:
     """Return a client's update as integers, and its work."""
-    assert site.agreement.fixed is not None, "as above"
     count(site, store, client, trainings=1)
     task = ClientTask(request.event, request.round, request.repeat, request.cluster, client, start, request.drawn_as)
-    with computing(site):
-        began = time.perf_counter()
-        update = site.agreement.fixed.encode(site.trainer.train(task).model, start)
-        seconds = time.perf_counter() - began
-    samples = holding_of(site, store, client).samples
-    passed = site.agreement.passed_by(samples)
-    add_to_pace(store, client, seconds, passed)
-    return update, WorkDone(client=client, samples=samples, passed=passed, seconds=seconds)
+    return timed(site, store, client, lambda: fixed.encode(site.trainer.train(task).model, start))
 
 
-def _told(request: SumRequest, what: str) -> str:
-    return f"secure sum of event {request.event}, cluster {request.cluster}: {what}"
+def _done(request: SumRequest, reply: SumReply, told: str, body: bytes = b"") -> Done:
+    return Done(encode(reply, body), f"secure sum of event {request.event}, cluster {request.cluster}: {told}")

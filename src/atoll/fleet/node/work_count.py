@@ -37,14 +37,9 @@ class Tally(StrictRecord):
     descriptions: Count = 0
     charged: Count = 0
 
-    def plus(self, trainings: int = 0, losses: int = 0, descriptions: int = 0) -> "Tally":
+    def plus(self, **more: int) -> "Tally":
         """Return the tally increased by these numbers."""
-        return Tally(
-            trainings=self.trainings + trainings,
-            losses=self.losses + losses,
-            descriptions=self.descriptions + descriptions,
-            charged=self.charged,
-        )
+        return self.model_copy(update={name: getattr(self, name) + number for name, number in more.items()})
 
     def why_over(self, budget: WorkBudget) -> str:
         """Return which limit is exceeded, with its setting; empty if none is."""

@@ -1,14 +1,17 @@
 """What all tasks of a node share: finding the run, counting the work, and computing."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from atoll.fleet.agreed.messages import Refused
+from atoll.fleet.agreed.sum_messages import WorkDone
 from atoll.fleet.node.epsilon_ledger import charge
 from atoll.fleet.node.node import Node, Side
+from atoll.fleet.node.reports import add_to_pace, holding_of
 from atoll.fleet.node.store import Store
 from atoll.fleet.node.work_count import Tally, read_tally, write_tally
 from atoll.local.models import Model, form_of, without_moments
@@ -28,6 +31,7 @@ class Done:
 
 
 Handler = Callable[[Side, Store, bytes], Done]
+Trained = TypeVar("Trained")
 
 
 def count(site: Node, store: Store, client: int, cost: Cost | None = None, **more: int) -> tuple[Tally, str]:
@@ -75,3 +79,15 @@ def computing(site: Node) -> Iterator[None]:
     """Compute as `executors.Serial` does, bit-identically."""
     with _ALONE, one_thread(), products_in(site.trainer.precision):
         yield
+
+
+def timed(site: Node, store: Store, client: int, train: Callable[[], Trained]) -> tuple[Trained, WorkDone]:
+    """Train a client; return the result and its work, which is added to the client's pace."""
+    with computing(site):
+        began = time.perf_counter()
+        trained = train()
+        seconds = time.perf_counter() - began
+    samples = holding_of(site, store, client).samples
+    passed = site.agreement.passed_by(samples)
+    add_to_pace(store, client, seconds, passed)
+    return trained, WorkDone(client=client, samples=samples, passed=passed, seconds=seconds)

@@ -9,17 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import Annotated
-
-from pydantic import BaseModel, ConfigDict, Field
 
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.files import append_line, line_as_bytes, whole_lines, write_atomically
+from atoll.support.limits import Count
+from atoll.support.strict import StrictRecord
 
 FIRST_PAUSE, MOST_DOUBLINGS = 4, 4
-
-_Count = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -31,12 +28,11 @@ class Standing:
     doublings: int = 0
 
 
-class Noted(BaseModel):
+class Noted(StrictRecord):
     """A line of ``strikes.jsonl``: clients' standings after an event."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    event: _Count
-    clients: dict[_Count, tuple[_Count, _Count, _Count]]
+    event: Count
+    clients: dict[Count, tuple[Count, Count, Count]]
 
 
 class Attendance:

@@ -30,6 +30,7 @@ class Summation:
         nodes: clients by participating node.
         start: the packed start model.
         samples: the number of samples that each client must report; any number for clients not listed.
+        aside: clients that are skipped.
         excluded: clients whose nodes broke the protocol before, and so are in no sum.
         told: result of the last step.
         work: work of each node whose masked numbers arrived.
@@ -42,8 +43,10 @@ class Summation:
     nodes: Mapping[str, tuple[int, ...]]
     collector: Collector
     agreement: Agreement
+    fixed: FixedPoint
     start: bytes
     samples: Mapping[int, int]
+    aside: set[int]
     excluded: frozenset[int] = frozenset()
     told: Any = None
     reasons: dict[str, Reason] = field(default_factory=dict)
@@ -53,20 +56,9 @@ class Summation:
     accused: dict[str, set[str]] = field(default_factory=dict)
 
     @property
-    def fixed(self) -> FixedPoint:
-        """The fixed-point format."""
-        assert self.agreement.fixed is not None, "else nothing is summed"
-        return self.agreement.fixed
-
-    @property
     def clients(self) -> set[int]:
         """The clients whose updates are in the sum; empty without a sum."""
-        return set() if self.why else {client for node in self.summed for client in self.nodes[node]}
-
-    @property
-    def summed(self) -> tuple[str, ...]:
-        """The nodes whose masked numbers arrived."""
-        return self.collector.summed
+        return set() if self.why else {client for node in self.collector.summed for client in self.nodes[node]}
 
     def finish(self) -> None:
         """Check that honest nodes could have produced the total."""
@@ -82,17 +74,18 @@ class Summation:
         """Return why a client's update does not count; None if it does."""
         if client in self.clients:
             return None
+        if client in self.aside:
+            return "aside"
         if client in self.excluded:
             return "wrong_keys"
         node = next((name for name, clients in self.nodes.items() if client in clients), None)
         return "gone" if node is None else self.reasons.get(node, "too_few")
 
-    def update(self, aside: set[int]) -> ClusterUpdate:
-        """Return the cluster's update: the total and who is in it; clients in `aside` were skipped."""
+    def update(self) -> ClusterUpdate:
+        """Return the cluster's update: the total and who is in it."""
         clients, everyone = self.clients, self.cohort.clients.tolist()
         answered = np.array([client in clients for client in everyone], bool)
-        reasons = ("aside" if client in aside else self.reason_of(client) for client in everyone)
-        refused = Counter[str](reason for reason in reasons if reason is not None)
+        refused = Counter[str](reason for reason in map(self.reason_of, everyone) if reason is not None)
         if not clients:
             return ClusterUpdate(self.cohort.start, math.nan, 0.0, refused, answered)
         arrived = float(self.cohort.weights[answered].sum() / self.cohort.weights.sum())
@@ -130,7 +123,7 @@ def begin(
     told = {client: int(weight) for client, weight in zip(everyone, cohort.weights.tolist(), strict=True)}
     excluded = frozenset(client for client in everyone if nodes.get(client) in false)
     expected = told if fixed.by_samples else samples
-    made = Summation(cohort, clients, collector, agreement, start, expected, excluded)
+    made = Summation(cohort, clients, collector, agreement, fixed, start, expected, aside, excluded)
     if len(planned) < fixed.least_nodes:
         made.why = f"its clients are on {len(planned)} nodes, secure.least_nodes = {fixed.least_nodes} must be"
     return made

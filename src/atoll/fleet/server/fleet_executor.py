@@ -121,7 +121,7 @@ class FleetExecutor:
             }
             heads = {node: each.head_to_measure(self.agreement.digest, round_) for node, each in asked.items()}
             calls.append(Call(0, "losses", heads, body, asked))
-        (replies,) = self._collect([clients], calls, lambda a, r: read_losses(a, r.sender, r.content), aside)
+        (replies,) = self._collect([clients], calls, lambda a, r: read_losses(a, r.content), aside)
         table = np.full((len(clients), len(models)), np.nan)
         for row, client in enumerate(clients.tolist()):
             if client in replies.results:
@@ -232,30 +232,30 @@ class FleetExecutor:
             for cohort, spared, body in zip(cohorts, aside, bodies, strict=True)
         ]
         secure.carry_out(sums, self.notices.say)
-        for each, spared in zip(sums, aside, strict=True):
-            self._note(each, spared)
-        updates = [each.update(spared) for each, spared in zip(sums, aside, strict=True)]
+        for each in sums:
+            self._note(each)
+        updates = [each.update() for each in sums]
         with self._lock:
             for update in updates:
                 self.refused.update(update.refused)
         settled = {
             (number, client): each.reason_of(client) or ""
-            for number, (each, spared) in enumerate(zip(sums, aside, strict=True))
-            for client in set(each.cohort.clients.tolist()) - spared
+            for number, each in enumerate(sums)
+            for client in set(each.cohort.clients.tolist()) - each.aside
         }
         self._take_attendance(settled)
         return updates
 
-    def _note(self, summed: Summation, aside: set[int]) -> None:
+    def _note(self, summed: Summation) -> None:
         """Report a failed sum, and record missing answers and measured times."""
         if summed.why:
             where = f"event {summed.cohort.event}, cluster {summed.cohort.cluster}"
             self.notices.say(f"{where}: no secure sum, so nothing of this cohort counts: {summed.why}")
         for node, reason in summed.reasons.items():
             self.notices.add(node, reason)
-        for client in aside:
+        for client in summed.aside:
             self.notices.add(self.nodes.get(client, f"of client {client}"), "aside")
-        for node in () if summed.why else summed.summed:
+        for node in () if summed.why else summed.collector.summed:
             self.notices.forget(node)
         for node, done in summed.work.items():
             for each in done:
@@ -277,7 +277,7 @@ class FleetExecutor:
             self.refused[reason] += 1
 
     def _read_trained(self, asked: Expected, reply: Reply) -> CheckedUpdate | Reason:
-        result = read_trained(asked, reply.sender, reply.content)
+        result = read_trained(asked, reply.content)
         if isinstance(result, CheckedUpdate):
             self.measured.add(asked.client, result.passed, result.seconds, reply.seconds)
         return result

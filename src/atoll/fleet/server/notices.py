@@ -4,26 +4,21 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
-from typing import Annotated
-
-from pydantic import BaseModel, ConfigDict, Field
 
 from atoll.support.errors import InputError
 from atoll.support.files import append_line, line_as_bytes, whole_lines, write_atomically
+from atoll.support.limits import Count
+from atoll.support.strict import StrictRecord
 
 _SILENT = frozenset({"late", "gone", "aside"})  # no reply: reported when it starts, not in every event
 _SHOWN = 20  # most nodes that are listed per event
 
 
-_Count = Annotated[int, Field(ge=0)]
-
-
-class RefusedIn(BaseModel):
+class RefusedIn(StrictRecord):
     """A line of ``refused.jsonl``: how many results an event refused or missed, by node and reason."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    event: _Count
-    nodes: dict[str, dict[str, _Count]]
+    event: Count
+    nodes: dict[str, dict[str, Count]]
 
 
 class Notices:

@@ -53,12 +53,8 @@ class ProtocolStep:
     take: Callable[[Collector, Mapping[str, Any]], Any]
 
 
-def _bytes(told: Mapping[str, str]) -> dict[str, bytes]:
-    return {name: bytes.fromhex(each) for name, each in told.items()}
-
-
-def _shares(told: Mapping[str, str]) -> dict[str, int]:
-    return {name: int.from_bytes(each) for name, each in _bytes(told).items()}
+def _shares(told: Mapping[str, bytes]) -> dict[str, int]:
+    return {name: int.from_bytes(each) for name, each in told.items()}
 
 
 def _to_deal(summation: Summation, node: str) -> Fields:
@@ -67,12 +63,7 @@ def _to_deal(summation: Summation, node: str) -> Fields:
 
 def _to_train(summation: Summation, node: str) -> Fields:
     cohort = summation.cohort
-    return {
-        "drawn_as": cohort.draws,
-        "round": cohort.round,
-        "clients": summation.nodes,
-        "shares": {name: sealed.hex() for name, sealed in summation.told[node].items()},
-    }
+    return {"drawn_as": cohort.draws, "round": cohort.round, "clients": summation.nodes, "shares": summation.told[node]}
 
 
 def _read_masked(summation: Summation, node: str, head: MaskedReply, models: list[Model]) -> Any:
@@ -96,16 +87,15 @@ STEPS = (
     ),
     ProtocolStep(
         "sum-shares", SharesRequest, _to_deal, SharesReply,
-        lambda _, __, head, models: _bytes(head.shares), Collector.take_dealt,
+        lambda _, __, head, models: head.shares, Collector.take_dealt,
     ),
     ProtocolStep("sum-masked", MaskedRequest, _to_train, MaskedReply, _read_masked, Collector.take_masked),
     ProtocolStep(
         "sum-survivors", SurvivorsRequest, lambda summation, _: {"survivors": summation.told}, SurvivorsReply,
-        lambda _, __, head, models: bytes.fromhex(head.signature), Collector.take_signatures,
+        lambda _, __, head, models: head.signature, Collector.take_signatures,
     ),
     ProtocolStep(
-        "sum-unmask", UnmaskRequest,
-        lambda summation, _: {"signatures": {name: each.hex() for name, each in summation.told.items()}}, UnmaskReply,
+        "sum-unmask", UnmaskRequest, lambda summation, _: {"signatures": summation.told}, UnmaskReply,
         lambda _, __, head, models: Revealed(_shares(head.own), _shares(head.others)), Collector.take_revealed,
     ),
 )  # fmt: skip
@@ -129,7 +119,10 @@ class SecureSums:
             going = [number for number, each in enumerate(sums) if not each.why]
             told = self._ask(step, {number: sums[number] for number in going}, tell)
             for number in going:
-                self._take(step, sums[number], told[number])
+                try:
+                    sums[number].told = step.take(sums[number].collector, told[number])
+                except NotSummed as error:
+                    sums[number].why = str(error)
         for each in sums:
             each.finish()
             self._judge(each, tell)
@@ -144,12 +137,6 @@ class SecureSums:
         for name in found.keys() - self.false.keys():
             tell(f"node {name!r} {found[name]}: it is in no further secure sum of this run")
         self.false |= found
-
-    def _take(self, step: ProtocolStep, summation: Summation, told: Mapping[str, Any]) -> None:
-        try:
-            summation.told = step.take(summation.collector, told)
-        except NotSummed as error:
-            summation.why = str(error)
 
     def _ask(
         self, step: ProtocolStep, sums: Mapping[int, Summation], tell: Callable[[str], None]

@@ -5,9 +5,7 @@ import numpy as np
 from atoll.clustering.feduc.incremental.clusters import (
     Clusters,
     Offer,
-    log_rho,
     most_of_others,
-    period,
     sums_of_others,
     synchronous_aggregations,
 )
@@ -17,7 +15,7 @@ from atoll.support.arrays import Floats
 
 def censyn(problem: Problem, clusters: Clusters, offer: Offer) -> Floats:
     """Return Theorem 1's bound with the offer's client at each aggregator in turn, [aggregators]."""
-    logs = synchronous_aggregations(problem, clusters, offer) * period(problem) * log_rho(problem)
+    logs = synchronous_aggregations(problem, clusters, offer) * problem.period * problem.log_rho
     mean_gamma = (sums_of_others(clusters.held * clusters.gamma) + offer.held * offer.gamma) / offer.total
     delta = -np.expm1(logs) / (problem.mu * problem.lr) * mean_gamma
     return np.asarray(np.exp(logs) * problem.initial_gap + delta)
@@ -38,8 +36,8 @@ def cenasy(problem: Problem, clusters: Clusters, offer: Offer) -> Floats:
         weight = np.full_like(weight, problem.frequencies.sum())
     drop = problem.mu * problem.lr
     meeting = np.minimum(met_sum / (weight * offer.total), 1.0)
-    kept = np.exp(period(problem) * log_rho(problem))
-    taken = -np.expm1(period(problem) * log_rho(problem)) * meeting
+    kept = np.exp(problem.period * problem.log_rho)
+    taken = -np.expm1(problem.period * problem.log_rho) * meeting
     # If `taken` is close to 1, 1 - taken would cancel.
     log_left = np.where(
         taken < 0.5, np.log1p(-np.minimum(taken, 0.5)), np.log(np.maximum(1 - meeting + meeting * kept, 1e-300))
@@ -67,7 +65,7 @@ def asynchronous_clock(problem: Problem, clusters: Clusters, offer: Offer) -> tu
 def asynchronous_aggregations(problem: Problem, total: Floats) -> Floats:
     """Return R, [aggregators]: as set, or the number that fits into the virtual time."""
     if problem.seconds is None:
-        return np.full(len(total), problem.steps / period(problem))
+        return np.full(len(total), problem.steps / problem.period)
     return problem.seconds * total
 
 

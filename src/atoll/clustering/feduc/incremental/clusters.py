@@ -1,6 +1,5 @@
 """Running sums of every cluster, without and with one more client."""
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,20 +106,10 @@ def client_penalties(problem: Problem) -> Floats:
     return penalties
 
 
-def log_rho(problem: Problem) -> float:
-    """Return the logarithm of ``rho0 = 1 - mu * eta``."""
-    return math.log1p(-problem.mu * problem.lr)
-
-
-def period(problem: Problem) -> int:
-    """Return H = T' * T'', local steps between two inter-cluster aggregations."""
-    return problem.intra_rounds * problem.local_steps
-
-
 def synchronous_aggregations(problem: Problem, clusters: Clusters, offer: Offer) -> Floats:
     """Return R for the client at each aggregator: the slowest cluster sets the pace, [aggregators]."""
     if problem.seconds is None:
-        return np.full(len(offer.held), problem.steps / period(problem))
+        return np.full(len(offer.held), problem.steps / problem.period)
     return np.asarray(problem.seconds / np.maximum(most_of_others(clusters.event_seconds), offer.event_seconds))
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from atoll.clustering.feduc.incremental.central import asynchronous_aggregations, asynchronous_clock, staleness
-from atoll.clustering.feduc.incremental.clusters import Clusters, Offer, log_rho, period
+from atoll.clustering.feduc.incremental.clusters import Clusters, Offer
 from atoll.clustering.feduc.problem import Problem
 from atoll.support.arrays import Floats
 
@@ -19,7 +19,7 @@ def decasy(problem: Problem, clusters: Clusters, offer: Offer) -> Floats:
     psi = candidate_rows(given_now, given)
     psi /= psi.sum(axis=1, keepdims=True) if problem.frequencies is None else problem.frequencies.sum()
     held = candidate_rows(clusters.held, offer.held)
-    psi *= (asynchronous_aggregations(problem, total) * period(problem) * log_rho(problem))[:, None]
+    psi *= (asynchronous_aggregations(problem, total) * problem.period * problem.log_rho)[:, None]
     stale = np.exp(psi / staleness(problem, total, slowest)[:, None])
     kappa = np.einsum("jl,jl->j", held, stale) / offer.total
     around = np.maximum(held @ near, 1e-300)  # no clients nearby: such a row has weight 0

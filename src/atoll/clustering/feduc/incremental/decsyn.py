@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atoll.clustering.feduc.incremental.clusters import Clusters, Offer, log_rho, period, synchronous_aggregations
+from atoll.clustering.feduc.incremental.clusters import Clusters, Offer, synchronous_aggregations
 from atoll.clustering.feduc.incremental.powers import residuals_of_short_runs
 from atoll.clustering.feduc.problem import Problem
 from atoll.support.arrays import Floats, Ids
@@ -25,7 +25,7 @@ _REFRESH = 64  # placements between inversions from scratch
 
 def decsyn(problem: Problem, clusters: Clusters, offer: Offer, inverse: "Inverse") -> Floats:
     """Return Theorem 3's bound with the offer's client at each aggregator in turn, [aggregators]."""
-    step = period(problem) * log_rho(problem)  # log z
+    step = problem.period * problem.log_rho  # log z
     lost = -np.expm1(step) / (problem.mu * problem.lr)  # Delta_j / Gamma_j
     aggregations = synchronous_aggregations(problem, clusters, offer)
     logs = aggregations * step
@@ -48,7 +48,7 @@ class Inverse:
     def __init__(self, problem: Problem) -> None:
         near = problem.network.closed_neighbourhoods
         aggregators = len(near)
-        self._near, self._factor = near, float(np.exp(period(problem) * log_rho(problem)))
+        self._near, self._factor = near, float(np.exp(problem.period * problem.log_rho))
         degrees = near.sum(axis=1).astype(np.int64)
         self._real = np.asarray(np.arange(degrees.max()) < degrees[:, None], np.float64)
         self._places = np.repeat(np.arange(aggregators)[:, None], degrees.max(), axis=1)  # padded with itself
