@@ -93,14 +93,15 @@ def reply(kind: type[Header]) -> Read:
 
 
 def trained(message: bytes) -> None:
-    """Nothing is taken that is not finite, of the form, and of the client and event that were asked."""
+    """Nothing is taken that is not finite, of the form, and of the node, client and event that were asked."""
     asked = Expected("node-1", 1, "ab", form_of(START), start=START, max_update_norm=10.0)
-    found = read_trained(asked, message)
+    found = read_trained(asked, "node-1", message)
     assert found in REASONS if isinstance(found, str) else isinstance(found, CheckedUpdate)
     if isinstance(found, CheckedUpdate):
         assert form_of(found.outcome.model) == form_of(START)
         assert all(bool(torch.isfinite(tensor).all()) for tensor in found.outcome.model.values())
         assert math.isfinite(found.outcome.loss)
+    assert read_trained(asked, "node-2", message) == "wrong_sender"
 
 
 def coded_by(coding: Coding) -> Read:
@@ -110,7 +111,7 @@ def coded_by(coding: Coding) -> Read:
 
     def read(message: bytes) -> None:
         asked = Expected("node-1", 1, "ab", form_of(START), start=START, max_update_norm=10.0, stages=stages)
-        found = read_trained(asked, message)
+        found = read_trained(asked, "node-1", message)
         assert found in REASONS if isinstance(found, str) else form_of(found.outcome.model) == form_of(START)
         if isinstance(found, CheckedUpdate):
             assert all(bool(tensor.isfinite().all()) for tensor in found.outcome.model.values())
@@ -129,7 +130,7 @@ def bytes_of(coding: Coding) -> Read:
 
 
 def measured(message: bytes) -> None:
-    found = read_losses(Expected("node-1", 1, "ab", {}, models=1), message)
+    found = read_losses(Expected("node-1", 1, "ab", {}, models=1), "node-1", message)
     assert found in REASONS if isinstance(found, str) else np.isfinite(found).all()
 
 

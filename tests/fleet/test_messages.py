@@ -79,8 +79,8 @@ def test_whatever_a_node_sends_is_a_result_or_a_reason(junk: bytes, place: int, 
     asked = Expected("n", 2, "ab", form_of(MODEL), event=1, samples=3, models=1)
     damaged = GOOD[:place] + bytes([value]) + GOOD[place + 1 :]
     for reply in (junk, GOOD[:place] + junk, damaged):
-        read_trained(asked, reply)
-        read_losses(asked, reply)
+        read_trained(asked, "n", reply)
+        read_losses(asked, "n", reply)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text() | st.floats(), st.lists, max_leaves=5))

@@ -121,7 +121,7 @@ class FleetExecutor:
             }
             heads = {node: each.head_to_measure(self.agreement.digest, round_) for node, each in asked.items()}
             calls.append(Call(0, "losses", heads, body, asked))
-        (replies,) = self._collect([clients], calls, lambda a, r: read_losses(a, r.content), aside)
+        (replies,) = self._collect([clients], calls, lambda a, r: read_losses(a, r.sender, r.content), aside)
         table = np.full((len(clients), len(models)), np.nan)
         for row, client in enumerate(clients.tolist()):
             if client in replies.results:
@@ -277,7 +277,7 @@ class FleetExecutor:
             self.refused[reason] += 1
 
     def _read_trained(self, asked: Expected, reply: Reply) -> CheckedUpdate | Reason:
-        result = read_trained(asked, reply.content)
+        result = read_trained(asked, reply.sender, reply.content)
         if isinstance(result, CheckedUpdate):
             self.measured.add(asked.client, result.passed, result.seconds, reply.seconds)
         return result

@@ -151,14 +151,14 @@ class CheckedUpdate:
     passed: int
 
 
-def read_trained(asked: Expected, reply: bytes | base.Failure) -> CheckedUpdate | Reason:
+def read_trained(asked: Expected, sender: str, reply: bytes | base.Failure) -> CheckedUpdate | Reason:
     """Return a client's result, or why it is rejected.
 
-    It is accepted if it is not too large for its form, readable, for this client, event and call, with the number of
-    samples reported before, with exactly the tensors of the form, all finite and none absurdly large, and if the norm
-    of its update is within the limit.
+    It is accepted if it is not too large for its form, readable, from the client's own node, for this client, event and
+    call, with the number of samples reported before, with exactly the tensors of the form, all finite and none absurdly
+    large, and if the norm of its update is within the limit.
     """
-    opened = _open(asked, reply, TrainReply, most_bytes(asked.sent_form))
+    opened = _open(asked, sender, reply, TrainReply, most_bytes(asked.sent_form))
     if isinstance(opened, str):
         return opened
     head, models = opened
@@ -187,9 +187,9 @@ def read_trained(asked: Expected, reply: bytes | base.Failure) -> CheckedUpdate 
     return CheckedUpdate(ClientUpdate(model, loss, asked.state), head.seconds, head.passed)
 
 
-def read_losses(asked: Expected, reply: bytes | base.Failure) -> Floats | Reason:
+def read_losses(asked: Expected, sender: str, reply: bytes | base.Failure) -> Floats | Reason:
     """Return the losses that a client measured, [models], or why they are rejected."""
-    opened = _open(asked, reply, LossesReply, most_bytes({}))
+    opened = _open(asked, sender, reply, LossesReply, most_bytes({}))
     if isinstance(opened, str):
         return opened
     head, models = opened
@@ -215,10 +215,12 @@ def open_reply(reply: bytes, kind: type[AnyHeader], most: int) -> tuple[AnyHeade
 
 
 def _open(
-    asked: Expected, reply: bytes | base.Failure, kind: type[OfClient], most: int
+    asked: Expected, sender: str, reply: bytes | base.Failure, kind: type[OfClient], most: int
 ) -> tuple[OfClient, list[Model]] | Reason:
     if isinstance(reply, base.Failure):
         return "oversized" if reply.reason == "too_large" else reply.reason
+    if sender != asked.node:
+        return "wrong_sender"
     opened = open_reply(reply, kind, most)
     if not isinstance(opened, str) and opened[0].client != asked.client:
         return "wrong_sender"
