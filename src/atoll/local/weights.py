@@ -115,7 +115,6 @@ def with_variances(model: Model) -> Model:
     return {name: own.clamp(min=0) if name.endswith("running_var") else own for name, own in model.items()}
 
 
-@torch.no_grad()
 def trained_of(module: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that training changes, by name; see `travel.frozen` for the others."""
     return {name: each for name, each in module.named_parameters() if each.requires_grad}
