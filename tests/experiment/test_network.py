@@ -454,8 +454,10 @@ def test_frequencies_as_if_transfers_alone_took_time(pattern: str) -> None:
 
 def test_frequencies_are_for_asynchronous_patterns_and_one_aggregator_has_one() -> None:
     for given in ("transfer", "[1.0, 2.0, 3.0, 2.0]"):
-        with pytest.raises(InputError, match=r"clustering\.frequencies: needs an asynchronous pattern.*it is 'decsyn'"):
-            _ = made(f"clustering.frequencies={given}", "method.pattern=decsyn").plan.problem
+        assert made(f"clustering.frequencies={given}", "method.pattern=decsyn").plan.problem.frequencies is None
+    for pattern in ("censyn", "decsyn"):
+        one = made("clustering.frequencies=transfer", f"method.pattern={pattern}", "clustering.clusters=1")
+        assert one.plan.problem.frequencies is None
     alone = made("clustering.frequencies=transfer", "method.pattern=decasy", "clustering.clusters=1").plan.problem
     assert alone.frequencies is not None
     assert alone.frequencies.tolist() == [1.0]

@@ -162,7 +162,7 @@ def test_docs_tell_of_all_methods() -> None:
     """Each is named as one that goes with secure sums, or as one that does not."""
     text = (ROOT / "docs" / "privacy.md").read_text()
     section = text[text.index("## Secure aggregation") :].split("\n## ")[0]
-    taken = section[section.index("**They go with**") :].split("\n\n")[0]
-    refused = section[section.index("**They cannot be used with**") :].split("\n\n")[0]
+    taken = section[section.index("**They work with**") :].split("\n\n")[0]
+    refused = section[section.index("**They do not work with**") :].split("\n\n")[0]
     assert {name for name in METHODS if f"`{name}`" in taken} == TAKEN
     assert {name for name in METHODS if f"`{name}`" in refused} == METHODS.keys() - TAKEN

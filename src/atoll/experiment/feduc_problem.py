@@ -108,12 +108,9 @@ def _read_limits(path: str, aggregators: int) -> Floats:
 
 
 def _frequencies(wanted: BoundSettings, network: Network, pattern: Pattern) -> Floats | None:
-    """Return psi_j up to a factor; None if it follows from the clusters' speeds."""
-    if wanted.frequencies is not None and pattern in SYNCHRONOUS:
-        raise InputError(
-            "clustering.frequencies: needs an asynchronous pattern, method.pattern = 'cenasy' or 'decasy'; "
-            f"it is {pattern!r}"
-        )
+    """Return psi_j up to a factor; None if it follows from the clusters' speeds, or all merge at once."""
+    if pattern in SYNCHRONOUS:
+        return None
     if wanted.frequencies == "transfer" and network.aggregators > 1:
         return np.asarray(1 / pattern_transfer_seconds(network, pattern))
     given = [1.0] if wanted.frequencies == "transfer" else wanted.frequencies

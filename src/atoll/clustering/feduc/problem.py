@@ -41,8 +41,8 @@ class BoundSettings:
         mu: strong convexity, or estimate.
         smoothness: L, or estimate.
         initial_gap: F(w0) - F*; unset: the loss at the start.
-        frequencies: psi_j of all aggregators up to a factor; transfer: as if only transfers took time; unset: from the
-            virtual clock.
+        frequencies: asynchronous patterns: psi_j of all aggregators up to a factor; transfer: as if only transfers took
+            time; unset: from the virtual clock.
     """
 
     time_limit: PositiveFloat | list[PositiveFloat] | str | None = None
