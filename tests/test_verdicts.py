@@ -59,6 +59,10 @@ def test_what_was_not_run_says_so() -> None:
     text = tables([make_file(status="not run")])
     assert "| Figure or table | not run |" in text
     assert f"`atoll reproduce {CLAIM.recipe}`" in text
+    assert hook_of("verdicts").on_page_markdown("no mark") == "no mark"
+
+
+@pytest.mark.more  # it judges all evidence
+def test_the_page_has_the_verdicts_in_place_of_their_mark() -> None:
     page = hook_of("verdicts").on_page_markdown("before <!-- the verdicts --> after")
     assert page.startswith("before ## FedCluster")
-    assert hook_of("verdicts").on_page_markdown("no mark") == "no mark"
