@@ -188,7 +188,7 @@ def _read_head(text: bytes) -> _Head:
 
 def _event_of(line: _Line, shared: dict[str, Mix]) -> Event:
     """Return a line's event; equal mixes become one object, since a schedule may have a million events."""
-    server, starts = line.read(lambda mix: shared.setdefault(mix.model_dump_json(), mix.read()))
+    server, starts = line.read(lambda mix: shared.get(k := mix.model_dump_json()) or shared.setdefault(k, mix.read()))
     return Event(
         **{name: getattr(line, name) for name in (*SINGLE, "drawn_as")},
         index=line.event,
