@@ -47,19 +47,19 @@ class ReproduceProgress:
 
     def _left(self) -> list[float | None]:
         """Return the seconds left for each unfinished run; None if unknown."""
-        return [
-            None if (whole := self._whole(task)) is None else max(whole - self.seconds[task.folder], 0.0)
-            for task in self.tasks
-            if task.folder not in self.finished
-        ]
-
-    def _whole(self, task: RecipeTask) -> float | None:
-        """Return how many seconds a run takes in all; None if unknown."""
-        done = [each.folder for each in self.tasks if each.folder in self.finished]
-        alike = [each.folder for each in self.tasks if each.folder in self.finished and each.recipe == task.recipe]
-        if (work := self.work[task.folder]) is not None:
-            return work * (self._rate(alike) or self._rate(done) or 1.0)
-        return sum(self.seconds[folder] for folder in alike) / len(alike) if alike else None
+        done: dict[str, list[Path]] = {}
+        for task in self.tasks:
+            if task.folder in self.finished:
+                done.setdefault(task.recipe, []).append(task.folder)
+        usual = self._rate([folder for folders in done.values() for folder in folders]) or 1.0
+        rates = {recipe: self._rate(folders) or usual for recipe, folders in done.items()}
+        means = {recipe: sum(self.seconds[each] for each in folders) / len(folders) for recipe, folders in done.items()}
+        left: list[float | None] = []
+        for task in (task for task in self.tasks if task.folder not in self.finished):
+            work = self.work[task.folder]
+            whole = means.get(task.recipe) if work is None else work * rates.get(task.recipe, usual)
+            left.append(None if whole is None else max(whole - self.seconds[task.folder], 0.0))
+        return left
 
     def _rate(self, folders: Sequence[Path]) -> float | None:
         """Return how many seconds these runs took per second of estimated work; None if unknown."""

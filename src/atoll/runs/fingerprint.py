@@ -65,7 +65,8 @@ def digest(settings: Settings, without: Collection[str] = ()) -> str:
     settings (`differences`).
     """
     chosen = settings.model_dump(exclude_none=True, exclude_defaults=True)
-    values = {key: value for key, value in flatten(chosen).items() if key not in {*free_settings(), *without}}
+    ignored = free_settings().union(without)
+    values = {key: value for key, value in flatten(chosen).items() if key not in ignored}
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -20,16 +20,21 @@ from atoll.support.untrusted import MOST_BYTES_OF_LINES, read_bytes
 _SEAL = re.compile(rb', "crc32": "[0-9a-f]{8}"\}$')
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: write a temporary file, flush it to disk, rename it, and flush the rename."""
+def write_atomically(path: Path, content: bytes, flush: bool = True) -> None:
+    """Write a file whole or not at all: write a temporary file, flush it to disk, rename it, and flush the rename.
+
+    Without flushing, which takes milliseconds, that holds if the process is killed, but not if the power fails.
+    """
     aside = path.with_name(f".{path.name}.part")
     try:
         with open(aside, "wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            if flush:
+                file.flush()
+                os.fsync(file.fileno())
         aside.replace(path)
-        _flush_folder(path.parent)
+        if flush:
+            _flush_folder(path.parent)
     except OSError as error:
         raise RunError(f"cannot write {path}: {reason_of(error)}") from error
     finally:
