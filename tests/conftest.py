@@ -19,7 +19,7 @@ settings.register_profile("first", settings.get_profile("atoll"), max_examples=2
 settings.load_profile("atoll")
 
 # Each flush to disk takes milliseconds, and counts only if the power fails. Tests of flushes put their own in its place.
-os.fsync = lambda descriptor: None
+os.fsync = lambda fd: None
 
 gc.disable()  # while tests are collected, a sixth of whose time it would take: all that is made then, stays
 
