@@ -68,7 +68,7 @@ def train_to_end(name: str, method: Method, population: Population, seed: int = 
 
 
 @pytest.mark.parametrize("rule", thinned(RULES, 1))
-@pytest.mark.parametrize("method", thinned(METHODS, 2))
+@pytest.mark.parametrize("method", thinned(METHODS, 1))
 def test_where_clients_agree_every_method_finds_the_optimum(method: str, rule: str) -> None:
     population = quadratics(noise=0.0)
     made = METHODS[method](population, RULES[rule], ROUNDS.get(rule, 100))

@@ -202,7 +202,7 @@ def test_by_default_a_fleet_refuses_what_would_ruin_the_mean_and_replays_say_the
     assert_replays(made, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["scaffold", "cfl-mgd"])
+@pytest.mark.parametrize("name", thinned(["scaffold", "cfl-mgd"], 1))
 def test_what_travels_beside_the_model_is_refused_too(name: str, tmp_path: Path) -> None:
     """Moments and control variates far from the others' would ruin the next start, and all honest updates with it."""
     method = {"name": name, "fraction": 1.0} | ({"clusters": 1} if name == "cfl-mgd" else {})

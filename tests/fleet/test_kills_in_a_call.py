@@ -89,7 +89,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
     os.environ.update(before)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", thinned(["after", "before"], 1))
 @pytest.mark.parametrize("step", thinned(STEPS, ("PullMessages",)))
 def test_every_answer_arrives_and_no_work_is_done_twice(here: Here, step: str, when: str) -> None:
     for killing in here.killing:

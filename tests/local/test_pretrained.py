@@ -18,6 +18,7 @@ from atoll import Experiment, InputError, State, read_result, run_events
 from atoll.local.models import Model
 from atoll.settings.validation import validate
 from tests.texts import LENGTH, SETTINGS, changed, make_all, make_texts, work_beside, write_gpt2
+from tests.tiers import thinned
 
 pytestmark = [
     pytest.mark.skipif(
@@ -289,7 +290,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence(place: Path) -> None:
 CLASSES = {"task": None, "target": "short"}
 
 
-@pytest.mark.parametrize("padding", [5000, -1])
+@pytest.mark.parametrize("padding", thinned([5000, -1], 1))
 def test_a_padding_token_that_the_model_lacks_is_not_used(place: Path, padding: int) -> None:
     write_gpt2(place / "padded", pad_token_id=padding)
     for data in ({}, CLASSES):

@@ -82,6 +82,7 @@ def test_more_is_better_for_an_accuracy(tmp_path: Path) -> None:
     assert best.value == max(trial.value or 0.0 for trial in of.trials() if trial.state == "complete")
 
 
+@pytest.mark.more
 def test_proposals_depend_on_the_seed_and_what_came_before(tmp_path: Path) -> None:
     """Stopped in the middle of a trial and opened anew, a search goes on as if it had not been stopped."""
     whole = search(tmp_path / "whole")
