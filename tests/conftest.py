@@ -18,7 +18,7 @@ settings.register_profile("atoll", deadline=None, derandomize=bool(os.environ.ge
 settings.register_profile("first", settings.get_profile("atoll"), max_examples=25, derandomize=True)
 settings.load_profile("atoll")
 
-# Each flush to disk takes milliseconds, and counts only if the power fails. Tests of flushes put their own in its place.
+# Each flush to disk takes milliseconds, and counts only if the power fails. Tests of flushes replace it by their own.
 os.fsync = lambda fd: None
 
 gc.disable()  # while tests are collected, a sixth of whose time it would take: all that is made then, stays
