@@ -192,6 +192,24 @@ def test_clusters_that_the_method_counts_itself_are_told() -> None:
         make_runs({"method": {"name": "fedcluster"}, "clustering": {"clusters": 3}})
 
 
+@pytest.mark.parametrize(
+    "moves", [{"metres_per_round": 2.0}, {"metres_per_round": 2.0, "recluster_every": 3}, {"trace_file": "trace.csv"}]
+)
+def test_clients_that_would_move_but_stay_are_told(moves: dict[str, object]) -> None:
+    placed = {"network": moves, "clustering": {"method": "comaw"}}
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        make_runs(placed)
+    told = [
+        f"network.{key} = {value!r}: no run uses it; with method.name = 'fedcluster'" for key, value in moves.items()
+    ]
+    assert [str(each.message)[: len(start)] for each, start in zip(found, told, strict=True)] == told
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_runs({**placed, "method": {"name": "hierarchical", "pattern": "censyn"}})
+        make_runs({**placed, "runs": [{"label": "a"}, {"label": "b", "method": {"name": "hierfavg"}}]})
+
+
 OWN_STAGE = """
 import atoll
 

@@ -86,6 +86,14 @@ def less_rows(content: dict[str, Any]) -> None:
     files["metrics.jsonl"] = "".join(files["metrics.jsonl"].splitlines(keepends=True)[:-1])
 
 
+def row_cut(number: int) -> Callable[[dict[str, Any]], None]:
+    def cut(content: dict[str, Any]) -> None:
+        lines = content["files"]["metrics.jsonl"].splitlines(keepends=True)
+        content["files"]["metrics.jsonl"] = "".join(lines[:number] + lines[number + 1 :])
+
+    return cut
+
+
 def other(name: str, text: str, instead: str) -> Callable[[bytes], bytes]:
     def change(content: dict[str, Any]) -> None:
         assert text in content["files"][name]
@@ -104,6 +112,8 @@ DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "of an unknown one": (altered(lambda content: content.update(commit=None)), "None, which is none"),
     "other settings": (altered(other_rounds), "had other settings than the recipe has now"),
     "rows cut": (altered(less_rows), "its rows do not end as its summary says"),
+    "first row cut": (altered(row_cut(0)), "the row before training is missing"),
+    "middle row cut": (altered(row_cut(1)), "a row between rounds 0 and 2 is missing"),
     "no row": (other("metrics.jsonl", "\n", " "), "cannot be read as a kept run"),
     "other rows": (other("metrics.jsonl", '"round": 1', '"round": 2'), "line 2: its checksum does not match"),
     "no settings": (other("config.toml", "rounds", "[rounds"), "cannot be read as a kept run"),

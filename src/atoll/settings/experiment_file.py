@@ -19,7 +19,7 @@ from warnings import warn
 
 from pydantic import BaseModel
 
-from atoll.settings.choices import CHOICES, choices_that_take, chosen, method_kind, taken
+from atoll.settings.choices import CHOICES, choices_that_take, chosen, method_kind, method_needs, taken
 from atoll.settings.file_paths import located
 from atoll.settings.sections import NAME
 from atoll.settings.signatures import asks_for
@@ -127,6 +127,11 @@ def make_grid(
     if all(map(_counts_its_own_clusters, made)):
         told = f"method.name = {made[0].method.name!r} finds clusters itself, as many as method.clusters"
         warn(f"clustering.clusters = {made[0].clustering.clusters}: no run uses it; {told}", SettingWarning, 3)
+    for key in ("trace_file", "metres_per_round", "recluster_every"):
+        moving = [each for each in made if each.network.get(key) is not None]
+        if moving and not any(method_needs(each, "phases") for each in moving):
+            told = f"with method.name = {moving[0].method.name!r} clients do not move, as they do with 'hierarchical'"
+            warn(f"network.{key} = {show(moving[0].network.get(key))}: no run uses it; {told}", SettingWarning, 3)
     return [made[low : low + len(pairs)] for low in range(0, len(made), len(pairs))]
 
 
