@@ -90,7 +90,7 @@ def plot_identity(run: Run) -> Figure:
         band_inches = float(np.clip(0.36 * identity.groups, 0.7 if identity.groups == 1 else 1.0, 4.5))
         beside, above = (1, 2) if planted and drawn_width(WIDTH_INCHES) < BESIDE_INCHES else (1 + planted, 1)
         figure = new_figure(WIDTH_INCHES if planted else 5.4, above * (band_inches + 3.6))
-        heights = np.repeat([2.0, band_inches], above)
+        heights = above * [2.0] + above * [band_inches]
         cells: Any = figure.subplots(
             2 * above, beside, squeeze=False, width_ratios=[1.6, 1][:beside], height_ratios=heights
         ).reshape(2, 1 + planted)
