@@ -280,6 +280,7 @@ MEANT = {
     "report runs/tyny": "runs/tyny does not exist; did you mean runs/tiny?",
     "report nothing": "nothing does not exist.",
     "report runs --target 80": "--target 80: must be greater than 0 and at most 1; 80 % is 0.8",
+    "fleet init made --nodes two --host h": "--nodes two: must be a whole number; see atoll fleet init --help",
     "report runs --target 80%": "--target 80%: must be a number; see atoll report --help",
     "fleet init --host here --nodes 0": "--nodes 0: must be from 1 to 10000; see atoll fleet init --help",
     "quickstart": "No such command 'quickstart'; did you mean atoll run quickstart?; see atoll --help",

@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -78,6 +78,16 @@ def row_of(run: Path) -> dict[str, Any]:
     return row
 
 
+class FirmClock(datetime):
+    """A clock that stands still."""
+
+    moment: datetime
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+        return cls.moment.astimezone(tz)
+
+
 def watched(atoll: Command, monkeypatch: pytest.MonkeyPatch, times: int, *words: str) -> Sequence[str]:
     """Return the lines of a status that is shown so often, until Ctrl-C."""
     left = [None] * (times - 1)
@@ -105,6 +115,17 @@ def test_watching_shows_nodes_what_was_refused_and_what_was_spent_again_and_agai
     last = row_of(run)
     shown = f"loss {last['train_loss']:.4g}, accuracy {last['test_accuracy']:.4g}"
     assert lines[-1] == f"run: event {last['event']}, round {last['round']}: {shown}"
+
+
+def test_a_node_that_was_seen_just_now_says_so(
+    atoll: Command, fleet: FleetConfiguration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime.now(UTC).replace(microsecond=0).isoformat()
+    row = {"node": "node-0", "clients": [0], "status": "online", "since": now, "last_seen": now}
+    monkeypatch.setattr("atoll.fleet.flower.calls.status_of_nodes", lambda _: [dict(row)])
+    monkeypatch.setattr("atoll.cli.fleet_roles.datetime", FirmClock)
+    FirmClock.moment = datetime.fromisoformat(now)
+    assert " 0:00:00 " in atoll("fleet", "status", "--config", "fleet").out
 
 
 @pytest.mark.more

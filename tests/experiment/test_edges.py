@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from atoll import Dataset, Experiment, InputError, LocalRule, make_runs, run_events
+from atoll import Dataset, Experiment, InputError, LocalRule, make_runs, read_experiment, run_events
 from atoll.evaluation.gradients import client_gradient
 from atoll.executors.weighted import why_not_weighted
 from atoll.local.batches import Batches
@@ -346,6 +346,13 @@ def test_seeds_have_the_range_that_they_say(tmp_path: Path) -> None:
     rows(experiment(rounds=1, seed=10**15), tmp_path / "run")
     with pytest.raises(InputError, match=r"^seed = 1764000000000000000: must be at most 1e\+15$"):
         experiment(seed=1_764_000_000_000_000_000)
+
+
+@pytest.mark.parametrize("setting", ["seed", "rounds", "clustering.clusters"])
+def test_a_whole_number_of_more_than_64_bits_is_too_large(setting: str) -> None:
+    digits = "1234567890123456789012345"  # --set takes it as text, since TOML has no such number
+    with pytest.raises(InputError, match=rf"^{setting} = '{digits}': must be at most 1e\+15$"):
+        make_runs(read_experiment("quickstart"), changes=[f"{setting}={digits}"])
 
 
 def test_jobs_are_drawn_from_idle_clients_one_by_one() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from matplotlib.patches import Patch, StepPatch
 
 from atoll.report.figures.assignments import BAND, plot_identity
 from atoll.report.figures.curves import plot_probe
-from atoll.report.figures.style import PALETTE
+from atoll.report.figures.style import PALETTE, figure_width
 from atoll.report.reading.runs import Run, find_runs, read_run
 from atoll.report.report_files import write_report
 from atoll.report.tables.run_tables import rounds_to_target
@@ -65,6 +66,15 @@ class TestIdentity:
         assert figure.get_suptitle() == "left · mine"
         assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Model 0", "Model 1", "Model 2", "Mean"]
         assert render(figure)
+
+    def test_in_one_column_panels_are_above_each_other(self, tmp_path: Path) -> None:
+        with figure_width(3.5):
+            figure = plot_identity(read(tmp_path, found_rows()))
+        assert titles(figure) == TITLES
+        assert render(figure)
+        assert all(low.get_position().y1 < high.get_position().y0 for high, low in pairwise(figure.axes))
+        widths = [axes.get_position().width for axes in figure.axes]
+        assert min(widths) == pytest.approx(max(widths))
 
     def test_accuracies_by_model_and_mean(self, tmp_path: Path) -> None:
         mean, *own = plot_identity(read(tmp_path, found_rows())).axes[0].lines

@@ -70,6 +70,7 @@ def test_a_tables_columns_are_told(tmp_path: Path) -> None:
     result = atoll.run(rounds=1, data={**data, "partition": "natural"}, method="fedavg", out=tmp_path / "run")
     made = export_model(tmp_path / "run")
     assert made.inputs.startswith("the table's columns x, ward = A, ward = B, encoded and scaled as for training")
+    assert "times 1" not in made.inputs
     with safetensors.safe_open(made.file, "pt") as file:
         assert json.loads(file.metadata()["columns"]) == ["x", "ward = A", "ward = B"]
     assert result.module()(torch.zeros(1, 3)).shape == (1, 3)

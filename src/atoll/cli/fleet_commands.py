@@ -129,7 +129,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show it every two seconds, until Ctrl-C.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the server and nodes of a running fleet: status, since when, last seen, when keys expire, and who is paused.
+    """List the server and nodes of a running fleet: status, since when, last seen, expiry, and who is paused.
 
     With a run's folder also: its last row of metrics, epsilon spent, and each node's refused or missing results.
     Example: atoll fleet status --config fleet --out runs/fleet --watch

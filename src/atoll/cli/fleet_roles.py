@@ -64,9 +64,8 @@ def status_table(fleet: "FleetConfiguration", rows: Sequence[dict[str, Any]]) ->
         cells = row | {"clients": ", ".join(map(str, row["clients"])), "refused": refused}
         cells["since"] = str(row.get("since") or "")[:19].replace("T", " ")
         if seen := row.get("last_seen"):
-            cells["last_seen"] = timedelta(
-                seconds=int((datetime.now(UTC) - datetime.fromisoformat(seen)).total_seconds())
-            )
+            ago = (datetime.now(UTC) - datetime.fromisoformat(seen)).total_seconds()
+            cells["last_seen"] = str(timedelta(seconds=max(0, int(ago))))
         table.add_row(*(str(cells.get(name) or "") for name in columns))
     return table
 

@@ -12,7 +12,7 @@ from atoll.support.wording import nearest
 _COMMANDS = {"help": "--help", "list": "recipes", "ls": "recipes", "init": "new", "create": "new", "start": "run"}
 _COMMANDS |= {"train": "run", "fit": "run", "simulate": "run", "plot": "report", "show": "report", "tune": "sweep"}
 _UNKNOWN = re.compile(r"No such command '([^']*)'")
-_NUMBER = re.compile(r"Invalid value for '(.*)': '(.*)' is not a valid (float|integer)")
+_NUMBER = re.compile(r"Invalid value for '(.*)': '(.*)' is not a valid (float|integer)(?: range)?")
 _RANGE = re.compile(r"Invalid value for '(.*)': (\S+) is not in the range (\d+)<=x<=(\d+)")
 
 

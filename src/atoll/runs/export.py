@@ -68,7 +68,7 @@ def export_model(
     the data set stores it, since the graph begins with its scaling and standardisation; and one output, ``output``:
     [n, classes] before softmax. Writing ONNX rebuilds the module, for which the data is read. The other formats hold
     parameters alone; safetensors tells ``scale``, ``means`` and ``deviations`` as JSON in its metadata ``scaling``, and
-    a table's ``columns``, which must be encoded as `atoll.load` encodes them.
+    a table's ``columns``, which must be encoded as for training.
 
     Args:
         run: the run's folder.
@@ -151,7 +151,8 @@ def _inputs_in_words(settings: Settings) -> str:
         return f"data.standardise = {settings.data.standardise}"
     columns = ", ".join(data.names.get("inputs", ()))
     values = f"the table's columns {columns}, encoded and scaled as for training" if columns else "stored values"
-    return f"{values} times {data.scale:.6g}" + ("" if data.standard is None else f", {data.standard}")
+    times = "" if data.scale == 1 else f" times {data.scale:.6g}"
+    return values + times + ("" if data.standard is None else f", {data.standard}")
 
 
 def _as_safetensors(saved: SavedRun, model: Model, inputs: str) -> bytes:

@@ -42,7 +42,9 @@ def _sentence(
             example = next(iter(section.model_fields))
             return f"{name} = {show(fault['input'])}: must be a table, e.g. `[{name}] {example} = ...`"
         field = section.model_fields[path[1]]
-    if kind == "less_than_equal" and fault["ctx"]["le"] == LARGEST:
+    given = str(fault["input"])
+    is_beyond = kind == "int_type" and given.isdecimal() and len(given) > len(str(LARGEST))  # TOML has no such number
+    if is_beyond or (kind == "less_than_equal" and fault["ctx"]["le"] == LARGEST):
         return f"{name} = {show(fault['input'])}: must be at most {LARGEST:g}"
     return f"{name} = {show(fault['input'])}: must be {_allowed_by(field)}"
 

@@ -14,7 +14,17 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
-from atoll.report.figures.style import PALETTE, STYLE, WIDTH_INCHES, add_legend, new_figure, strip_frame, use_log_scale
+from atoll.report.figures.curves import BESIDE_INCHES
+from atoll.report.figures.style import (
+    PALETTE,
+    STYLE,
+    WIDTH_INCHES,
+    add_legend,
+    drawn_width,
+    new_figure,
+    strip_frame,
+    use_log_scale,
+)
 from atoll.report.reading.records import is_number
 from atoll.report.reading.runs import Run
 from atoll.report.reading.units import format_count
@@ -78,10 +88,12 @@ def plot_identity(run: Run) -> Figure:
     planted = identity.groups > 1
     with mpl.rc_context(STYLE):
         band_inches = float(np.clip(0.36 * identity.groups, 0.7 if identity.groups == 1 else 1.0, 4.5))
-        figure = new_figure(WIDTH_INCHES if planted else 5.4, band_inches + 3.6)
+        beside, above = (1, 2) if planted and drawn_width(WIDTH_INCHES) < BESIDE_INCHES else (1 + planted, 1)
+        figure = new_figure(WIDTH_INCHES if planted else 5.4, above * (band_inches + 3.6))
+        heights = above * [2.0] + above * [band_inches]
         cells: Any = figure.subplots(
-            2, 1 + planted, squeeze=False, width_ratios=[1.6, 1][: 1 + planted], height_ratios=[2.0, band_inches]
-        )
+            2 * above, beside, squeeze=False, width_ratios=[1.6, 1][:beside], height_ratios=heights
+        ).reshape(2, 1 + planted)
         colors = _model_colors(identity.models)
         has_accuracy = _draw_quality(cells[0, 0], run, colors)
         _draw_bands(cells[1, 0], identity, colors)
@@ -163,7 +175,7 @@ def _draw_index(axes: Axes, run: Run) -> None:
     exact = known[known > missed[-1]] if missed.size else known
     if exact.size:
         text = f"exact since round {rounds[exact[0]]:g}"
-        axes.text(0.97, 0.9, text, transform=axes.transAxes, ha="right", va="top", fontsize=8.5, color="#555555")
+        axes.text(0.97, 0.1, text, transform=axes.transAxes, ha="right", va="bottom", fontsize=8.5, color="#555555")
 
 
 def _draw_bands(axes: Axes, identity: Assignments, colors: Sequence[Any]) -> None:
