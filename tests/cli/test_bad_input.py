@@ -278,7 +278,7 @@ MEANT = {
     "run mine": "experiment 'mine': no recipe has this name, and a folder; did you mean 'mine/own.toml'?",
     "report tiny": "tiny does not exist; did you mean runs/tiny?",
     "report runs/tyny": "runs/tyny does not exist; did you mean runs/tiny?",
-    "report nothing": "nothing does not exist.",
+    "report nothing": "nothing does not exist",
     "report runs --target 80": "--target 80: must be greater than 0 and at most 1; 80 % is 0.8",
     "fleet init made --nodes two --host h": "--nodes two: must be a whole number; see atoll fleet init --help",
     "report runs --target 80%": "--target 80%: must be a number; see atoll report --help",

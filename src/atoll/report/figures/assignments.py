@@ -113,7 +113,7 @@ def plot_identity(run: Run) -> Figure:
 def read_assignments(run: Run) -> Assignments:
     """Return the cluster assignments that a run recorded."""
     if "confusion" not in run.tables:
-        raise InputError(f"{run.folder} has not recorded which models its clients take: there is no column confusion.")
+        raise InputError(f"{run.folder} has not recorded which models its clients take: there is no column confusion")
     pairs = zip(run.rows["round"], run.tables["confusion"], strict=True)
     known = [(number, table) for number, table in pairs if table is not None]
     try:
@@ -121,7 +121,7 @@ def read_assignments(run: Run) -> Assignments:
     except (ValueError, TypeError, OverflowError):
         confusion = np.empty(0, np.int64)
     if confusion.ndim != 3 or 0 in confusion.shape or confusion.min() < 0 or confusion.max() >= 2**31:
-        raise InputError(f"{run.folder}: confusion must be [planted group][model] counts, of one shape in all rows.")
+        raise InputError(f"{run.folder}: confusion must be [planted group][model] counts, of one shape in all rows")
     return Assignments(np.array([number for number, _ in known]), confusion)
 
 

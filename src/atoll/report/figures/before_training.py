@@ -56,7 +56,7 @@ def plot_clusters(sizes: ArrayLike, class_shares: ArrayLike, title: str = "") ->
     shares = _as_table(class_shares, "class_shares", "clusters")
     bars = np.asarray(sizes)
     if bars.shape != shares.shape[:1]:
-        raise InputError(f"sizes has shape {bars.shape}, but class_shares describes {len(shares)} clusters.")
+        raise InputError(f"sizes has shape {bars.shape}, but class_shares describes {len(shares)} clusters")
     height = float(np.clip(0.24 * shares.shape[1], 1.2, 5.0))
     with mpl.rc_context(STYLE):
         figure = new_figure(WIDTH_INCHES, height + 2.2)
@@ -143,19 +143,19 @@ def draw_gantt(ax: Axes, events: Sequence[Bar], title: str = "", done: ArrayLike
 def _as_table(values: ArrayLike, name: str, rows: str) -> Floats:
     table = np.asarray(values, dtype=np.float64)
     if table.ndim != 2 or 0 in table.shape:
-        raise InputError(f"{name} must be [{rows}, classes] with at least one of each, not of shape {table.shape}.")
+        raise InputError(f"{name} must be [{rows}, classes] with at least one of each, not of shape {table.shape}")
     return table
 
 
 def _as_events(events: Sequence[Bar]) -> Floats:
     if not len(events):
-        raise InputError("There is nothing to draw: the schedule has no events.")
+        raise InputError("There is nothing to draw: the schedule has no events")
     table = np.asarray(events, dtype=np.float64)
     if (table[:, 0] < 0).any():
-        raise InputError(f"Clusters are counted from 0, but an event names cluster {int(table[:, 0].min())}.")
+        raise InputError(f"Clusters are counted from 0, but an event names cluster {int(table[:, 0].min())}")
     backwards = np.flatnonzero(table[:, 2] < table[:, 1])
     if backwards.size:
-        raise InputError(f"Event {backwards[0]} ends before it starts.")
+        raise InputError(f"Event {backwards[0]} ends before it starts")
     return table
 
 
@@ -164,10 +164,10 @@ def _as_done(done: ArrayLike | None, starts: Floats, ends: Floats) -> Floats:
         return ends
     worked = np.asarray(done, dtype=np.float64)
     if worked.shape != ends.shape:
-        raise InputError(f"done has shape {worked.shape}, but there are {len(ends)} events.")
+        raise InputError(f"done has shape {worked.shape}, but there are {len(ends)} events")
     wrong = np.flatnonzero(~((starts <= worked) & (worked <= ends * (1 + 1e-9))))
     if wrong.size:
-        raise InputError(f"done[{wrong[0]}] = {worked[wrong[0]]:g}: must lie between the event's start and its end.")
+        raise InputError(f"done[{wrong[0]}] = {worked[wrong[0]]:g}: must lie between the event's start and its end")
     return np.minimum(worked, ends)
 
 

@@ -19,7 +19,7 @@ def plot_clients(runs: Sequence[Run], column: str, *, title: str = "") -> Figure
     """
     known = [run for run in runs if column in run.clients]
     if not known:
-        raise InputError(f"There is nothing to plot: no run has measured {column} for single clients.")
+        raise InputError(f"There is nothing to plot: no run has measured {column} for single clients")
     with mpl.rc_context(STYLE):
         figure = new_figure(5.0, 3.4)
         axes = figure.subplots()

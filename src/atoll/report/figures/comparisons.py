@@ -102,7 +102,7 @@ def draw_bars(
         for where in [f"values[{group!r}][{name!r}]"]
     }
     if not table:
-        raise InputError("There is nothing to draw: values has no bars.")
+        raise InputError("There is nothing to draw: values has no bars")
     names = list(dict.fromkeys(name for _, name in table))
     width = 0.8 / len(names)
     tops = []
@@ -125,7 +125,7 @@ def not_negative(array: Floats, name: str) -> Floats:
     """Return the array, after checking that no value is negative; `name` is for the message."""
     wrong = np.argwhere(array < 0)
     if wrong.size:
-        raise InputError(f"{name}{wrong[0].tolist()} = {array[tuple(wrong[0])]:g}: must not be negative.")
+        raise InputError(f"{name}{wrong[0].tolist()} = {array[tuple(wrong[0])]:g}: must not be negative")
     return array
 
 
@@ -133,9 +133,9 @@ def _as_limits(limit_seconds: ArrayLike | None, aggregators: int) -> Floats:
     """Return the limit of every aggregator, inf where there is none."""
     limits = np.asarray(np.inf if limit_seconds is None else limit_seconds, dtype=np.float64)
     if limits.shape not in ((), (aggregators,)):
-        raise InputError(f"limit_seconds has shape {limits.shape}, but there are {aggregators} aggregators.")
+        raise InputError(f"limit_seconds has shape {limits.shape}, but there are {aggregators} aggregators")
     if not (limits > 0).all():
-        raise InputError(f"limit_seconds = {limits.tolist()}: every limit must be positive.")
+        raise InputError(f"limit_seconds = {limits.tolist()}: every limit must be positive")
     return np.broadcast_to(limits, (aggregators,))
 
 

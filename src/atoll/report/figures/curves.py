@@ -48,7 +48,7 @@ def plot_curves(runs: Sequence[Run], x: XColumn = "round", *, title: str = "", b
     InputError if there are no runs.
     """
     if not runs:
-        raise InputError("There is nothing to plot: no runs were given.")
+        raise InputError("There is nothing to plot: no runs were given")
     require("band", band, Band)
     tested = [axis for axis in (ACCURACY, TEST_LOSS) if shown(runs, axis).size]
     return _plot(group_runs(runs), x_axis(runs, x), [LOSS, *tested[:1]], title, band)
@@ -91,7 +91,7 @@ def plot_probe(
 def _having(runs: Sequence[Run], column: str) -> list[Run]:
     known = [run for run in runs if has_column(run, column)]
     if not known:
-        raise InputError(f"There is nothing to plot: no run has the column {column}.")
+        raise InputError(f"There is nothing to plot: no run has the column {column}")
     return known
 
 

@@ -105,12 +105,12 @@ def as_finite(
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{name} must be numbers of shape {shape}.") from None
+        raise InputError(f"{name} must be numbers of shape {shape}") from None
     if not array.size or array.ndim not in dimensions or last not in (None, array.shape[-1]):
-        raise InputError(f"{name} must be of shape {shape} and not empty, but its shape is {array.shape}.")
+        raise InputError(f"{name} must be of shape {shape} and not empty, but its shape is {array.shape}")
     wrong = np.argwhere(~np.isfinite(array))
     if wrong.size:
-        raise InputError(f"{name}{wrong[0].tolist()} = {array[tuple(wrong[0])]}: must be a finite number.")
+        raise InputError(f"{name}{wrong[0].tolist()} = {array[tuple(wrong[0])]}: must be a finite number")
     return array
 
 
@@ -134,12 +134,12 @@ def cluster_styles(aggregators_xy: Floats) -> tuple[Ids, Ids]:
 def _as_labels(labels: ArrayLike, clients: int, aggregators: int) -> Ids:
     owners = np.asarray(labels)
     if owners.shape != (clients,) or not np.issubdtype(owners.dtype, np.integer):
-        raise InputError(f"labels must be {clients} whole numbers, one a client, not {owners.dtype} {owners.shape}.")
+        raise InputError(f"labels must be {clients} whole numbers, one a client, not {owners.dtype} {owners.shape}")
     wrong = np.flatnonzero((owners < -1) | (owners >= aggregators))
     if wrong.size:
         raise InputError(
             f"labels[{wrong[0]}] = {owners[wrong[0]]}: must be an aggregator from 0 to {aggregators - 1}, "
-            "or -1 for a client left out."
+            "or -1 for a client left out"
         )
     return owners.astype(np.int64)
 
@@ -149,11 +149,11 @@ def _as_links(neighbours: Sequence[Sequence[int]] | None, aggregators: int) -> I
     if neighbours is None:
         return np.empty((0, 2), dtype=np.int64)
     if len(neighbours) != aggregators:
-        raise InputError(f"neighbours has {len(neighbours)} entries, but there are {aggregators} aggregators.")
+        raise InputError(f"neighbours has {len(neighbours)} entries, but there are {aggregators} aggregators")
     pairs = {(min(pair), max(pair)) for j, others in enumerate(neighbours) for pair in ((j, k) for k in others)}
     for low, high in sorted(pairs):
         if low < 0 or high >= aggregators or low == high:
-            raise InputError(f"neighbours: {low} and {high} must be two aggregators from 0 to {aggregators - 1}.")
+            raise InputError(f"neighbours: {low} and {high} must be two aggregators from 0 to {aggregators - 1}")
     return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
 
 

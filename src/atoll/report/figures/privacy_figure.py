@@ -16,7 +16,7 @@ def plot_spending(rounds: Ids, epsilons: Floats, title: str = "") -> Figure:
     `rounds` is [points], `epsilons` [points, clusters]. Raises InputError without noise, when epsilon is infinite.
     """
     if not np.isfinite(epsilons).all():
-        raise InputError("There is nothing to plot: without noise, epsilon is not finite.")
+        raise InputError("There is nothing to plot: without noise, epsilon is not finite")
     with mpl.rc_context(STYLE):
         figure = new_figure(WIDTH_INCHES, 3.0)
         ax = figure.subplots()

@@ -89,7 +89,7 @@ def _as_panels(
     upwards: Mapping[str, ArrayLike] = sizes if isinstance(sizes, Mapping) else {"": sizes}
     if not across or across.keys() != upwards.keys():
         raise InputError(
-            f"x has the panels {list(across)} and sizes {list(upwards)}: they must be the same, at least one."
+            f"x has the panels {list(across)} and sizes {list(upwards)}: they must be the same, at least one"
         )
     panels = {}
     for name in across:
@@ -98,7 +98,7 @@ def _as_panels(
         clients = np.atleast_2d(not_negative(as_finite(upwards[name], "sizes", shape, (1, 2)), "sizes"))
         if known.shape != clients.shape:
             where = f" of {name}" if name else ""
-            raise InputError(f"x and sizes{where} must be of one shape, not {known.shape} and {clients.shape}.")
+            raise InputError(f"x and sizes{where} must be of one shape, not {known.shape} and {clients.shape}")
         scale = float(np.abs(known).max()) or 1.0
         panels[name] = np.round(known / scale, 9) * scale, clients  # a difference by rounding alone is a tie
     return panels

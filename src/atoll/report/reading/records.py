@@ -32,9 +32,9 @@ def read_records(file: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise InputError(f"{file} cannot be read ({reason_of(error)}).") from error
+        raise InputError(f"{file} cannot be read ({reason_of(error)})") from error
     except ValueError as error:
-        raise InputError(f"{file}, {error}.") from error
+        raise InputError(f"{file}, {error}") from error
     records = []
     names = set[str]()
     for number, line in enumerate(lines, start=1):
@@ -43,7 +43,7 @@ def read_records(file: Path) -> list[dict[str, Any]]:
             if len(names := names.union(records[-1])) > MOST_COLUMNS:
                 raise ValueError(f"there may be at most {MOST_COLUMNS} columns")
         except ValueError as error:
-            raise InputError(f"{file}, line {number}: {error}.") from error
+            raise InputError(f"{file}, line {number}: {error}") from error
     return records
 
 

@@ -60,13 +60,13 @@ def read_run(folder: Path | str) -> Run:
     """
     folder = require_path("folder", folder)
     if not folder.exists():
-        raise InputError(f"{folder} does not exist.")
+        raise InputError(f"{folder} does not exist")
     if not _is_run(folder):
-        raise InputError(f"{folder} is not a run: it holds no config.toml.")
+        raise InputError(f"{folder} is not a run: it holds no config.toml")
     config = _read_config(folder / "config.toml")
     records = read_records(folder / "metrics.jsonl")
     if not records:
-        raise NotBegun(f"{folder} has no rows yet: its metrics.jsonl is missing or empty.")
+        raise NotBegun(f"{folder} has no rows yet: its metrics.jsonl is missing or empty")
     summary, last = read_summary(folder / "summary.json"), records[-1].get("event")
     name = printable(config.get("name")) or folder.resolve().name
     return Run(
@@ -123,7 +123,7 @@ def read_begun(paths: Iterable[Path | str]) -> tuple[list[Run], list[str]]:
 def _read_below(path: Path) -> tuple[list[Run], list[str]]:
     """Return the runs at or below a path that have rows, and a sentence for each that cannot be read."""
     if not path.is_dir():
-        raise InputError(f"{path} {'is not a run: it is a file' if path.exists() else _missing(path)}.")
+        raise InputError(f"{path} {'is not a run: it is a file' if path.exists() else _missing(path)}")
     folders, faults = run_folders(path)
     runs = []
     for folder in folders:
@@ -147,11 +147,11 @@ def _missing(path: Path) -> str:
 def _why_empty(path: Path) -> InputError:
     folders, _ = run_folders(path)
     if not folders:
-        return InputError(f"{path} is not a run, and no folder in it is one: no config.toml found.")
+        return InputError(f"{path} is not a run, and no folder in it is one: no config.toml found")
     whose = "its metrics.jsonl is missing or empty"
     if folders != [path]:
         whose = f"none of its {len(folders)} runs has reached its first evaluation"
-    return NotBegun(f"{path} has no rows yet: {whose}.")
+    return NotBegun(f"{path} has no rows yet: {whose}")
 
 
 def run_folders(path: Path) -> tuple[list[Path], list[str]]:
@@ -169,7 +169,7 @@ def listed_folders(path: Path) -> tuple[list[Path], list[str]]:
     try:
         children = sorted(path.iterdir())
     except OSError as error:
-        return [], [f"{path} cannot be read ({reason_of(error)})."]
+        return [], [f"{path} cannot be read ({reason_of(error)})"]
     found, faults = [], []
     for child in children:
         runs, wrong = ([child], []) if _is_run(child) else _runs_of(child) if _is_experiment(child) else ([], [])
@@ -187,7 +187,7 @@ def _runs_of(experiment: Path) -> tuple[list[Path], list[str]]:
     except InputError as error:
         faults.append(str(error))
     except OSError as error:
-        return [], [f"{experiment} cannot be read ({reason_of(error)})."]
+        return [], [f"{experiment} cannot be read ({reason_of(error)})"]
     return children, faults
 
 
@@ -203,9 +203,9 @@ def _read_order(file: Path) -> list[str]:
     try:
         names = read_json(file, file.parent)["runs"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f'{file} must hold {{"runs": [folder names]}}, but cannot be read as that.') from error
+        raise InputError(f'{file} must hold {{"runs": [folder names]}}, but cannot be read as that') from error
     if not isinstance(names, list) or not all(isinstance(name, str) and _is_name(name) for name in names):
-        raise InputError(f'{file} must hold {{"runs": [folder names]}}, but its "runs" is not a list of names.')
+        raise InputError(f'{file} must hold {{"runs": [folder names]}}, but its "runs" is not a list of names')
     return names
 
 
@@ -216,10 +216,10 @@ def _is_name(text: str) -> bool:
 
 def _read_config(file: Path) -> dict[str, Any]:
     try:
-        with refusing(f"{file} cannot be read", hint="."):
+        with refusing(f"{file} cannot be read"):
             return read_toml(file, file.parent)
     except ValueError as error:  # bad TOML and bad UTF-8 alike
-        raise InputError(f"{file} is not valid TOML: {error}.") from error
+        raise InputError(f"{file} is not valid TOML: {error}") from error
 
 
 def _told_apart(found: Sequence[Run]) -> list[Run]:

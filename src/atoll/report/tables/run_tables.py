@@ -80,7 +80,7 @@ def rounds_to_target(
     if not isinstance(runs, Sequence):
         raise InputError(f"runs: must be a list, as atoll.find_runs returns it, it is {type(runs).__name__!r}")
     if runs and not any(metric in run.rows for run in runs):
-        raise InputError(f"metric = {metric!r} is in no run; the columns are {', '.join(sorted(runs[0].rows))}.")
+        raise InputError(f"metric = {metric!r} is in no run; the columns are {', '.join(sorted(runs[0].rows))}")
     lead = lead_of(runs)
     if targets is None:
         targets = _choose_targets(runs, metric, stable) if rises(metric) else []
