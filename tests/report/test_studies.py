@@ -254,6 +254,19 @@ class TestTables:
         chosen = spread_over_seeds(find_runs(sorted(study.glob("[01]-[01]"))), [])
         assert [spread.planned for spread in chosen] == [2, 2]
 
+    def test_a_sweep_beside_a_run_with_one_of_its_seeds_is_whole(self, tmp_path: Path) -> None:
+        labels = ["FedAvg", "FedCluster by size"]
+        for number, label in enumerate(labels):
+            rows = make_rows(8, 2.0 + number)
+            write_run(tmp_path / f"alone/{number}", rows, label=label, seed=0, method={"name": f"m{number}"})
+        study = write_study(tmp_path / "seeds", labels, seeds=(0, 1, 2))
+        (study / "sweep.json").write_text(json.dumps({"over": {"seed": ["0", "1", "2"]}}))
+        groups = group_runs(find_runs([tmp_path / "alone", study]))
+        assert [(group.label, group.seeds, group.planned) for group in groups] == [
+            *((label, (0,), 1) for label in labels),
+            *((f"{label}, 3 seeds", (0, 1, 2), 3) for label in labels),
+        ]
+
     def test_latex_of_hostile_labels(self, tmp_path: Path) -> None:
         labels = [r"[FedAvg] 50 % & \input{x}", "*_$#^~", "μ ≤ 0.1 | “x”"]
         table = final_table(spread_over_seeds(find_runs([write_study(tmp_path, labels)]), [])).as_latex()

@@ -15,16 +15,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from atoll.report.figures.curves import BESIDE_INCHES
-from atoll.report.figures.style import (
-    PALETTE,
-    STYLE,
-    WIDTH_INCHES,
-    add_legend,
-    drawn_width,
-    new_figure,
-    strip_frame,
-    use_log_scale,
-)
+from atoll.report.figures.style import PALETTE, STYLE, WIDTH_INCHES, add_legend, new_figure, strip_frame, use_log_scale
 from atoll.report.reading.records import is_number
 from atoll.report.reading.runs import Run
 from atoll.report.reading.units import format_count
@@ -88,11 +79,12 @@ def plot_identity(run: Run) -> Figure:
     planted = identity.groups > 1
     with mpl.rc_context(STYLE):
         band_inches = float(np.clip(0.36 * identity.groups, 0.7 if identity.groups == 1 else 1.0, 4.5))
-        beside, above = (1, 2) if planted and drawn_width(WIDTH_INCHES) < BESIDE_INCHES else (1 + planted, 1)
-        figure = new_figure(WIDTH_INCHES if planted else 5.4, above * (band_inches + 3.6))
-        heights = above * [2.0] + above * [band_inches]
+        figure = new_figure(WIDTH_INCHES if planted else 5.4, band_inches + 3.6)
+        above = 1 + (planted and figure.get_figwidth() < BESIDE_INCHES)  # charts of a kind, one above the other
+        figure.set_figheight(above * figure.get_figheight())
+        shape, heights = (2 * above, (1 + planted) // above), above * [2.0] + above * [band_inches]
         cells: Any = figure.subplots(
-            2 * above, beside, squeeze=False, width_ratios=[1.6, 1][:beside], height_ratios=heights
+            *shape, squeeze=False, width_ratios=[1.6, 1][: shape[1]], height_ratios=heights
         ).reshape(2, 1 + planted)
         colors = _model_colors(identity.models)
         has_accuracy = _draw_quality(cells[0, 0], run, colors)

@@ -75,16 +75,19 @@ class Panel:
 def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Group runs that differ only in seed, label and what affects no result, in the order of each group's first run.
 
-    Unfinished runs are included. A repeated seed begins a new group, so that no run counts
-    twice in a mean.
+    Unfinished runs are included. A repeated seed begins a new group, so that no run counts twice in a mean; a sweep's
+    runs stay together.
     """
+    place = {id(run): number for number, run in enumerate(runs)}
+    is_alone = {sweep: not _seeds_asked(sweep) for sweep in {run.sweep for run in runs}}
     members = defaultdict[tuple[str, int], list[Run]](list)
     seen = Counter[tuple[str, int]]()
-    for run in runs:
+    for run in sorted(runs, key=lambda run: is_alone[run.sweep]):
         key, seed = json.dumps(settings_of(run), sort_keys=True, default=str), seed_of(run)
         members[key, seen[key, seed]].append(run)
         seen[key, seed] += 1
-    return _with_unique_labels([_make_group(group) for group in members.values()])
+    ordered = (sorted(group, key=lambda run: place[id(run)]) for group in members.values())
+    return _with_unique_labels([_make_group(group) for group in sorted(ordered, key=lambda group: place[id(group[0])])])
 
 
 def overlay(runs: Sequence[Run]) -> list[Run]:
@@ -117,6 +120,7 @@ def _make_group(runs: Sequence[Run]) -> Group:
     data = first.config.get("data")
     dataset = str(data.get("dataset", "")) if isinstance(data, dict) else ""
     labels = [printable(run.config.get("label")) or run.name for run in runs]
+    labels = [*map(without_seed, labels)] if len(labels) > 1 else labels
     return Group(first.panel, dataset, _common_label(labels) or first.name, tuple(runs))
 
 
@@ -157,7 +161,7 @@ def _labels(groups: Sequence[Group]) -> list[str]:
     endings = differences_of([settings_of(group.runs[0]) for group in groups], _MOST_NAMED)
     if len(set(endings)) == len(groups):
         return [f"{group.label} ({ending})" for group, ending in zip(groups, endings, strict=True)]
-    own = [group.runs[0].label for group in groups]
+    own = [f"{g.label}, {len(g.runs)} seeds" if len(g.runs) > 1 else g.runs[0].label for g in groups]
     return own if len(set(own)) == len(own) else [f"{label} ({number})" for number, label in enumerate(own, start=1)]
 
 
