@@ -136,6 +136,11 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
         _ = Experiment(made(settings)).method
 
 
+def test_tiers_need_a_method_with_a_clock() -> None:
+    with pytest.raises(InputError, match=r"^method\.select = 'tiers': needs a method with a clock"):
+        _ = Experiment(rounds=20, method={"name": "hierfavg", "intra_rounds": 1, "select": "tiers"}).method
+
+
 @pytest.mark.parametrize("sections", [{"run": {"executor": "fleet"}}, {"faults": {"max_update_norm": 9.0}}])
 def test_losses_go_with_checks_of_results(sections: dict[str, Any]) -> None:
     assert Experiment(made({"select": "power-of-choice"}, **sections)).method.screening is not None

@@ -49,7 +49,7 @@ def round_robin(population: Population) -> Selection:
     return Selection(lambda index, size: np.sort((index * size + np.arange(size)) % clients))
 
 
-def by_tiers(clock: Clock | None, seed: int, select_tiers: Positive = 5) -> Selection:
+def by_tiers(clock: Clock | None = None, seed: int = 0, select_tiers: Positive = 5) -> Selection:
     """Draw each cohort from one tier of clients of similar speed, so that nobody waits for a slow one (TiFL).
 
     Chai et al. 2020, "TiFL: A Tier-based Federated Learning System", static selection with equal probabilities: a

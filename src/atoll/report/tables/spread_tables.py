@@ -218,6 +218,4 @@ def _write(found: Estimate | None, column: Column, band: Band) -> str:
 
 def _half_of(found: Estimate, band: Band) -> float | None:
     """Return what is written after ±; None for a single value."""
-    if band == "spread" or found.high is None:
-        return found.std
-    return found.high - found.mean
+    return found.std if band == "spread" or found.high is None else found.high - found.mean
