@@ -73,7 +73,7 @@ def unpack(file: Path, folder: Path, settings: Settings) -> None:
         rows = [parse_json(line) for line in unsealed(files["metrics.jsonl"])]
         if rows[-1] != parse_json(files["summary.json"])["final"]:
             raise ValueError("its rows do not end as its summary says")
-        places = [(row["event"], row["round"] // ran.run.evaluate_every) for row in rows]  # events have equal rounds
+        places = [(row["event"], row["round"] // ran.run.evaluate_every) for row in rows]  # events: of as many rounds
         if rows[0]["event"] or any(b[0] > a[0] + 1 and b[1] > a[1] + 1 for a, b in pairwise(places)):
             raise ValueError("a row before its last is missing")
         if ran_at != content["commit"]:
