@@ -58,7 +58,8 @@ def lose_clients(
         drawn = [generator(seed, "dropout", event.index, k).random() for k in cohort.tolist()] if dropout else 1.0
         dropped = ~absent & (np.array(drawn) < dropout)
         slow = False if clock is None else clock.seconds_of(cohort, began) > clock.deadline_seconds
-        return _without(event, absent, dropped, late=~absent & ~dropped & slow)
+        late = ~absent & ~dropped & slow
+        return _without(event, absent, dropped, late)
 
     return replace(schedule, events=pack(map(lose, schedule.events)))
 

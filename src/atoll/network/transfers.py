@@ -52,7 +52,9 @@ def pattern_transfer_seconds(network: Network, pattern: str) -> Floats:
     up, down = network.transfer_seconds, network.return_seconds
     if pattern == "censyn" and network.sharing is not None:
         return merged_seconds(network, pattern, np.zeros(len(up)), np.ones(len(up), bool))
-    return up if down is None else up + (down.max() if pattern == "censyn" else down)
+    if down is None:
+        return up
+    return up + (down.max() if pattern == "censyn" else down)
 
 
 def broadcast_seconds(network: Network) -> Floats:

@@ -73,14 +73,21 @@ def unpack(file: Path, folder: Path, settings: Settings) -> None:
         rows = [parse_json(line) for line in unsealed(files["metrics.jsonl"])]
         if rows[-1] != parse_json(files["summary.json"])["final"]:
             raise ValueError("its rows do not end as its summary says")
-        places = [(row["event"], row["round"] // ran.run.evaluate_every) for row in rows]  # events: of as many rounds
-        if rows[0]["event"] or any(b[0] > a[0] + 1 and b[1] > a[1] + 1 for a, b in pairwise(places)):
-            raise ValueError("a row before its last is missing")
+        _require_all(rows, ran.run.evaluate_every)
         if ran_at != content["commit"]:
             raise ValueError(f"its commit is {content['commit']}, but it ran at {ran_at}")
     if not content["digest"] == digest_anywhere(ran) == digest_anywhere(settings):
         raise InputError(f"{file}: its run had other settings than the recipe has now; {_REMOVE}")
     _put(folder, content["files"], FILES)
+
+
+def _require_all(rows: Sequence[Mapping[str, Any]], every: int) -> None:
+    """Reject rows between which one is missing; every event of a recipe's schedule completes as many rounds."""
+    if rows[0]["event"]:
+        raise ValueError("the row before training is missing")
+    for one, other in pairwise(rows):
+        if other["event"] > one["event"] + 1 and other["round"] // every > one["round"] // every + 1:
+            raise ValueError(f"a row between rounds {one['round']} and {other['round']} is missing")
 
 
 def unpack_plans(file: Path, folder: Path) -> None:

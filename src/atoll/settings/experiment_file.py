@@ -130,7 +130,8 @@ def make_grid(
     for key in ("trace_file", "metres_per_round", "recluster_every"):
         moving = [each for each in made if each.network.get(key) is not None]
         if moving and not any(method_needs(each, "phases") for each in moving):
-            warn(f"network.{key}: no run uses it; clients move with method.name = 'hierarchical'", SettingWarning, 3)
+            told = f"with method.name = {moving[0].method.name!r} clients do not move, as they do with 'hierarchical'"
+            warn(f"network.{key} = {show(moving[0].network.get(key))}: no run uses it; {told}", SettingWarning, 3)
     return [made[low : low + len(pairs)] for low in range(0, len(made), len(pairs))]
 
 

@@ -197,7 +197,8 @@ def _rectangles(lefts: Floats, rights: Floats, centres: Floats, height: float) -
     """Return the corners of all bars at once, [bars, 4, 2]."""
     tops, bottoms = centres - height / 2, centres + height / 2
     x = np.stack([lefts, rights, rights, lefts], axis=1)
-    return np.stack([x, np.stack([tops, tops, bottoms, bottoms], axis=1)], axis=2)
+    y = np.stack([tops, tops, bottoms, bottoms], axis=1)
+    return np.stack([x, y], axis=2)
 
 
 def _draw_heatmap(axes: Axes, shares: Floats, label: str) -> None:

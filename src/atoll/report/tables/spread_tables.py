@@ -218,4 +218,6 @@ def _write(found: Estimate | None, column: Column, band: Band) -> str:
 
 def _half_of(found: Estimate, band: Band) -> float | None:
     """Return what is written after ±; None for a single value."""
-    return found.std if band == "spread" or found.high is None else found.high - found.mean
+    if band == "spread" or found.high is None:
+        return found.std
+    return found.high - found.mean
