@@ -31,7 +31,7 @@ from atoll import (
 )
 from atoll.clustering.clustering import Clustering
 from atoll.engine.cohorts import ClusterUpdate
-from atoll.engine.release import Release
+from atoll.engine.stages import Release
 from atoll.local.models import Model
 from atoll.methods.papers.hierarchical import hierarchical
 from atoll.network.network_files import matrix_network
