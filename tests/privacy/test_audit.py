@@ -67,7 +67,7 @@ class Known(Trainer):
 
 
 class Watched:
-    """Notes what a private method's release publishes (`engine.release.Release`)."""
+    """Notes what a private method's release publishes (`engine.stages.Release`)."""
 
     def __init__(self, release: Release) -> None:
         self.release = release
