@@ -25,7 +25,7 @@ from atoll.executors.cores.cores_executor import Cores
 from atoll.executors.distributed import TrainingUnit, why_single
 from atoll.executors.ray.ray_executor import Ray
 from atoll.experiment import executor_choice
-from atoll.faults.collusion import Colluding
+from atoll.faults.attacks import Colluding
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule, sgd
 from atoll.local.task import ClientTask, ClientUpdate

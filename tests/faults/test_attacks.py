@@ -11,8 +11,7 @@ from atoll.aggregation.mean import average_models
 from atoll.aggregation.reductions import update_norm
 from atoll.engine.cohorts import ClientTrainer, Cohort
 from atoll.executors.cores.cores_executor import Cores
-from atoll.faults.attacks import ATTACKS, Attacker, claim_samples, draw_attackers
-from atoll.faults.collusion import COLLUSIONS, Colluding
+from atoll.faults.attacks import ATTACKS, COLLUSIONS, Attacker, Colluding, claim_samples, draw_attackers
 from atoll.local.models import Model
 from atoll.local.rule import momentum, sgd
 from atoll.local.task import ClientTask, ClientUpdate

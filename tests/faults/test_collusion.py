@@ -13,7 +13,7 @@ from atoll.aggregation.screening import Screening
 from atoll.engine.chain import Chain
 from atoll.engine.cohorts import ClusterUpdate
 from atoll.executors.cores.cores_executor import Cores
-from atoll.faults.collusion import COLLUSIONS, Colluding
+from atoll.faults.attacks import COLLUSIONS, Colluding
 from atoll.local.models import Model
 from atoll.support.arrays import Floats
 from tests.attackers import attacked_by

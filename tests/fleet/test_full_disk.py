@@ -22,7 +22,7 @@ from atoll.fleet.flower import presence
 from atoll.fleet.flower.flower_fleet import FlowerFleet
 from atoll.fleet.flower.local import own_place
 from atoll.fleet.flower.superlink import Superlink
-from atoll.fleet.folder import key_changes as keys
+from atoll.fleet.folder import init as keys
 from atoll.fleet.folder.configuration import FleetConfiguration, read_fleet, read_node
 from atoll.fleet.folder.init import FleetPlan, init_fleet, renew_certificate
 from atoll.fleet.node.handlers import answer

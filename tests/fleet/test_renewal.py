@@ -9,11 +9,10 @@ import pytest
 
 from atoll.fleet.flower.calls import control_client, list_nodes
 from atoll.fleet.flower.superlink import Superlink, free_port
-from atoll.fleet.folder import renewal as renewal_module
+from atoll.fleet.folder import init as renewal_module
 from atoll.fleet.folder.certificates import Certified, make_server_certificate, require_valid, validity
 from atoll.fleet.folder.configuration import FleetConfiguration
-from atoll.fleet.folder.init import FleetPlan, init_fleet, renew_certificate
-from atoll.fleet.folder.renewal import Renewal
+from atoll.fleet.folder.init import FleetPlan, Renewal, init_fleet, renew_certificate
 from atoll.support.errors import InputError
 
 pytest.importorskip("flwr")

@@ -31,7 +31,7 @@ from atoll import (
 )
 from atoll.clustering.clustering import Clustering
 from atoll.engine.cohorts import ClusterUpdate
-from atoll.engine.release import Release
+from atoll.engine.stages import Release
 from atoll.local.models import Model
 from atoll.methods.papers.hierarchical import hierarchical
 from atoll.network.network_files import matrix_network
@@ -67,7 +67,7 @@ class Known(Trainer):
 
 
 class Watched:
-    """Notes what a private method's release publishes (`engine.release.Release`)."""
+    """Notes what a private method's release publishes (`engine.stages.Release`)."""
 
     def __init__(self, release: Release) -> None:
         self.release = release

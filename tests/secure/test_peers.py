@@ -9,8 +9,7 @@ import tomli_w
 
 from atoll import InputError
 from atoll.fleet.folder.configuration import read_node
-from atoll.fleet.folder.init import FleetPlan, init_fleet
-from atoll.fleet.folder.key_changes import revoke, rotate
+from atoll.fleet.folder.init import FleetPlan, init_fleet, revoke, rotate
 from atoll.fleet.folder.peers import read_identity
 from atoll.secure.participant import Identity
 

@@ -100,7 +100,7 @@ def revoke(name: NodeName, config: ConfigDir) -> None:
     Example: atoll fleet revoke node-3 --config fleet
     """
     require_flower()
-    from atoll.fleet.folder import key_changes as keys
+    from atoll.fleet.folder import init as keys
 
     left = keys.revoke(config, name)
     out.print(f"{config / 'fleet.toml'}: {name} is revoked; {_effect_on(left)}")
@@ -113,7 +113,7 @@ def rotate(name: NodeName, config: ConfigDir) -> None:
     Example: atoll fleet rotate node-3 --config fleet
     """
     require_flower()
-    from atoll.fleet.folder import key_changes as keys
+    from atoll.fleet.folder import init as keys
 
     now, key = keys.rotate(config, name)
     out.print(f"{config / 'fleet.toml'}: {name} has a new key; {_effect_on(now)}")

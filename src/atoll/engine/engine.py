@@ -10,9 +10,8 @@ from atoll.engine.cohorts import Executor
 from atoll.engine.grouping import read_grouping
 from atoll.engine.method import Method
 from atoll.engine.mixing import mix, mix_all
-from atoll.engine.run_state import State, Step
+from atoll.engine.run_state import State, Step, with_newer
 from atoll.engine.server_rule import apply_rule
-from atoll.engine.states import with_newer
 from atoll.engine.train_events import EventResult, train_events
 from atoll.local.models import Model
 from atoll.schedules.events import Event

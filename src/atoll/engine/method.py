@@ -12,10 +12,9 @@ from atoll.aggregation.screening import Screening
 from atoll.engine.assignment import Assignment, as_scheduled, least_loss
 from atoll.engine.cohorts import ClientTrainer, Executor
 from atoll.engine.grouping import Grouping, why_no_labels
-from atoll.engine.release import Release
 from atoll.engine.run_state import State
 from atoll.engine.server_rule import ServerRule
-from atoll.engine.stages import Need, Stage, fixed_of, require_chain
+from atoll.engine.stages import Need, Release, Stage, fixed_of, require_chain
 from atoll.engine.trainer_spec import TrainerSpec
 from atoll.local.models import Model, without
 from atoll.local.rule import LocalRule

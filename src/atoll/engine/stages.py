@@ -3,18 +3,18 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.aggregation.mean import Combine
 from atoll.engine.assignment import Assignment
-from atoll.engine.release import Release
+from atoll.engine.cohorts import ClientTrainer, ClusterUpdate
 from atoll.local.models import Form, Model, form_of
 from atoll.local.task import ClientTask, ClientUpdate
+from atoll.schedules.events import Event
 from atoll.support.errors import InputError, blaming
 
 if TYPE_CHECKING:
     from atoll.aggregation.fixed_point import FixedPoint
-    from atoll.engine.cohorts import ClientTrainer
 
 Train = Callable[[ClientTask], ClientUpdate]
 Receive = Callable[[Model, Model, Form], Model]
@@ -42,6 +42,32 @@ class Need(StrEnum):
     NUMBERS = "what a client sends has the form of its model"
     BOUNDED = "its numbers have a range known before training"
     KNOWN_CODE = "each update is derived from one client's data alone, by code of Atoll"
+
+
+class Release(Protocol):
+    """Turns a cluster's combined result into its published model (`Stage.release`).
+
+    Losses that clients report are then dropped. If clients choose their clusters, all clusters publish in every event,
+    so that a missing one does not reveal which clients failed to answer.
+    """
+
+    def publish(
+        self,
+        event: Event,
+        repeat: int,
+        sent: Mapping[int, Model],
+        combined: Mapping[int, ClusterUpdate],
+        weights: Mapping[int, float],
+    ) -> dict[int, Model]:
+        """Return the model that each cluster publishes.
+
+        Args:
+            event: the planned event.
+            repeat: number of the intra-cluster round within it.
+            sent: the model that each cluster's clients were sent.
+            combined: their combined results, if any (`arrived`).
+            weights: the weight of the results of each cluster that has any.
+        """
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -14,9 +14,8 @@ from atoll.data.population import Population
 from atoll.engine.method import Method
 from atoll.engine.stages import Stage
 from atoll.experiment.network_clients import NetworkClients
-from atoll.faults.attacks import attacking, claim_samples, draw_attackers
+from atoll.faults.attacks import COLLUSIONS, Colluding, attacking, claim_samples, draw_attackers
 from atoll.faults.availability import Availability, read_availability
-from atoll.faults.collusion import COLLUSIONS, Colluding
 from atoll.faults.dropouts import lose_clients
 from atoll.methods.parts.equal_clients import weigh_equally
 from atoll.schedules.clock import Clock

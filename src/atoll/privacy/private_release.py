@@ -29,7 +29,7 @@ MOST_CHANGE = 1e6
 
 @dataclass(frozen=True, eq=False)
 class Publisher:
-    """Makes clusters' models from sums of updates (`engine.release.Release`): ``sent + (sum + noise) / denominator``.
+    """Makes clusters' models from sums of updates (`engine.stages.Release`): ``sent + (sum + noise) / denominator``.
 
     The denominator is the weight of the planned clients, whoever answered. For clusters that clients choose, it is the
     noisy weight of those that did, or with `over_cohort` that of the whole cohort.

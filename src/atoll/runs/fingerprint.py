@@ -17,7 +17,7 @@ from atoll.settings.validation import Settings
 from atoll.support.wording import show
 
 LENGTH = ("rounds", "run.virtual_seconds", "run.client_updates")
-"""Settings that may be raised when a run resumes, if it begins as a longer one would (`runs/extending.py`)."""
+"""Settings that may be raised when a run resumes, if it begins as a longer one would (`runs/going_on.py`)."""
 
 
 @dataclass(frozen=True)

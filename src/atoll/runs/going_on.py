@@ -1,16 +1,29 @@
-"""Checks before a run resumes, against its environment.json: kind of run, data and schedule."""
+"""Whether a run can go on, and for how long: its kind, data and schedule, and the longer run that it is to become."""
 
+import json
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+from atoll.engine.method import Method
+from atoll.engine.run_state import State
+from atoll.experiment.experiment import Experiment
+from atoll.fleet.agreed.comparable import plain
 from atoll.runs.data_files import digest_of_file, digests_of, files_of
+from atoll.runs.fingerprint import LENGTH, as_written, differences, flatten
+from atoll.runs.rows import Recorder
 from atoll.runs.run_files import HAPPENED
 from atoll.runs.run_folder import RunFolder
-from atoll.schedules.events import Schedule
+from atoll.runs.stopping import Stopping
+from atoll.schedules.events import FROM_SERVER, Event, Schedule
+from atoll.schedules.recorded import line_of
 from atoll.schedules.schedule_files import digest_of, write_schedule
-from atoll.settings.validation import Settings
+from atoll.settings.experiment_file import overlay, resolved
+from atoll.settings.validation import Settings, validate
 from atoll.support.errors import InputError
 from atoll.support.untrusted import read_json
+from atoll.support.wording import show
 
 
 def require_kind(folder: RunFolder, is_live: bool, replayed: Schedule | None) -> None:
@@ -61,3 +74,85 @@ def _environment(folder: RunFolder) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InputError(f"--resume: {path} is missing or damaged") from error
     return environment
+
+
+def is_longer(folder: RunFolder, recorder: Recorder) -> bool:
+    """Return whether a folder's run, finished or stopped, goes on to the recorder's length; refuse if it cannot."""
+    settings, before = recorder.experiment.settings, folder.settings_table()
+    old, new = flatten(before), flatten(as_written(settings))
+    changed = [key for key in LENGTH if old.get(key) != new.get(key)]
+    if recorder.experiment.schedule is not None:
+        return False
+    if changed and not differences({**old, **{key: new.get(key) for key in changed}}, settings):
+        told = ", ".join(f"{key} was {show(old.get(key))}, is now {show(new.get(key))}" for key in changed)
+        run = {key.removeprefix("run."): old.get(key) for key in LENGTH if key.startswith("run.")}
+        first = Experiment(validate(overlay(resolved(settings), {"rounds": old["rounds"], "run": run})))
+        if why := _why_not(folder, first, recorder.experiment):
+            method = recorder.experiment.method
+            is_start = method.starts == 1 and method.schedule.has_server and not method.stays
+            instead = f"; or begin a new run with model.start = '{folder.path}'" * is_start
+            raise InputError(f"--resume: {folder.path} cannot go on ({told}): {why}{instead}")
+        return True
+    if folder.is_finished and stopped_otherwise(folder, recorder) and not differences(before, settings):
+        stopping = Stopping(recorder.rules)
+        stopping.resume(folder.rows())
+        return not stopping.why
+    return False
+
+
+def stopped_otherwise(folder: RunFolder, recorder: Recorder) -> str:
+    """Return why a finished run stopped early, if `run.stop_at` was another one then; or else nothing."""
+    before = flatten(folder.settings_table()).get("run.stop_at")
+    return str(folder.summary().get("stopped", "")) * bool(before != recorder.experiment.settings.run.stop_at)
+
+
+def _why_not(folder: RunFolder, first: Experiment, longer: Experiment) -> str:
+    """Return why a run cannot become a longer one, and what to do; empty if it can."""
+    rows, whole = folder.rows(), len(longer.method.schedule)
+    done = rows[-1]["event"] if rows else 0
+    if longer.planned.private is not None or folder.happened.exists():
+        return "its privacy budget, or its fleet, was planned for the first length"
+    if done > whole or (folder.is_finished and whole <= done and not folder.summary().get("stopped")):
+        return f"it has done {done} events, and the new schedule has {whole}; raise rounds"
+    old, new = first.method, longer.method
+    shared = min(len(old.rule.rates), len(new.rule.rates))
+    unlike = [r for r, (a, b) in enumerate(zip(old.rule.rates, new.rule.rates, strict=False)) if a != b]
+    if unlike or (shared == 0 and len(old.rule.rates) != len(new.rule.rates)):
+        at = f"from round {unlike[0]} on" if unlike else "throughout"
+        return f"learning rates would differ {at}; keep what follows from rounds, by local.T_max or local.total_steps"
+    tried = [sum(event.round < each.restart_rounds for event in each.schedule.events) for each in (old, new)]
+    if new.restarts > 1 and tried[0] != tried[1]:
+        return f"its start was chosen after {tried[0]} rounds, not after method.restart_rounds = {new.restart_rounds}"
+    if old.schedule.clusters != new.schedule.clusters:
+        return "its schedule would differ throughout"
+    if _parts(old) != _parts(new):
+        return "what clients do depends on rounds"
+    last = min(len(old.schedule), whole) - 1
+    for one, other in zip(old.schedule.events, new.schedule.events, strict=False):
+        pair = [one, other]
+        if one.index == last:  # a schedule's last event has nobody to give the server's models to
+            pair = [replace(e, starts=tuple(each for each in e.starts if each[1] != FROM_SERVER)) for e in pair]
+        if len({json.dumps(line_of(event, 0)) for event in pair}) > 1:
+            return f"its schedule would differ from event {one.index} on"
+    return ""
+
+
+def with_starts(state: State, events: Sequence[Event]) -> State:
+    """Return the state with the server's models that its last event hands out, which a shorter schedule's may not."""
+    if state.server is None or not state.events_done:
+        return state
+    given = [cluster for cluster, mix in events[state.events_done - 1].starts if mix == FROM_SERVER]
+    starts = (state.server if cluster in given else model for cluster, model in enumerate(state.starts))
+    return replace(state, starts=tuple(starts))
+
+
+def _parts(method: Method) -> list[Any]:
+    """Return what training depends on besides the schedule and its rates, as far as it can be compared."""
+    stages = [(stage.name, stage.digest) for stage in method.stages]
+    found: list[Any] = [replace(method.rule, rates=()), method.trained_by, stages]
+    found += [method.assign, method.combine, method.server_rule, method.regroup, method.shared, method.starts]
+    made: list[Any] = []
+    for each in found:
+        with suppress(InputError):
+            made.append(plain(each, "the method"))
+    return made

@@ -13,9 +13,8 @@ from atoll.experiment.experiment import Experiment
 from atoll.privacy.ledger import open_ledger
 from atoll.runs.checkpoint import drop_others, load_checkpoint
 from atoll.runs.checkpointer import Checkpointer
-from atoll.runs.extending import is_longer, stopped_otherwise, with_starts
 from atoll.runs.fingerprint import Fingerprint, fingerprint_of
-from atoll.runs.going_on import mend_schedule, require_data, require_kind
+from atoll.runs.going_on import is_longer, mend_schedule, require_data, require_kind, stopped_otherwise, with_starts
 from atoll.runs.row_writer import RowWriter
 from atoll.runs.rows import Recorder
 from atoll.runs.run_folder import Row, RunFolder

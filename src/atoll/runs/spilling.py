@@ -14,8 +14,7 @@ import safetensors
 import torch
 from safetensors.torch import save
 
-from atoll.engine.run_state import State
-from atoll.engine.states import ClientStates
+from atoll.engine.run_state import ClientStates, State
 from atoll.local.models import Model
 from atoll.local.weights import count_bytes
 from atoll.support.errors import RunError

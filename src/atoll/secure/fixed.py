@@ -43,7 +43,7 @@ class SumOfIntegers:
 
 @dataclass(frozen=True)
 class Averaged:
-    """Makes clusters' models from sums (`engine.release.Release`), divided by the weight of the clients in each."""
+    """Makes clusters' models from sums (`engine.stages.Release`), divided by the weight of the clients in each."""
 
     fixed: FixedPoint
 

@@ -17,7 +17,7 @@ from atoll.fleet.flower.receiving import PendingCall, PendingTask, lose, receive
 from atoll.fleet.flower.superlink import Superlink
 from atoll.fleet.flower.wire import beating, insist, is_transient, make_task, pack
 from atoll.fleet.folder.configuration import FleetConfiguration, RegisteredNode, read_fleet
-from atoll.fleet.folder.renewal import Renewal
+from atoll.fleet.folder.init import Renewal
 from atoll.support.errors import RunError
 
 POLL_SECONDS = 0.2

@@ -19,8 +19,8 @@ from atoll.engine.method import Method
 from atoll.experiment.chosen_stages import add_stages
 from atoll.experiment.executor_choice import require_states_apart
 from atoll.experiment.modules import draw_module, make_chain, make_rule
+from atoll.experiment.planned_method import choose_clients
 from atoll.experiment.privacy import read_mechanism
-from atoll.experiment.selecting import choose_clients
 from atoll.fleet.agreed.agreement import Agreement, agree, require_fleet
 from atoll.fleet.agreed.messages import Refused
 from atoll.fleet.node.epsilon_ledger import with_epsilon

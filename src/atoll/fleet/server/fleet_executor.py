@@ -2,7 +2,7 @@
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 from typing import TypeVar
@@ -215,10 +215,7 @@ class FleetExecutor:
                     reason = "aside" if client in aside[number] else "gone"
                     into.refused[reason] += 1
                     self.notices.add(self.nodes.get(client, f"of client {client}"), reason)
-        with self._lock:
-            for into in collected:
-                self.refused.update(into.refused)
-        self._take_attendance(settled)
+        self._settle(settled, [into.refused for into in collected])
         return collected
 
     def _sum(
@@ -235,15 +232,12 @@ class FleetExecutor:
         for each in sums:
             self._note(each)
         updates = [each.update() for each in sums]
-        with self._lock:
-            for update in updates:
-                self.refused.update(update.refused)
         settled = {
             (number, client): each.reason_of(client) or ""
             for number, each in enumerate(sums)
             for client in set(each.cohort.clients.tolist()) - each.aside
         }
-        self._take_attendance(settled)
+        self._settle(settled, [update.refused for update in updates])
         return updates
 
     def _note(self, summed: Summation) -> None:
@@ -261,8 +255,11 @@ class FleetExecutor:
             for each in done:
                 self.measured.add(each.client, each.passed, each.seconds, summed.seconds[node])
 
-    def _take_attendance(self, settled: Mapping[tuple[int, int], str]) -> None:
-        """Record who answered and who was late; clients whose node is gone are neither."""
+    def _settle(self, settled: Mapping[tuple[int, int], str], refused: Iterable[Mapping[str, int]]) -> None:
+        """Record what was refused, who answered and who was late; clients whose node is gone are neither."""
+        with self._lock:
+            for each in refused:
+                self.refused.update(each)
         late = {client: self.nodes[client] for (_, client), reason in settled.items() if reason == "late"}
         came = {client: reason for (_, client), reason in settled.items() if reason not in ("late", "gone")}
         came.pop(-1, None)  # clients that were not asked

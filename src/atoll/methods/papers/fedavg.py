@@ -56,8 +56,15 @@ def centralized(
     """
     if len(population) != 1:
         raise InputError(f"method.name = 'centralized': needs the pooled population, got {len(population)} clients")
+    return unsent(population, replace(rule, carry_moments=True), rounds, 1.0, clock, seed)
+
+
+def unsent(
+    population: Population, rule: LocalRule, rounds: int, fraction: float, clock: Clock | None, seed: int
+) -> Method:
+    """Return FedAvg whose models are not sent: uploads take no time, and no model counts as traffic."""
     if clock is not None:
-        clock = replace(clock, upload_seconds=np.zeros(1))
-    method = fedavg(population, replace(rule, carry_moments=True), rounds, 1.0, clock, seed)
+        clock = replace(clock, upload_seconds=np.zeros(len(population)))
+    method = fedavg(population, rule, rounds, fraction, clock, seed)
     events = pack(replace(event, models_down=0, models_up=0) for event in method.schedule.events)
     return replace(method, schedule=replace(method.schedule, events=events))

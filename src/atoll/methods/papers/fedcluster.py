@@ -68,43 +68,34 @@ def cycling(
     """
     if (empty := np.flatnonzero(clustering.sizes == 0)).size:
         raise InputError(f"clustering: cluster {empty[0]} has no clients; lower clustering.clusters")
-    events = _cycles(population, clustering, rounds, fraction, order, clock, seed)
-    return Schedule(pack(events), clustering.clusters, rounds)
-
-
-def _cycles(
-    population: Population,
-    clustering: Clustering,
-    rounds: int,
-    fraction: float,
-    order: Order,
-    clock: Clock | None,
-    seed: int,
-) -> Iterator[Event]:
     turns = [int(c) for j in range(rounds) for c in _turn(clustering.clusters, order, seed, j)]
     everyone = range(clustering.clusters)
     merges = [Mix(published=((c, 1.0),)) for c in everyone]  # one object for all events: a schedule may have a million
     starts = [((c, FROM_SERVER),) for c in everyone]
     ids = [np.full(cohort_size(fraction, int(size)), c) for c, size in enumerate(clustering.sizes)]
-    now = 0.0
-    for index, cluster in enumerate(turns):
-        members = clustering.members(cluster)
-        cohort = draw_cohort(members, cohort_size(fraction, len(members)), generator(seed, "cohort", index))
-        began = now if clustering.hours is None else next_time_of_day(now, clustering.hours[cluster])
-        now = began + (clock.event_seconds(cohort, began) if clock else 1.0)
-        following = turns[index + 1] if index + 1 < len(turns) else cluster
-        yield make_event(
-            index,
-            cohort,
-            population.sizes[cohort].astype(float),
-            began,
-            now,
-            (cluster,),
-            round=index // clustering.clusters,
-            clusters=ids[cluster],
-            server=merges[cluster],
-            starts=starts[following],
-        )
+
+    def cycles() -> Iterator[Event]:
+        now = 0.0
+        for index, cluster in enumerate(turns):
+            members = clustering.members(cluster)
+            cohort = draw_cohort(members, cohort_size(fraction, len(members)), generator(seed, "cohort", index))
+            began = now if clustering.hours is None else next_time_of_day(now, clustering.hours[cluster])
+            now = began + (clock.event_seconds(cohort, began) if clock else 1.0)
+            following = turns[index + 1] if index + 1 < len(turns) else cluster
+            yield make_event(
+                index,
+                cohort,
+                population.sizes[cohort].astype(float),
+                began,
+                now,
+                (cluster,),
+                round=index // clustering.clusters,
+                clusters=ids[cluster],
+                server=merges[cluster],
+                starts=starts[following],
+            )
+
+    return Schedule(pack(cycles()), clustering.clusters, rounds)
 
 
 def _turn(clusters: int, order: Order, seed: int, round_: int) -> Ids:

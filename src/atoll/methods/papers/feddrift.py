@@ -9,8 +9,7 @@ from atoll.aggregation.mean import mean
 from atoll.data.population import Population
 from atoll.engine.cohorts import Executor
 from atoll.engine.method import Method
-from atoll.engine.run_state import State
-from atoll.engine.states import with_newer
+from atoll.engine.run_state import State, with_newer
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked

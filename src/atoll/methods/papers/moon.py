@@ -36,7 +36,7 @@ def moon(
         mu: weight of the contrastive loss.
         temperature: tau.
     """
-    from atoll.methods.parts.contrastive import ContrastiveTrainer  # late: reading settings needs no PyTorch
+    from atoll.methods.parts.features import ContrastiveTrainer  # late: reading settings needs no PyTorch
 
     longer = None if clock is None else replace(clock, compute_seconds=clock.compute_seconds * 5 / 3)
     trainer = partial(ContrastiveTrainer, mu=mu, temperature=temperature)

@@ -96,7 +96,7 @@ def fedrep(
     Raises:
         InputError: no layer would be communicated, or no local step is left for the head.
     """
-    from atoll.methods.parts.head_first import HeadFirstTrainer  # late: reading settings needs no PyTorch
+    from atoll.methods.parts.personal_trainer import HeadFirstTrainer  # late: reading settings needs no PyTorch
 
     if body_steps >= (least := rule.steps_of(int(population.sizes.min()))):
         raise InputError(

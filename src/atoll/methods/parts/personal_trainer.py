@@ -1,6 +1,8 @@
-"""Trainers for clients that keep a personal model besides the server's, such as Ditto's."""
+"""Trainers for clients that keep a personal model besides the server's, such as Ditto's, or a head of their own."""
 
+from collections.abc import Collection
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from torch import nn
@@ -10,7 +12,7 @@ from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend
-from atoll.local.weights import read_model
+from atoll.local.weights import read_model, trained_of
 from atoll.methods.parts.learned import COMMON, common_of
 from atoll.support.errors import RunError
 
@@ -114,3 +116,28 @@ class BiLevelTrainer(DittoTrainer):
 
 def _as_common(model: Model) -> Model:
     return {f"{name}{COMMON}": tensor for name, tensor in model.items()}
+
+
+class HeadFirstTrainer(Trainer):
+    """Trains only the head in the first local steps, only the body in the last `body_steps`."""
+
+    def __init__(self, module: nn.Module, *given: Any, head: Collection[str], body_steps: int, **named: Any) -> None:
+        """Set up a `Trainer` with the names of the head's parameters; all steps use autograd."""
+        super().__init__(module, *given, **named)
+        self.head = frozenset(head)
+        self.body_steps = body_steps
+
+    def train(self, task: ClientTask) -> ClientUpdate:
+        """Return the whole model after the client's local steps."""
+        trained = trained_of(self.module)
+        head = {name: each for name, each in trained.items() if name in self.head}
+        body = {name: each for name, each in trained.items() if name not in self.head}
+        total = self.steps_of(task.client)
+        body_steps = min(self.body_steps, total)
+        summed = 0.0
+        with self.at_work(task, task.start):
+            losses = (self.batches.losses(self.outputs(x), y).mean() for x, y in self.draw_batches(task))
+            for part, steps in ((head, total - body_steps), (body, body_steps)):
+                if part and steps:
+                    summed += steps * descend(self.rule, part, task, islice(losses, steps), self.by_hand)[0]
+        return self.update_of(task, summed / total)
