@@ -91,8 +91,8 @@ class Campaign:
 
     def _carry_out(self, suite: Suite, missing: Sequence[_Missing], left: int) -> None:
         """Carry out trials, or runs, of a suite; `left` are to follow."""
-        names = (f"{m.file.method} {' '.join(m.changes)} {m.made.seed} {digest_anywhere(m.made)[:8]}" for m in missing)
-        folders = {self.places[0] / "work" / suite.key / slug(t): each for t, each in zip(names, missing, strict=True)}
+        place = self.places[0] / "work" / suite.key
+        folders = {place / _folder_name(each): each for each in missing}
         began = time.monotonic()
         for done, outcome in enumerate(carry_out_all(self._tasks(suite, folders), self.jobs), start=1):
             each = folders[outcome.task.folder]
@@ -129,3 +129,9 @@ class Campaign:
                     self._leave_out(each.file, str(error))
                 continue
             yield RecipeTask(suite.key, each.title, folder, (settings,))
+
+
+def _folder_name(missing: _Missing) -> str:
+    """Return the name of a trial's or a run's folder, unique among all of a suite."""
+    changes, digest = " ".join(missing.changes), digest_anywhere(missing.made)[:8]
+    return slug(f"{missing.file.method} {changes} {missing.made.seed} {digest}")

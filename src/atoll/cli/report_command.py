@@ -15,6 +15,8 @@ from atoll.support.errors import InputError
 if TYPE_CHECKING:
     from atoll.report.reading.runs import Run
 
+_NAMED = 3  # runs without rows
+
 TargetOption = Annotated[
     list[float] | None, typer.Option(metavar="SHARE", help="A test accuracy to reach, 0 to 1. Repeatable.")
 ]
@@ -129,8 +131,8 @@ def _read(folders: Sequence[Path], is_overlay: bool) -> "tuple[Sequence[Run], li
     told |= {Path(fault.partition(": ")[0]).resolve() for fault in faults}
     missing = [name for folder, name in asked.items() if folder not in told]
     if missing:
-        rest = f" and {len(missing) - 3} more" * (len(missing) > 3)
-        faults.append(f"{len(missing)} of the {len(asked)} runs have no rows yet: {', '.join(missing[:3])}{rest}")
+        rest = f" and {len(missing) - _NAMED} more" * (len(missing) > _NAMED)
+        faults.append(f"{len(missing)} of the {len(asked)} runs have no rows yet: {', '.join(missing[:_NAMED])}{rest}")
     for fault in faults:
         err.print(f"warning: left out: {fault}")
     return overlay(runs) if is_overlay else runs, [f"Left out: {fault}" for fault in faults]

@@ -13,7 +13,7 @@ from atoll.schedules.clock import Clock, missed
 from atoll.schedules.events import Event, Schedule
 from atoll.schedules.packed import pack
 from atoll.schedules.timeline import DAY_SECONDS
-from atoll.support.arrays import Floats, Mask
+from atoll.support.arrays import Floats, Ids, Mask
 from atoll.support.errors import InputError
 from atoll.support.limits import BelowOne
 from atoll.support.requiring import require
@@ -45,18 +45,14 @@ def lose_clients(
     dropout = require("faults.dropout", dropout, BelowOne)
     require("schedule", schedule, Schedule)
     if clock is not None:
-        least = min(float(clock.seconds_of(each.cohort, _began(each)).min()) for each in schedule.events)
-        if least > clock.deadline_seconds:
-            raise InputError(missed(clock.deadline_seconds, least))
+        _require_kept(schedule, clock)
 
     def lose(event: Event) -> Event:
-        cohort, began, count = event.cohort, _began(event), 1 if slots is None else slots.shape[1]
-        slot = np.minimum((began % DAY_SECONDS) * count / DAY_SECONDS, count - 1).astype(np.int64)
-        absent = np.zeros(len(cohort), bool) if slots is None else ~slots[cohort, slot]
+        cohort, began = event.cohort, _began(event)
+        absent = np.zeros(len(cohort), bool) if slots is None else ~slots[cohort, _slot_of(began, slots.shape[1])]
         if availability is not None:
             absent |= ~availability.at(cohort, began)
-        drawn = [generator(seed, "dropout", event.index, k).random() for k in cohort.tolist()] if dropout else 1.0
-        dropped = ~absent & (np.array(drawn) < dropout)
+        dropped = ~absent & (_draw(seed, event) < dropout if dropout else False)
         slow = False if clock is None else clock.seconds_of(cohort, began) > clock.deadline_seconds
         late = ~absent & ~dropped & slow
         return _without(event, absent, dropped, late)
@@ -86,9 +82,26 @@ def _without(event: Event, absent: Mask, dropped: Mask, late: Mask) -> Event:
     )
 
 
+def _draw(seed: int, event: Event) -> Floats:
+    """Return a number in [0, 1) for each client of the cohort."""
+    return np.array([generator(seed, "dropout", event.index, client).random() for client in event.cohort.tolist()])
+
+
+def _slot_of(began: Floats, slots: int) -> Ids:
+    """Return the slot of the day of each of these virtual times, of so many slots."""
+    return np.minimum((began % DAY_SECONDS) * slots / DAY_SECONDS, slots - 1).astype(np.int64)
+
+
 def _began(event: Event) -> Floats:
     """Return the virtual time at which each cohort client's work begins, [cohort]."""
     began = np.asarray(event.began, float)
     if event.clusters is None:
         return np.full(len(event.cohort), began[0])
     return np.asarray(began[np.searchsorted(event.active, event.clusters)])
+
+
+def _require_kept(schedule: Schedule, clock: Clock) -> None:
+    """Reject a deadline that leaves every event without clients."""
+    least = min(float(clock.seconds_of(each.cohort, _began(each)).min()) for each in schedule.events)
+    if least > clock.deadline_seconds:
+        raise InputError(missed(clock.deadline_seconds, least))

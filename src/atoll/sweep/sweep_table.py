@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -129,12 +129,19 @@ def show(value: float, goal: Goal) -> str:
 
 
 def _mark(lines: Sequence[Line], goal: Goal) -> list[Line]:
-    pick, known = max if goal.rises else min, [(one.last.mean, one.best.mean) for one in lines if one.last and one.best]
-    last, best = (pick(means) for means in zip(*known, strict=True)) if known else (None, None)
+    """Return the lines, with the best of them marked."""
+
+    def best_of(found: Iterable[Estimate | None]) -> float | None:
+        means = [each.mean for each in found if each is not None]
+        return (max if goal.rises else min)(means, default=None)
+
+    last, best = best_of(line.last for line in lines), best_of(line.best for line in lines)
     return [
-        replace(line, is_best_last=line.last.mean == last, is_best=line.best.mean == best)
-        if line.last and line.best
-        else line
+        replace(
+            line,
+            is_best_last=line.last is not None and line.last.mean == last,
+            is_best=line.best is not None and line.best.mean == best,
+        )
         for line in lines
     ]
 

@@ -3,9 +3,9 @@
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,27 @@ _MOST_NAMED = 3  # settings in a label
 _FREE = free_settings() - {"panel", "run.stop_at"} | {"seed"}  # a run may resume with another stop, but end elsewhere
 
 
+def _seeds_asked(sweep: Path | None) -> int:
+    """Return how many seeds a sweep has of each setting, begun or not; 0 if it is no sweep over seeds."""
+    try:
+        return len(read_json(sweep / "sweep.json", sweep)["over"]["seed"]) if sweep else 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
 @dataclass(frozen=True, eq=False)
 class Group:
     """Runs of one configuration, one for each seed, in the order given; most often a single run.
 
-    `label` is unique within the panel, and `dataset` is the data set of all of them.
+    `label` is unique within the panel, and `dataset` is the data set of all of them. `seeds_asked` returns how many
+    seeds a sweep has; groups that were made together share one, which reads each sweep's file once.
     """
 
     panel: str
     dataset: str
     label: str
     runs: tuple[Run, ...]
+    seeds_asked: Callable[[Path | None], int] = _seeds_asked
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -46,7 +56,8 @@ class Group:
     @cached_property
     def planned(self) -> int:
         """How many runs were asked for, with those that a sweep has not begun."""
-        return sum(max(own, _seeds_asked(sweep)) for sweep, own in Counter(run.sweep for run in self.runs).items())
+        begun = Counter(run.sweep for run in self.runs)
+        return sum(max(own, self.seeds_asked(sweep)) for sweep, own in begun.items())
 
     @property
     def counted(self) -> tuple[Run, ...]:
@@ -84,7 +95,8 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         key, seed = json.dumps(settings_of(run), sort_keys=True, default=str), seed_of(run)
         members[key, seen[key, seed]].append(run)
         seen[key, seed] += 1
-    return _with_unique_labels([_make_group(group) for group in members.values()])
+    seeds_asked = cache(_seeds_asked)
+    return _with_unique_labels([_make_group(group, seeds_asked) for group in members.values()])
 
 
 def overlay(runs: Sequence[Run]) -> list[Run]:
@@ -112,20 +124,12 @@ def make_panels(groups: Sequence[Group]) -> list[Panel]:
     ]
 
 
-def _make_group(runs: Sequence[Run]) -> Group:
+def _make_group(runs: Sequence[Run], seeds_asked: Callable[[Path | None], int]) -> Group:
     first = runs[0]
     data = first.config.get("data")
     dataset = str(data.get("dataset", "")) if isinstance(data, dict) else ""
     labels = [printable(run.config.get("label")) or run.name for run in runs]
-    return Group(first.panel, dataset, _common_label(labels) or first.name, tuple(runs))
-
-
-def _seeds_asked(sweep: Path | None) -> int:
-    """Return how many seeds a sweep has of each setting, begun or not; 0 if it is no sweep over seeds."""
-    try:
-        return len(read_json(sweep / "sweep.json", sweep)["over"]["seed"]) if sweep else 0
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
+    return Group(first.panel, dataset, _common_label(labels) or first.name, tuple(runs), seeds_asked)
 
 
 def find_baseline(groups: Sequence[Group], label: str) -> Group:

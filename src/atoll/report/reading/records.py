@@ -16,8 +16,16 @@ Columns: TypeAlias = dict[str, Floats]
 Tables: TypeAlias = dict[str, list[list[Any] | None]]
 
 COLUMNS = (
-    *("event", "round", "virtual_time", "wall_time", "train_loss", "test_loss", "test_accuracy"),
-    *("client_updates", "bytes_up", "bytes_down"),
+    "event",
+    "round",
+    "virtual_time",
+    "wall_time",
+    "train_loss",
+    "test_loss",
+    "test_accuracy",
+    "client_updates",
+    "bytes_up",
+    "bytes_down",
 )
 """The columns every run has; one that the run did not record is all nan."""
 
@@ -55,8 +63,8 @@ def _parse_record(line: bytes) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise ValueError("a row must be a JSON object")
     for column in COLUMNS:
-        if (value := record.get(column)) is not None and not is_number(value):
-            raise ValueError(f"{column} must be a number or null, not {repr(value)[:40]}")
+        if not _is_number_or_none(record.get(column)):
+            raise ValueError(f"{column} must be a number or null, not {repr(record[column])[:40]}")
     return {name: value for name, value in record.items() if _is_column(name)}
 
 
@@ -73,7 +81,7 @@ def to_columns(records: Sequence[dict[str, Any]]) -> Columns:
     return {
         name: _drawable(np.array([np.nan if value is None else value for value in column], dtype=np.float64))
         for name, column in values.items()
-        if all(each is None or is_number(each) for each in column)
+        if all(map(_is_number_or_none, column))
     }
 
 
@@ -92,6 +100,10 @@ def to_tables(records: Sequence[dict[str, Any]]) -> Tables:
     }
 
 
+def _is_number_or_none(value: object) -> bool:
+    return value is None or is_number(value)
+
+
 def is_number(value: object) -> bool:
     """Return whether this is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -99,7 +111,7 @@ def is_number(value: object) -> bool:
 
 def _is_list(value: object) -> bool:
     """Return whether this is a list of numbers, or of lists, which are checked where they are drawn."""
-    return isinstance(value, list) and all(each is None or isinstance(each, list) or is_number(each) for each in value)
+    return isinstance(value, list) and all(isinstance(each, list) or _is_number_or_none(each) for each in value)
 
 
 def read_summary(file: Path) -> dict[str, Any]:
