@@ -318,12 +318,12 @@ def test_the_page_is_printed_whole_and_on_white(browser: Any, page_file: Path) -
     [
         (["runs", "--html", "runs"], "--html runs: is a folder; give the path of a file that ends in .html"),
         (["runs", "--html", "page.txt"], "--html page.txt: must end in .html, so that a browser knows what it is"),
-        (["none", "--html", "page.html"], "none does not exist."),
+        (["none", "--html", "page.html"], "none does not exist"),
         (
             ["runs", "--html", "page.html", "--target", "2"],
             "--target 2: must be greater than 0 and at most 1; 2 % is 0.02",
         ),
-        (["empty", "--html", "page.html"], "empty is not a run, and no folder in it is one: no config.toml found."),
+        (["empty", "--html", "page.html"], "empty is not a run, and no folder in it is one: no config.toml found"),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path: Path, atoll: Command, words: list[str], told: str) -> None:
