@@ -78,16 +78,17 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     Unfinished runs are included. A repeated seed begins a new group, so that no run counts twice in a mean; a sweep's
     runs stay together.
     """
-    place = {id(run): number for number, run in enumerate(runs)}
-    is_alone = {sweep: not _seeds_asked(sweep) for sweep in {run.sweep for run in runs}}
+    numbers = {id(run): number for number, run in enumerate(runs)}
+    asked = {sweep: _seeds_asked(sweep) for sweep in {run.sweep for run in runs}}
     members = defaultdict[tuple[str, int], list[Run]](list)
     seen = Counter[tuple[str, int]]()
-    for run in sorted(runs, key=lambda run: is_alone[run.sweep]):
+    for run in sorted(runs, key=lambda run: not asked[run.sweep]):  # a sweep's first: others' repeat their seeds
         key, seed = json.dumps(settings_of(run), sort_keys=True, default=str), seed_of(run)
         members[key, seen[key, seed]].append(run)
         seen[key, seed] += 1
-    ordered = (sorted(group, key=lambda run: place[id(run)]) for group in members.values())
-    return _with_unique_labels([_make_group(group) for group in sorted(ordered, key=lambda group: place[id(group[0])])])
+    groups = [sorted(group, key=lambda run: numbers[id(run)]) for group in members.values()]
+    groups.sort(key=lambda group: numbers[id(group[0])])
+    return _with_unique_labels([*map(_make_group, groups)])
 
 
 def overlay(runs: Sequence[Run]) -> list[Run]:
