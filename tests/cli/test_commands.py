@@ -371,6 +371,7 @@ local.lr = 0.2
 """
 
 
+@pytest.mark.more
 def test_brackets_in_a_label_are_text(atoll: Command) -> None:
     Path("labels.toml").write_text(Path("tiny.toml").read_text() + LABELLED)
     for command in ("cluster", "schedule"):

@@ -50,6 +50,7 @@ def test_an_exported_run_can_be_replaced(atoll: Command) -> None:
     }
 
 
+@pytest.mark.more
 def test_a_report_goes_with_the_run_that_is_replaced(atoll: Command) -> None:
     atoll("run", "tiny.toml", "--out", "run", "--set", "run.probes=['client_accuracy']").succeeded()
     atoll("report", "run").succeeded()

@@ -58,6 +58,7 @@ def test_a_bad_width_is_one_sentence(atoll: Command, width: str) -> None:
     assert atoll("schedule", "quickstart", "--plot", "a", "--width", width).refused() == told
 
 
+@pytest.mark.more
 def test_of_several_runs_the_first_is_drawn_and_named(atoll: Command) -> None:
     told = "--plot draws the first of 2 runs, quickstart, FedCluster, M = 10; --only chooses another"
     for words in (("cluster",), ("schedule",), ("data", "inspect")):
