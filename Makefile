@@ -7,7 +7,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 # On all cores, a file's tests together, since they share what is costly to set up. A worker takes about 1 GB.
 OPTIONS := -q -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/python -m pytest $(OPTIONS)
-FIRST := --hypothesis-profile first -m "not slow and not more"
+# The first tier waits for a sixth of its time, so it has a worker more than there are cores.
+WORKERS = $(shell $(PYTHON) -c "import os; print(min(8, 1 + (os.cpu_count() or 1)))")
+FIRST = -n $(WORKERS) --hypothesis-profile first -m "not slow and not more"
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-more test-both test-all quick durations chaos flower lint format bench-compare docs docs-lists package lock sbom audit clean
