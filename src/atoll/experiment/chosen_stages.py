@@ -1,6 +1,6 @@
-"""From settings to the stages that clients' updates pass through (`Method.stages`), in order.
+"""From settings to the clients of each cohort, and the stages that their updates pass through (`Method.stages`).
 
-A simulation, a fleet's server and each of its nodes make the same stages.
+A simulation, a fleet's server and each of its nodes make the same.
 """
 
 from collections.abc import Iterator
@@ -13,15 +13,19 @@ from atoll.codecs.codec import Codec
 from atoll.codecs.codec_stage import code_updates
 from atoll.codecs.coding import Coding
 from atoll.codecs.named_codecs import CODECS, STAGES
+from atoll.data.array_inputs import kind_of
+from atoll.data.population import Population
 from atoll.engine.method import Method
 from atoll.engine.stages import Need, Stage, sent_form
-from atoll.experiment.faults import attack_stage
+from atoll.experiment.faults import attack_stage, loses_clients
 from atoll.experiment.modules import let_stay
 from atoll.experiment.privacy import hide, read_mechanism
 from atoll.local.models import form_of, without
 from atoll.local.travel import staying
 from atoll.local.weights import bytes_of_form
+from atoll.methods.selection import SELECTIONS, Selection, reselect
 from atoll.privacy.noise import Noise
+from atoll.schedules.clock import Clock
 from atoll.secure.fixed import masked_form, sum_securely
 from atoll.secure.requirements import refuse_module, weighs_by_samples
 from atoll.settings.choices import method_kind
@@ -29,6 +33,24 @@ from atoll.settings.plugins import call, resolve
 from atoll.settings.validation import Settings
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
+
+
+def choose_clients(settings: Settings, method: Method, population: Population, clock: Clock | None) -> Method:
+    """Return the method with the cohorts that `method.select` chooses."""
+    wanted = settings.method
+    if wanted.select == "uniform":
+        return method
+    make = resolve("method.select", wanted.select, SELECTIONS)
+    given = {**dict(wanted), "population": population, "clock": clock, "seed": settings.seed}
+    selection = call("method.select", make, given, wanted.model_extra)
+    if not isinstance(selection, Selection):
+        raise InputError(f"method.select = {wanted.select!r}: must return an atoll.Selection, not {kind_of(selection)}")
+    if selection.by_loss and loses_clients(settings):
+        raise InputError(
+            f"method.select = {wanted.select!r}: cannot be used with [faults] that lose clients, since it is "
+            "known who trains only once losses have been reported"
+        )
+    return reselect(method, selection, population, clock)
 
 
 def add_stages(

@@ -9,20 +9,17 @@ from typing import Any, Literal
 from warnings import warn
 
 from atoll.clustering.clustering import without_empty
-from atoll.data.array_inputs import kind_of
-from atoll.data.population import Population
 from atoll.engine.method import Method
 from atoll.engine.stages import Need
-from atoll.experiment.chosen_stages import add_stages
+from atoll.experiment.chosen_stages import add_stages, choose_clients
 from atoll.experiment.clients import Clients
 from atoll.experiment.cluster_plan import ClusterPlan
 from atoll.experiment.conditions import Conditions
 from atoll.experiment.drifting import require_begun
-from atoll.experiment.faults import add_faults, loses_clients
+from atoll.experiment.faults import add_faults
 from atoll.experiment.foresight import foresee
 from atoll.experiment.initial_model import InitialModel
 from atoll.experiment.privacy import Private, plan_privacy, read_mechanism
-from atoll.methods.selection import SELECTIONS, Selection, reselect
 from atoll.privacy.noise import from_seed, from_system
 from atoll.schedules.clock import Clock
 from atoll.schedules.events import Event, Schedule
@@ -31,7 +28,7 @@ from atoll.schedules.schedule_checks import require_sound
 from atoll.schedules.schedule_files import fitting
 from atoll.secure.requirements import refuse_cohorts
 from atoll.settings.choices import method_kind, method_needs
-from atoll.settings.plugins import call, resolve
+from atoll.settings.plugins import call
 from atoll.settings.signatures import asks_for
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, SettingWarning
@@ -215,21 +212,3 @@ def _timed(events: Sequence[Event], clock: Clock) -> Iterator[Event]:
         seconds = event.intra_rounds * clock.event_seconds(event.cohort, now) if len(event.cohort) else 0.0
         began, now = now, now + seconds
         yield replace(event, began=(began,) * len(event.active), seconds=now)
-
-
-def choose_clients(settings: Settings, method: Method, population: Population, clock: Clock | None) -> Method:
-    """Return the method with the cohorts that `method.select` chooses."""
-    wanted = settings.method
-    if wanted.select == "uniform":
-        return method
-    make = resolve("method.select", wanted.select, SELECTIONS)
-    given = {**dict(wanted), "population": population, "clock": clock, "seed": settings.seed}
-    selection = call("method.select", make, given, wanted.model_extra)
-    if not isinstance(selection, Selection):
-        raise InputError(f"method.select = {wanted.select!r}: must return an atoll.Selection, not {kind_of(selection)}")
-    if selection.by_loss and loses_clients(settings):
-        raise InputError(
-            f"method.select = {wanted.select!r}: cannot be used with [faults] that lose clients, since it is "
-            "known who trains only once losses have been reported"
-        )
-    return reselect(method, selection, population, clock)

@@ -16,10 +16,9 @@ from atoll.data.population import Population, make_population
 from atoll.engine.assignment import as_scheduled
 from atoll.engine.chain import Chain
 from atoll.engine.method import Method
-from atoll.experiment.chosen_stages import add_stages
+from atoll.experiment.chosen_stages import add_stages, choose_clients
 from atoll.experiment.executor_choice import require_states_apart
 from atoll.experiment.modules import draw_module, make_chain, make_rule
-from atoll.experiment.planned_method import choose_clients
 from atoll.experiment.privacy import read_mechanism
 from atoll.fleet.agreed.agreement import Agreement, agree, require_fleet
 from atoll.fleet.agreed.messages import Refused

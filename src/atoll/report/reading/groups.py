@@ -5,7 +5,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -25,13 +24,15 @@ _FREE = free_settings() - {"panel", "run.stop_at"} | {"seed"}  # a run may resum
 class Group:
     """Runs of one configuration, one for each seed, in the order given; most often a single run.
 
-    `label` is unique within the panel, and `dataset` is the data set of all of them.
+    `label` is unique within the panel, and `dataset` is the data set of all of them. `planned` is how many runs were
+    asked for, with those that a sweep has not begun.
     """
 
     panel: str
     dataset: str
     label: str
     runs: tuple[Run, ...]
+    planned: int = 0
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -42,11 +43,6 @@ class Group:
     def finished(self) -> tuple[Run, ...]:
         """The runs that are complete."""
         return tuple(run for run in self.runs if run.finished)
-
-    @cached_property
-    def planned(self) -> int:
-        """How many runs were asked for, with those that a sweep has not begun."""
-        return sum(max(own, _seeds_asked(sweep)) for sweep, own in Counter(run.sweep for run in self.runs).items())
 
     @property
     def counted(self) -> tuple[Run, ...]:
@@ -88,7 +84,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         seen[key, seed] += 1
     groups = [sorted(group, key=lambda run: numbers[id(run)]) for group in members.values()]
     groups.sort(key=lambda group: numbers[id(group[0])])
-    return _with_unique_labels([*map(_make_group, groups)])
+    return _with_unique_labels([_make_group(group, asked) for group in groups])
 
 
 def overlay(runs: Sequence[Run]) -> list[Run]:
@@ -116,13 +112,14 @@ def make_panels(groups: Sequence[Group]) -> list[Panel]:
     ]
 
 
-def _make_group(runs: Sequence[Run]) -> Group:
+def _make_group(runs: Sequence[Run], asked: Mapping[Path | None, int]) -> Group:
     first = runs[0]
     data = first.config.get("data")
     dataset = str(data.get("dataset", "")) if isinstance(data, dict) else ""
     labels = [printable(run.config.get("label")) or run.name for run in runs]
     labels = [*map(without_seed, labels)] if len(labels) > 1 else labels
-    return Group(first.panel, dataset, _common_label(labels) or first.name, tuple(runs))
+    planned = sum(max(own, asked[sweep]) for sweep, own in Counter(run.sweep for run in runs).items())
+    return Group(first.panel, dataset, _common_label(labels) or first.name, tuple(runs), planned)
 
 
 def _seeds_asked(sweep: Path | None) -> int:
