@@ -270,6 +270,16 @@ def test_data(atoll: Command, folder: Path) -> None:
     assert "(the first 20; --json prints all)" in atoll("data", "inspect", "quickstart").succeeded()
 
 
+def test_classes_of_a_table_have_their_names(atoll: Command, folder: Path) -> None:
+    rows = [f"{clinic},{age},{'ill' if clinic else 'well'}" for clinic in range(2) for age in range(8)]
+    (folder / "clinics.csv").write_text("\n".join(["clinic,age,state", *rows]))
+    table = ["dataset=table", "root=clinics.csv", "target=state", "client=clinic", "partition=natural", "clients=2"]
+    words = [word for setting in table for word in ("--set", f"data.{setting}")]
+    (folder / "clinics.toml").write_text('clustering = { method = "planted", clusters = 1 }')
+    shown = atoll("cluster", "clinics.toml", *words).succeeded()
+    assert re.search(r"ill \((50|100)%\)", shown)
+
+
 def test_a_run_takes_a_written_partition(atoll: Command, folder: Path) -> None:
     atoll("data", "inspect", "tiny.toml", "--write", "new/held.npz").succeeded()
     taken = TINY.replace("samples = 8", 'partition = "file"\npartition_file = "new/held.npz"')

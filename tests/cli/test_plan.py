@@ -233,7 +233,8 @@ def test_patterns_that_the_network_does_not_allow_are_told_unasked(atoll: Comman
 def test_a_fault_of_a_file_is_told_once(atoll: Command, folder: Path) -> None:
     write_site(folder, seconds_per_sample="seconds_per_picture")
     refused = atoll(*PLAN, "--no-race").refused()
-    assert refused.startswith("network.file: sites.csv: row 1: unknown column 'seconds_per_picture'; allowed are ")
+    told = "network.clients_file: sites.csv: row 1: unknown column 'seconds_per_picture'; allowed are "
+    assert refused.startswith(told)
 
 
 def test_one_run_is_planned(atoll: Command) -> None:

@@ -102,7 +102,7 @@ def test_rows_with_a_missing_value_can_be_dropped_or_filled(table: Callable[...,
     assert (len(dropped), len(dropped.test_inputs)) == (3, 1)
     assert dropped.names["owners"] == ("ann", "bob")
     with pytest.raises(
-        InputError, match=r"data.missing = 'refuse': column 'age' lacks 1 values or more; 'fill' puts in"
+        InputError, match=r"data.missing = 'refuse': column 'age' lacks values, at least 1; 'fill' puts in"
     ):
         table(COLUMNS, **ROLES)
 

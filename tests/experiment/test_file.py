@@ -192,6 +192,16 @@ def test_clusters_that_the_method_counts_itself_are_told() -> None:
         make_runs({"method": {"name": "fedcluster"}, "clustering": {"clusters": 3}})
 
 
+def test_a_clustering_that_no_run_uses_is_told() -> None:
+    told = r"clustering.method = 'feduc': no run uses it; method.name = 'fedavg' has no use for clusters"
+    with pytest.warns(SettingWarning, match=told):
+        make_runs({"method": {"name": "fedavg"}, "clustering": {"method": "feduc"}})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        runs = [{"method": {"name": name}} for name in ("fedavg", "fedcluster")]
+        make_runs({"clustering": {"method": "feduc"}, "runs": runs})
+
+
 @pytest.mark.parametrize(
     "moves", [{"metres_per_round": 2.0}, {"metres_per_round": 2.0, "recluster_every": 3}, {"trace_file": "trace.csv"}]
 )

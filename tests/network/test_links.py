@@ -9,8 +9,9 @@ import pytest
 
 from atoll import InputError
 from atoll.network.energy_prices import merge_prices, training_joules, training_prices
-from atoll.network.links import read_links
+from atoll.network.links import LinksFile, read_links
 from atoll.network.network import Network
+from atoll.network.network_records import read_records
 from atoll.network.routes import linked_network
 
 MB = 1_000_000  # of a model: 8 Mbit, so that it takes 8 / rate seconds
@@ -71,10 +72,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def with_clients(links: str, clients: str) -> LinksFile:
+    return read_links(links).with_clients(read_records(Path(clients)))
+
+
 def network_of(
     links: str = "links.csv", clients: str | None = "clients.csv", share: float = 1.0, **other: bool
 ) -> Network:
-    file = read_links(links, clients)
+    file = read_links(links) if clients is None else with_clients(links, clients)
     assert file.table is not None
     assert file.table.names is not None
     zeta, samples = file.table.seconds_per_sample, file.table.samples
@@ -154,7 +159,7 @@ def test_measured_seconds_stand_for_rates() -> None:
 
 def test_clients_of_numbers_may_stand_in_any_order() -> None:
     Path("numbers.csv").write_text("client,samples\n1,10\n0,20\n")
-    table = read_links("links.csv", "numbers.csv").table
+    table = with_clients("links.csv", "numbers.csv").table
     assert table is not None
     assert (table.names, table.samples is not None and table.samples.tolist()) == (("0", "1"), [20, 10])
 
@@ -200,9 +205,9 @@ region,server,1,7,1,9
 def test_prices_by_hand() -> None:
     """A model is a thousandth of a gigabyte. Ben is nearest to both; anna reaches south over north and the region."""
     Path("priced.csv").write_text(PRICED)
-    file = read_links("priced.csv", "clients.csv")
+    file = with_clients("priced.csv", "clients.csv")
     assert file.has_prices
-    assert not read_links("links.csv", "clients.csv").has_prices
+    assert not with_clients("links.csv", "clients.csv").has_prices
     network = network_of("priced.csv", has_prices=True)
     prices = network.prices
     assert prices is not None
@@ -308,6 +313,6 @@ def test_documents_that_are_refused() -> None:
         assert told in str(error.value)
     Path("site.toml").write_text('links = "links.csv"\nclients = "clients.csv"\n')
     with pytest.raises(InputError, match="give one of them"):
-        read_links("site.toml", "clients.csv")
+        with_clients("site.toml", "clients.csv")
     with pytest.raises(InputError, match=r"must be a .csv, .toml or .json file"):
         read_links("links.txt")

@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from atoll.cli.common import app, err, heading_of, out, print_json, read_experiments
+from atoll.cli.data_commands import class_names
 from atoll.cli.figure_files import claim_plot, save_plots
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, PlotOption, ScaleOption, SetOption, WidthOption
 
@@ -64,8 +65,8 @@ def _show(experiment: "Experiment", plan: "ClusteringSummary | None", as_json: b
     settings, clustering = experiment.settings, experiment.clustering
     profiles = [] if plan else describe(experiment.population, clustering)
     if not as_json:
-        title = heading_of(experiment)
-        out.print(_plan_table(plan, title) if plan else _profile_table(profiles, title))
+        title, classes = heading_of(experiment), class_names(experiment.population)
+        out.print(_plan_table(plan, title) if plan else _profile_table(profiles, title, classes))
     for warning in warnings_of(experiment):
         err.print(f"warning: {warning}")
     record = {"label": settings.label, "panel": settings.panel, "method": settings.clustering.method}
@@ -73,13 +74,13 @@ def _show(experiment: "Experiment", plan: "ClusteringSummary | None", as_json: b
     return record | (asdict(plan) if plan else {"clusters": [asdict(profile) for profile in profiles]})
 
 
-def _profile_table(profiles: "Sequence[ClusterProfile]", title: str) -> Table:
+def _profile_table(profiles: "Sequence[ClusterProfile]", title: str, classes: "Sequence[str]") -> Table:
     has_hours = any(p.hour is not None for p in profiles)
     names = ("cluster", "clients", "samples", "EMD", "major class", *(["UTC hour"] if has_hours else []))
     table = Table(*names, title=title, box=None)
     for number, p in enumerate(profiles):
         hour = "" if p.hour is None else f"{p.hour:.2f}"
-        major = f"{p.major_class} ({p.major_share:.0%})"
+        major = f"{classes[p.major_class] if classes else p.major_class} ({p.major_share:.0%})"
         table.add_row(str(number), str(p.size), str(p.samples), f"{p.emd:.3f}", major, *([hour] if has_hours else []))
     return table
 

@@ -137,10 +137,10 @@ def _draw(population: "Population", counts: "Ids", title: str) -> "Figure":
     from atoll.report.figures.holdings import plot_holdings
 
     features = feature_means(population, evenly(len(population), MAX_CLIENTS).tolist())
-    return plot_holdings(counts, features.values, features.names, title, _class_names(population))
+    return plot_holdings(counts, features.values, features.names, title, class_names(population))
 
 
-def _class_names(population: "Population") -> tuple[str, ...]:
+def class_names(population: "Population") -> tuple[str, ...]:
     """Return the names of classes, or of groups in a regression; empty if they have none."""
     return population.data.names.get("targets" if population.data.classes else "groups", ())
 
@@ -195,7 +195,7 @@ def _print_shares(population: "Population", counts: "Ids") -> None:
         f"({sizes.min()} to {sizes.max()} per client) from a pool of {len(population.data)}"
     )
     out.print(f"predicted: {_task(population)}; from inputs of {_inputs(population)}")
-    names = (_class_names(population) or tuple(map(str, range(counts.shape[1]))))[:_CLASSES]
+    names = (class_names(population) or tuple(map(str, range(counts.shape[1]))))[:_CLASSES]
     clients = _client_names(population)
     names, title = (names, "share of each class") if population.data.classes else ((), None)
     table = Table("client", "samples", *names, title=title, box=None)

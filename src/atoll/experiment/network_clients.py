@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from atoll.network.links import LinksFile, read_links
 from atoll.network.mobility import Trace
 from atoll.network.network_files import ClientTable, read_network_clients
+from atoll.network.network_records import read_records
 from atoll.network.wireless import draw_watts
 from atoll.settings.validation import Settings
 from atoll.support.arrays import Floats
@@ -40,7 +42,10 @@ class NetworkClients:
         if wanted.file is None:
             return None
         with reading("network.file"):
-            file = read_links(wanted.file, wanted.clients_file)
+            file = read_links(wanted.file)
+        if wanted.clients_file is not None:
+            with reading("network.clients_file"):
+                file = file.with_clients(read_records(Path(wanted.clients_file)))
         if file.table is not None:
             setting = "network.file" if wanted.clients_file is None else "network.clients_file"
             require_count(setting, wanted.clients_file or wanted.file, file.table, self.clients)

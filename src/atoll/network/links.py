@@ -9,7 +9,7 @@ import numpy as np
 
 from atoll.network.network import Power
 from atoll.network.network_files import ClientTable
-from atoll.network.network_records import Record, read_document, read_records, require_fields, tables
+from atoll.network.network_records import Record, read_document, require_fields, tables
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.wording import show
@@ -83,6 +83,7 @@ class LinksFile:
         server: the server's name.
         rows: the links, as they are written.
         table: the clients, if the file has them.
+        kinds: the fields of each device, by its name.
         devices: the fields of each client's device, by client.
     """
 
@@ -90,12 +91,19 @@ class LinksFile:
     server: str
     rows: list[Record]
     table: ClientTable | None
+    kinds: Mapping[str, Mapping[str, Any]]
     devices: Mapping[str, Mapping[str, Any]]
 
     @property
     def has_prices(self) -> bool:
         """Whether the links have prices."""
         return any(name in row.fields for row in self.rows for name in _PRICES)
+
+    def with_clients(self, records: Sequence[Record]) -> "LinksFile":
+        """Return it with clients: its own, or those of a file beside it."""
+        if self.table is not None:
+            raise InputError(f"{self.path} has 'clients' too; give one of them")
+        return replace(self, table=read_clients(records, self.kinds), devices=_devices_of(records, self.kinds))
 
     def links(self, model_bytes: int) -> list[Link]:
         """Return the links for models of this size."""
@@ -104,30 +112,21 @@ class LinksFile:
         return [_link(row, model_bytes, is_down) for row in rows]
 
 
-def read_links(path: str | Path, clients_file: str | Path | None = None) -> LinksFile:
-    """Read a network's file: links as CSV; links, clients, devices and the server's name as TOML or JSON.
-
-    Only a file without clients may have a `clients_file` beside it, a CSV file of clients by name.
-    """
+def read_links(path: str | Path) -> LinksFile:
+    """Read a network's file: links as CSV; links, clients, devices and the server's name as TOML or JSON."""
     path = Path(path)
     document = {"links": str(path.name)} if path.suffix.lower() == ".csv" else read_document(path)
     if unknown := [key for key in document if key not in _KEYS]:
         raise InputError(f"{path}: unknown key {unknown[0]!r}; allowed are {', '.join(_KEYS)}")
     rows = tables(path, "links", document.get("links"))
     require_fields(rows, LINK_FIELDS)
-    devices: Any = document.get("devices", {})
-    if not isinstance(devices, dict) or not all(isinstance(fields, dict) for fields in devices.values()):
+    kinds: Any = document.get("devices", {})
+    if not isinstance(kinds, dict) or not all(isinstance(fields, dict) for fields in kinds.values()):
         raise InputError(f"{path}: 'devices' must be a table of tables, such as [devices.phone]")
-    require_fields([Record(f"{path}: device {name!r}", fields) for name, fields in devices.items()], DEVICE_FIELDS)
-    if clients_file is not None and "clients" in document:
-        told = f"network.clients_file = {str(clients_file)!r}"
-        raise InputError(f"{path}: has 'clients', and {told} is given too; give one of them")
+    require_fields([Record(f"{path}: device {name!r}", fields) for name, fields in kinds.items()], DEVICE_FIELDS)
     server = Record(str(path), {"server": document.get("server", SERVER)}).text("server")
-    if clients_file is None and "clients" not in document:
-        return LinksFile(path, server, rows, None, {})
-    given = None if clients_file is None else read_records(Path(clients_file))
-    records = tables(path, "clients", document["clients"]) if given is None else given
-    return LinksFile(path, server, rows, read_clients(records, devices), _devices_of(records, devices))
+    file = LinksFile(path, server, rows, None, kinds, {})
+    return file.with_clients(tables(path, "clients", document["clients"])) if "clients" in document else file
 
 
 def read_clients(records: Sequence[Record], devices: Mapping[str, Mapping[str, Any]]) -> ClientTable:

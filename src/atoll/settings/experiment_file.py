@@ -19,10 +19,9 @@ from warnings import warn
 
 from pydantic import BaseModel
 
-from atoll.settings.choices import CHOICES, choices_that_take, chosen, method_kind, method_needs, taken
+from atoll.settings.choices import CHOICES, choices_that_take, chosen, method_needs, taken
 from atoll.settings.file_paths import located
 from atoll.settings.sections import NAME
-from atoll.settings.signatures import asks_for
 from atoll.settings.validation import LISTS, Settings, full_model, unused, validate, who_takes, with_plain_names
 from atoll.support.errors import InputError, SettingWarning, refusing
 from atoll.support.requiring import require_path
@@ -124,22 +123,19 @@ def make_grid(
         if any(key in layer.get(section, {}) for layer in layers[_OWN + 1 :]):  # explicit, so it must not be ignored
             validate(reduce(overlay, layers))
         warn(f"{section}.{key}: no run uses it; it is taken by {who_takes(section, key)}", SettingWarning, 3)
-    if all(map(_counts_its_own_clusters, made)):
-        told = f"method.name = {made[0].method.name!r} finds clusters itself, as many as method.clusters"
-        warn(f"clustering.clusters = {made[0].clustering.clusters}: no run uses it; {told}", SettingWarning, 3)
+    if not any(method_needs(each, "clustering") for each in made):
+        method, given = made[0].method, made[0].clustering.model_dump(exclude_defaults=True)
+        counts = method.get("clusters")
+        told = "has no use for clusters" if counts is None else "finds clusters itself, as many as method.clusters"
+        for key in (key for key in given if given[key] != counts):
+            told_of = f"clustering.{key} = {show(given[key])}: no run uses it; method.name = {method.name!r} {told}"
+            warn(told_of, SettingWarning, 3)
     for key in ("trace_file", "metres_per_round", "recluster_every"):
         moving = [each for each in made if each.network.get(key) is not None]
         if moving and not any(method_needs(each, "phases") for each in moving):
             told = f"with method.name = {moving[0].method.name!r} clients do not move, as they do with 'hierarchical'"
             warn(f"network.{key} = {show(moving[0].network.get(key))}: no run uses it; {told}", SettingWarning, 3)
     return [made[low : low + len(pairs)] for low in range(0, len(made), len(pairs))]
-
-
-def _counts_its_own_clusters(settings: Settings) -> bool:
-    """Return whether `clustering.clusters` is set but differs from the number of clusters that the method finds."""
-    own, given = settings.method.get("clusters"), settings.clustering.clusters
-    default = type(settings.clustering).model_fields["clusters"].default
-    return own is not None and given not in (own, default) and not asks_for(method_kind(settings).make, "clustering")
 
 
 def _taken(layers: Sequence[Table]) -> Iterator[Key]:

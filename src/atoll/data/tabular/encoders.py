@@ -208,6 +208,6 @@ def _in_range(name: str) -> Iterator[None]:
 def _check_missing(name: str, missing: Missing, lacking: int) -> None:
     if missing == "refuse" and lacking:
         raise InputError(
-            f"data.missing = 'refuse': column {name!r} lacks {lacking} values or more; 'fill' puts in the training "
+            f"data.missing = 'refuse': column {name!r} lacks values, at least {lacking}; 'fill' puts in the training "
             "rows' mean (or no category), 'flag' also marks them, 'drop' leaves such rows out"
         )

@@ -22,6 +22,7 @@ from atoll.fleet.node.work_count import WorkBudget
 from atoll.support.errors import InputError
 from atoll.support.limits import LARGEST
 from atoll.support.untrusted import MOST_BYTES_OF_TOML, parse_toml, read_bytes
+from atoll.support.wording import show
 
 FILE, PEERS = "fleet.toml", "peers.toml"
 
@@ -181,7 +182,9 @@ def read_table(kind: type[_Kind], path: Path, **more: object) -> _Kind:
         return kind.model_validate({**table, **more})
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        is_told = first["type"] in ("missing", "extra_forbidden", "value_error")
+        told = first["msg"] if is_told else f"{first['msg']}, not {show(first['input'])}"
+        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {told}") from error
 
 
 def read_file(path: Path) -> bytes:
