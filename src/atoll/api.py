@@ -148,6 +148,7 @@ def _run_each(
         raise InputError("run.trackers: need the run's folder; set `out`")
     names = name_folders(experiments)
     titles = [title_of(each.settings) or each.settings.name for each in experiments]
+    titles = titles if len({*titles}) == len(titles) else [*names]  # a label may be the experiment's name
     with _folder(out) as parent:
         folders = prepare_folders(names, parent, resume, overwrite)
         begin_folders(parent, names)

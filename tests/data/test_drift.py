@@ -80,6 +80,17 @@ def test_partitions_are_dealt_out_anew() -> None:
     assert (third[0], third[5]) == (second[0], first[5])
 
 
+@pytest.mark.parametrize("dealt", ["partition=dirichlet", "partition=planted", "partition=major-class"])
+def test_test_clients_hold_what_their_clients_hold_in_each_deal(dealt: str) -> None:
+    few = "data.rotations=1" if "planted" not in dealt else "data.rotations=2"
+    made = experiment("drift.kind=partition", few, f"data.{dealt}", *(["data.alpha=0.1"] if "dir" in dealt else []))
+    for round_ in (0, 3, 6):
+        own, tests = made.population.at(round_), made.clients.test.at(round_)
+        shares = [each.class_counts() / each.class_counts().sum(axis=1, keepdims=True) for each in (own, tests)]
+        assert np.abs(shares[0] - shares[1]).max() < 0.1
+        assert own.groups().tolist() == tests.groups().tolist()
+
+
 def test_labels_may_be_swapped() -> None:
     made = experiment("data.rotations=1", "data.swaps=2")
     data = made.population.data

@@ -1,6 +1,7 @@
 """Whole experiments at the edges of what settings allow: each ends with finite numbers, or is refused in a sentence."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,16 @@ import pytest
 import torch
 from torch import nn
 
-from atoll import Dataset, Experiment, InputError, LocalRule, make_runs, read_experiment, run_events
+from atoll import Dataset, Experiment, InputError, LocalRule, Population, make_runs, read_experiment, run_events
+from atoll.clustering.clustering import Clustering
+from atoll.engine.method import Method
 from atoll.evaluation.gradients import client_gradient
 from atoll.executors.weighted import why_not_weighted
+from atoll.experiment.cluster_waits import work_ends
 from atoll.local.batches import Batches
 from atoll.local.rule import sgd
+from atoll.methods.papers.hierarchical import Phase, hierarchical
+from atoll.network.network import Network
 from atoll.runs.run_folder import Row, RunFolder
 from atoll.settings.file_paths import located
 from atoll.support.errors import SettingWarning
@@ -340,6 +346,59 @@ def test_another_methods_models_are_made_anew(section: dict[str, Any]) -> None:
     alone, beside = experiment(**section), experiment(method={"name": "fedavg"}).beside(experiment(**section).settings)
     beside.check()
     assert beside.traffic.message_bytes == alone.traffic.message_bytes
+
+
+def encoder(shape: tuple[int, ...]) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 4))
+
+
+def test_beside_another_an_encoder_is_its_own_and_drift_is_refused_where_alone() -> None:
+    one = experiment(method={"name": "fmcl", "encoder": "start"})
+    assert one.initial.serves(one.settings)
+    assert not one.initial.serves(experiment(method={"name": "fmcl", "encoder": f"{__name__}:encoder"}).settings)
+    drift = {"kind": "partition", "rounds": [1], "concepts": 2}
+    drifting = experiment(rounds=3, drift=drift, method={"name": "ifca"})
+    drifting.check()
+    with pytest.raises(InputError, match=r"drift\.kind = 'partition': cannot be used with method\.name = 'pacfl'"):
+        drifting.beside(experiment(rounds=3, drift=drift, method={"name": "pacfl"}).settings).check()
+
+
+def test_weights_by_samples_may_be_by_what_clients_claim() -> None:
+    faults = {"attackers": 0.2, "claimed_samples": 10.0, "attack": "none"}
+    made = experiment(faults=faults, method={"name": "fedavg", "weights": "samples", "fraction": 1.0})
+    assert max(made.method.schedule.events[0].weights) > 5 * min(made.method.schedule.events[0].weights)
+
+
+@dataclass
+class Halves:
+    """A clustering that is no function, and has no hash."""
+
+    def __call__(self, population: Population) -> list[int]:
+        return [client % 2 for client in range(len(population))]
+
+
+def test_an_object_without_a_hash_is_refused() -> None:
+    with pytest.raises(InputError, match=r"clustering\.method: is 'Halves', whose objects have no hash; give a func"):
+        Experiment(clustering=Halves())
+
+
+def ordered(population: Population, order: list = ()) -> list[int]:  # type: ignore[type-arg,assignment]
+    return [0] * len(population)
+
+
+def test_a_bare_list_is_a_list_of_anything() -> None:
+    with pytest.raises(InputError, match=r"clustering\.order = 5: must be a list$"):
+        make_runs({"clustering": {"method": f"{__name__}:ordered", "order": 5}})
+
+
+def phased(
+    population: Population, clustering: Clustering, network: Network, phases: list[Phase], rule: LocalRule, rounds: int
+) -> Method:
+    return hierarchical(population, clustering, network, rule, rounds, "censyn", 2, phases)
+
+
+def test_a_method_of_ones_own_with_phases_has_no_waits() -> None:
+    assert work_ends(experiment(method={"name": f"{__name__}:phased"}, local={"steps": 1})) is None
 
 
 def test_seeds_have_the_range_that_they_say(tmp_path: Path) -> None:

@@ -35,3 +35,8 @@ def test_one_that_takes_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.filterwarnings("error")
 def test_few_rounds_and_ready_schedules_are_made_in_silence() -> None:
     assert len(experiment(20_001, name="fedavg").method.schedule) == 20_001
+
+
+@pytest.mark.more
+def test_settings_that_are_right_for_many_rounds_only_are_kept() -> None:
+    assert len(experiment(20_001, name="flhc", warmup=500).method.schedule) >= 20_001

@@ -129,6 +129,10 @@ def test_several_runs_are_named_and_can_be_chosen_or_all_run(tmp_path: Path) -> 
     assert [run.label for run in atoll.find_runs([tmp_path / "out"])] == ["A", "B"]
 
 
+def test_no_result_is_lost_where_a_label_is_the_experiments_name() -> None:
+    assert len(atoll.run_all({**SETTINGS, "name": "a", "runs": [{}, {"label": "a"}]}, rounds=1)) == 2
+
+
 def test_a_run_goes_on_and_a_finished_one_is_read(tmp_path: Path) -> None:
     steps = atoll.run_events(atoll.Experiment(atoll.make_runs(SETTINGS)[0]), tmp_path / "run")
     next(steps)

@@ -126,6 +126,28 @@ def test_predictions_have_the_frozen_layers_of_the_start(travels: str | list[str
     assert further.history["test_loss"][0] == result.history["test_loss"][-1]
 
 
+def test_a_run_that_others_start_from_is_not_overwritten_by_them(tmp_path: Path) -> None:
+    kept = atoll.run(TINY, tmp_path / "a", model={"name": two_layers})
+    with pytest.raises(InputError, match=r"model\.start = '.*a': begins with what --overwrite would delete from .*a"):
+        atoll.run(TINY, tmp_path / "a", model={"name": two_layers, "start": str(tmp_path / "a")}, overwrite=True)
+    part = {"name": two_layers, "travels": ["3.*"]}
+    atoll.run(TINY, tmp_path / "b", model={**part, "start": str(tmp_path / "a")})
+    with pytest.raises(InputError, match=r"model\.start = '.*b': begins with what --overwrite would delete from .*a"):
+        atoll.run(TINY, tmp_path / "a", model={**part, "start": str(tmp_path / "b")}, overwrite=True)
+    assert atoll.read_result(tmp_path / "a").history["test_loss"][-1] == kept.history["test_loss"][-1]
+
+
+def test_a_start_of_a_start_that_is_gone_is_named_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    part = {"name": two_layers, "travels": ["3.*"]}
+    for start, out in ((None, "a"), ("a", "b"), ("b", "c")):
+        atoll.run(TINY, out, model={"name": two_layers} if start is None else {**part, "start": start})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=r"model\.start = '\.\./c': model\.start = 'b': .*b does not exist"):
+        atoll.run(TINY, model={**part, "start": "../c"})
+
+
 def test_predictions_say_what_stayed_with_the_clients() -> None:
     result = atoll.run(TINY, method={"name": "fedper"}, model={"name": two_layers})
     told = "'3.bias' and 1 more tensors stayed with the clients, and are as they were at the start"

@@ -205,7 +205,7 @@ def _print_shares(population: "Population", counts: "Ids") -> None:
     out.print(table)
     if len(population) > _SHOWN:
         out.print(f"(the first {_SHOWN}; --json prints all)")
-    if counts.shape[1] > _CLASSES:
+    if population.data.classes > _CLASSES:
         out.print(f"(the first {_CLASSES} of {counts.shape[1]} classes; --json prints all)")
 
 

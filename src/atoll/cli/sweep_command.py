@@ -6,7 +6,16 @@ from typing import Annotated
 import typer
 
 from atoll.cli.common import app, end_interrupted, read_experiments, resumable
-from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, QuietOption, ScaleOption, SetOption, VerboseOption
+from atoll.cli.options import (
+    ExperimentArg,
+    JsonOption,
+    OnlyOption,
+    QuietOption,
+    RunsOption,
+    ScaleOption,
+    SetOption,
+    VerboseOption,
+)
 from atoll.support.errors import InputError
 
 OverOption = Annotated[
@@ -18,7 +27,6 @@ OverOption = Annotated[
     ),
 ]
 JobsOption = Annotated[int, typer.Option(metavar="N", help="Runs at a time, each in its own process.")]
-FolderOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results; by default runs/NAME.")]
 MetricOption = Annotated[
     str | None,
     typer.Option(
@@ -49,7 +57,7 @@ def sweep(
     scale: ScaleOption = None,
     only: OnlyOption = None,
     jobs: JobsOption = 1,
-    folder: FolderOption = None,
+    folder: RunsOption = None,
     metric: MetricOption = None,
     target: TargetOption = None,
     resume: ResumeOption = False,
@@ -71,7 +79,8 @@ def sweep(
         raise InputError(f"--trials {trials}: is for --tune; without that, every combination is run")
     if part is not None and tune:
         raise InputError(f"--part {part}: is for a grid; a search proposes its trials one after another")
-    if both := {each.partition("=")[0] for each in changes or ()} & {each.partition("=")[0] for each in over}:
+    named, varied = ({each.partition("=")[0].strip() for each in some} for some in (changes or (), over))
+    if both := named & varied:
         raise InputError(f"--set {min(both)}: --over gives its values; leave out one of them")
     from atoll.sweep.axes import around, parse_axes, parse_part
 

@@ -61,6 +61,7 @@ class Clients:
     def serve(self, settings: Settings) -> bool:
         """Return whether other settings make the same clients."""
         own = self.settings
+        drifts(settings)  # which refuses methods that assume fixed data
         if (own.seed, own.data, own.drift) != (settings.seed, settings.data, settings.drift):
             return False
         makes = [method_kind(each).population for each in (own, settings)]

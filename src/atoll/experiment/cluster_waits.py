@@ -2,14 +2,13 @@
 
 import math
 from bisect import bisect_right
-from inspect import signature
 
 import numpy as np
 
 from atoll.experiment.experiment import Experiment
 from atoll.methods.papers.hierarchical import SYNCHRONOUS
 from atoll.network.completion import event_seconds
-from atoll.settings.choices import method_kind, method_needs
+from atoll.settings.choices import method_needs
 from atoll.support.arrays import Floats
 
 
@@ -37,21 +36,17 @@ def work_seconds(experiment: Experiment) -> list[Floats] | None:
 
     None also if speeds change, so that no two events are alike.
     """
+    method = experiment.settings.method
     if (
         not method_needs(experiment.settings, "phases")
         or experiment.schedule is not None
         or experiment.plan.clock.pace is not None
+        or (pattern := method.get("pattern")) not in SYNCHRONOUS
     ):
-        return None
-    takes = signature(method_kind(experiment.settings).make).parameters
-    pattern, intra_rounds = (
-        experiment.settings.method.get(name, takes[name].default) for name in ("pattern", "intra_rounds")
-    )
-    if pattern not in SYNCHRONOUS:
         return None
     deadline = experiment.settings.faults.deadline_seconds
     limit = math.inf if deadline is None else deadline
     return [
-        event_seconds(phase.network, phase.clustering.labels, pattern, intra_rounds, limit)
+        event_seconds(phase.network, phase.clustering.labels, pattern, method.get("intra_rounds", 1), limit)
         for phase in experiment.plan.phases
     ]

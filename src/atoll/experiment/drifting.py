@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from atoll.data.dataset import Dataset
+from atoll.data.dealing.class_counts import draw_counts, exact_counts
 from atoll.data.dealing.draws import Indices
 from atoll.data.dealing.drift import DRIFTS, draw_concepts
 from atoll.data.dealing.ranges import Parts
@@ -65,16 +66,35 @@ def _require_rounds(settings: Settings) -> None:
 def drifting_clients(settings: Settings) -> tuple[Population, Population]:
     """Return the clients, and as many test clients, each with the data of the first phase and of all later ones.
 
-    A test client always has the concept of its client; the test samples of each concept are dealt out once. A client
-    holds equally many samples in all phases: the fewest that it was dealt.
+    A test client always has the concept of its client; the test samples of each concept are dealt out once, or drawn
+    in the client's shares of classes where a concept is a deal. A client holds equally many samples in all phases: the
+    fewest that it was dealt.
     """
     data = turned(settings, load_dataset(settings))
     concepts = _concepts(settings, data)
     every = np.repeat(np.arange(concepts.max() + 1)[:, None], concepts.shape[1], axis=1)
-    dealt = _phases(settings, data.test, every, "drift of tests")
+    if settings.drift.kind == "partition":
+        of_concepts = enumerate(_phases(settings, data, every, "drift"))
+        dealt = [_alike(data, parts, generator(settings.seed, "drift of tests", each)) for each, parts in of_concepts]
+    else:
+        dealt = _phases(settings, data.test, every, "drift of tests")
     tests = [[dealt[concept][client] for client, concept in enumerate(row)] for row in concepts.tolist()]
     training = _population(settings, data, _phases(settings, data, concepts, "drift"))
     return replace(training, attributes=attributes_of(settings)), _population(settings, data.test, tests)
+
+
+def _alike(data: Dataset, parts: Parts, rng: np.random.Generator) -> Parts:
+    """Return test samples for each client, in the shares of classes and planted groups among its training samples."""
+    pools = data, data.test
+    groups = [each.groups_of(np.arange(len(each))) for each in pools]
+    kinds = 1 + int(max(each.max() for each in groups))
+    labels = [each.labels if data.classes else np.zeros(len(each), int) for each in pools]
+    own, tests = (group + kinds * label for group, label in zip(groups, labels, strict=True))
+    counts = np.array([np.bincount(own[part], minlength=kinds * max(data.classes, 1)) for part in parts])
+    counts = counts * (np.bincount(tests, minlength=counts.shape[1]) > 0)
+    each = max(1, len(tests) // len(parts))
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    return draw_counts(tests, exact_counts(shares, each, np.zeros(len(parts), int)), rng)
 
 
 def _population(settings: Settings, data: Dataset, phases: Sequence[Parts]) -> Population:
@@ -129,7 +149,7 @@ def _phases(settings: Settings, data: Dataset, concepts: Ids, purpose: str) -> S
         "concepts": concepts,
         "deal": deal,
         "seed": settings.seed,
-        "rng": generator(settings.seed, purpose),
+        "rng": generator(settings.seed, f"{purpose}, own"),
     }
     rule = resolve("drift.kind", wanted.kind, DRIFTS)
     made = list(call("drift.kind", rule, given, wanted.model_extra))

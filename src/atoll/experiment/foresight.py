@@ -38,7 +38,10 @@ def foresee(settings: Settings, make: Callable[[int], Method]) -> None:
     unit = unit_of(settings)
     if settings.rounds <= MANY * unit:
         return
-    found, memory = _estimate(make, TRIED * unit, settings.rounds), _memory_bytes()
+    try:
+        found, memory = _estimate(make, TRIED * unit, settings.rounds), _memory_bytes()
+    except InputError:  # settings that are only right for more rounds; of others the whole schedule tells
+        return
     if found.memory_bytes > memory:
         raise InputError(f"rounds = {settings.rounds}: {found}, but this machine has {memory / 2**30:,.1f}; lower it")
     if found.seconds > PATIENCE_SECONDS or found.memory_bytes > SHARE_OF_MEMORY * memory:

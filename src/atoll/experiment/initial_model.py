@@ -94,4 +94,4 @@ class InitialModel:
             return False
         if any(getattr(own, name) != getattr(settings, name) for name in ("model", "travel", "secure")):
             return False
-        return own.run.device == settings.run.device
+        return (own.run.device, own.method.encoder) == (settings.run.device, settings.method.encoder)

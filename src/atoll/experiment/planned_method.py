@@ -104,7 +104,7 @@ class PlannedMethod:
         method, clock = _put_on_clock(self.settings, method, self.plan.clock)
         method = choose_clients(self.settings, method, conditions.reported, clock)
         method = _until(self.settings, method, "virtual_seconds")
-        method = add_faults(self.settings, method, population, clock, conditions.availability)
+        method = add_faults(self.settings, method, conditions.reported, clock, conditions.availability)
         return _until(self.settings, method, "client_updates")
 
     def _offered(self) -> dict[str, Any]:

@@ -10,19 +10,22 @@ from torch import nn
 
 from atoll.local.models import Model
 from atoll.local.weights import is_finite, load_model
-from atoll.support.errors import InputError, refusing
+from atoll.support.errors import InputError, reading, refusing
 from atoll.support.untrusted import read_toml
 
 
-def load_start(module: nn.Module, start: str) -> None:
-    """Copy the model at a path into the module; what a run did not send is as it was at that run's own start."""
+def load_start(module: nn.Module, start: str, after: tuple[str, ...] = ()) -> None:
+    """Copy the model at a path into the module; what a run did not send is as it was at that run's own start.
+
+    `after`: the starts that led to this one.
+    """
     told, path = f"model.start = {start!r}", Path(start).expanduser()
     model = _read(path, told)
     if path.is_dir() and module.state_dict().keys() - model.keys():
-        with refusing(f"{told}: its config.toml cannot be read", ValueError, AttributeError):
-            before = read_toml(path / "config.toml", path).get("model", {}).get("start")
-        if isinstance(before, str) and before != start:
-            load_start(module, before)
+        before = _before(path, told)
+        if before is not None and before not in (start, *after):
+            with reading(told):
+                load_start(module, before, (start, *after))
             model = {**module.state_dict(), **model}
     own = {name: list(tensor.shape) for name, tensor in module.state_dict().items()}
     found = {name: list(tensor.shape) for name, tensor in model.items()}
@@ -36,6 +39,24 @@ def load_start(module: nn.Module, start: str) -> None:
     if not is_finite(model, 0.0):
         raise InputError(f"{told}: holds numbers that are not finite")
     load_model(module, model)
+
+
+def require_kept(start: str | None, folder: Path) -> None:
+    """Refuse to empty the folder of a run that a model starts from, or its start did."""
+    found: list[str] = []
+    while start is not None and start not in found:
+        found.append(start)
+        path = Path(start).expanduser()
+        if path.resolve().is_relative_to(folder.resolve()):
+            raise InputError(f"model.start = {found[0]!r}: begins with what --overwrite would delete from {folder}")
+        start = _before(path, f"model.start = {start!r}") if (path / "config.toml").is_file() else None
+
+
+def _before(run: Path, told: str) -> str | None:
+    """Return the start of the run in a folder; None if it had none."""
+    with refusing(f"{told}: its config.toml cannot be read", ValueError, AttributeError):
+        before = read_toml(run / "config.toml", run).get("model", {}).get("start")
+    return before if isinstance(before, str) else None
 
 
 def file_of(start: Path) -> Path:

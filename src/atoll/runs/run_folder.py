@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from atoll.experiment.start_model import require_kept
 from atoll.privacy.ledger import Account, begin_ledger
 from atoll.runs.data_files import digest_of_file, digests_of
 from atoll.runs.fingerprint import as_written, differences
@@ -122,6 +123,8 @@ class RunFolder:
         schedule that replaces the method's; `account` is the privacy ledger's, if there is one.
         """
         self.require_room(overwrite)
+        if self.is_run:
+            require_kept(settings.model.start, self.path)
         try:
             clear(self.path)
             (self.path / "checkpoint").mkdir(exist_ok=True)

@@ -74,6 +74,9 @@ def _name(choice: NamedChoice, given: Any) -> str:
             f"{choice.setting}: is a module, {type(given).__name__!r}; give a function that returns one, so that each "
             "seed draws its own weights"
         )
+    if type(given).__hash__ is None:
+        told = f"is {type(given).__name__!r}, whose objects have no hash"
+        raise InputError(f"{choice.setting}: {told}; give a function, or make it a dataclass with frozen=True")
     if isinstance(given, Dataset):
         stem = re.sub(r"\W", "_", given.name)
         return remember(lambda: given, f"{stem}_{_digest(given)}")

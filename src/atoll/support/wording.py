@@ -105,7 +105,8 @@ def allowed(schema: Mapping[str, Any]) -> str:
         return "letters, digits, spaces and . , = ( ) + - _, beginning with a letter or digit"
     if schema.get("type") == "array":
         number = f" of {schema['minItems']}" if schema.get("minItems", 0) == schema.get("maxItems") else ""
-        return f"a list{number}, each entry {allowed(schema.get('items') or schema['prefixItems'][0])}"
+        entry = schema.get("items") or next(iter(schema.get("prefixItems", ())), None)
+        return f"a list{number}" + (f", each entry {allowed(entry)}" if entry else "")
     told = {key: value for key, value in schema.items() if key != "maximum" or value < LARGEST}
     limits = [f"{words} {told[key]:g}" for key, words in _LIMITS.items() if key in told]
     return " ".join(filter(None, (_KINDS.get(schema.get("type", ""), "another type"), " and ".join(limits))))
