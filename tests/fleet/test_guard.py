@@ -340,6 +340,13 @@ def test_the_secret_opens_everything_and_what_is_forgotten_is_deleted() -> None:
     assert fleet.notes.forgotten == [(["m7", "other"], ["r"])]
 
 
+def test_an_empty_secret_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.SECRET", "")
+    fleet = Fleet(is_open=False)
+    assert fleet.call(guards.OPEN) == 404
+    assert fleet.call(guards.OPEN, x_atoll_secret="") == 404
+
+
 def test_a_long_answer_is_sent_as_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Message] = []
 

@@ -199,6 +199,20 @@ def test_a_server_chooses_among_the_runs_of_the_owners_file(data: Path) -> None:
     assert found.measures == 2
 
 
+def test_the_owners_run_that_agrees_need_not_be_the_nearest(data: Path) -> None:
+    mine = small(local={"steps": 3, "lr": 0.2}, rounds=2, clustering={"clusters": 2})
+    asked = small(local={"steps": 3, "lr": 0.2}, rounds=4, clustering={"clusters": 4})
+    nearest = small(rounds=4, local={"steps": 3, "lr": 0.1}, clustering={"clusters": 4})
+    for runs in ([mine], [nearest, mine]):
+        sites = open_one(data, ["rounds", "clustering.clusters"], runs)
+        assert sites.find(agreement_of(asked).digest, agreement_of(asked).told).agreement.digest
+
+
+def test_rates_by_round_need_as_many_rounds_as_the_run_has(data: Path) -> None:
+    made = small(rounds=2, local={"steps": 5, "schedule": "cosine"})
+    assert open_one(data, runs=[made]).find(agreement_of(made).digest).agreement.digest == agreement_of(made).digest
+
+
 def test_a_server_that_chooses_without_end_fills_no_disk(data: Path, tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "store")
     own = small(method={"name": "scaffold", "fraction": 1.0})

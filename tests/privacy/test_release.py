@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import atoll
 from atoll import (
     Cores,
     Executor,
@@ -25,12 +27,14 @@ from atoll import (
     train,
 )
 from atoll.clustering.clustering import Clustering
+from atoll.fleet.node.noise_added import Hidden
 from atoll.local.rule import sgd
 from atoll.methods.papers.cfl_mgd import cfl_mgd
 from atoll.methods.papers.hierarchical import hierarchical
 from atoll.network.network_files import matrix_network
 from atoll.privacy.clipping import CLIP, SumOfUpdates, clip
 from atoll.privacy.noise import from_seed
+from atoll.privacy.private_assignment import draw_choices
 from atoll.privacy.private_release import make_private
 from atoll.schedules.events import Event
 from atoll.support.arrays import Floats
@@ -289,3 +293,26 @@ def test_noise_of_a_mean_against_clients_noise_is_the_cohort() -> None:
         variances.append(float((server(state) - as_vector(read_model(module))).var()))
     assert variances[0] / variances[1] == pytest.approx(8, rel=0.05)
     assert variances[0] == pytest.approx((1.3 * 0.7) ** 2 / 8, rel=0.05)
+
+
+def partly_frozen(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A model with a frozen layer and a buffer of floats, which no client sends."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, classes))
+    module.get_submodule("1").requires_grad_(False)
+    module.register_buffer("scale", torch.ones(1))
+    return module
+
+
+@pytest.mark.parametrize("trust", ["server", "client"])
+def test_what_is_frozen_stays_as_it_was(trust: str) -> None:
+    table = {"rounds": 1, "data": {"clients": 4, "samples": 20}, "local": {"steps": 1}, "method": {"name": "fedavg"}}
+    privacy = {"trust": trust, "clip": 1.0, "noise": 1.0}
+    result = atoll.run(table, model={"name": partly_frozen}, privacy=privacy, run={"executor": "serial"})
+    assert result.model()["scale"].tolist() == [1.0]
+    assert np.isfinite(result.history["test_loss"]).all()
+
+
+def test_a_loss_of_minus_infinity_is_no_good_loss() -> None:
+    told = draw_choices(np.tile([-np.inf, 0.5], (50, 1)), 50.0, 3.0, from_seed(SEED), 0, np.arange(50))
+    assert told.tolist() == [1] * 50
+    assert Hidden(noise=1e-9, most_samples=9, most_loss=3.0).losses(np.array([-np.inf])) == pytest.approx([3.0])

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, chisquare
 
+from atoll.secure import field
 from atoll.secure.collector import Collector
 from atoll.secure.crypto import Forged, agree, is_signed, make_pair, mask, seal, sign, unseal
 from atoll.secure.field import PRIME, join, recover, split
@@ -403,6 +404,29 @@ def test_nobody_else_is_blamed_where_most_sets_of_shares_are_not_tried(liars: in
         with pytest.raises(NotSummed, match="too many false shares of the mask of node 'node-0'"):
             meeting.carry_out()
         assert meeting.collector.false == {}
+
+
+def test_liars_that_know_the_first_set_tried_are_all_that_is_found() -> None:
+    """Two errors that cancel in it give the secret with true shares, which fit no other polynomial."""
+    secret = b"s" * 32
+    shares = dict(enumerate(split(secret, 16, 24), start=1))
+    first = next(field._drawn(tuple(shares), 16))
+    one, other = field._weights(first)[:2]
+    error = 5 * one * pow(other, -1, field.PRIME)
+    found = recover(shares | {first[0]: shares[first[0]] - 5, first[1]: shares[first[1]] + error}, 16, secret.__eq__)
+    assert found is not None
+    assert found[0] == secret
+    assert found[1] <= set(first[:2])
+    assert recover(shares | {3: shares[3] + field.PRIME, 4: 7}, 16, secret.__eq__) == (secret, {4})
+
+
+def test_who_may_have_dealt_true_shares_is_not_blamed() -> None:
+    """Of three nodes one is lost and one lies, so that the two needed are not there."""
+    meeting = Meeting(drawn(3, 4), {"reveal": ["node-2"]})
+    meeting.nodes["node-1"].reveal = lying("own").__get__(meeting.nodes["node-1"])  # type: ignore[method-assign]
+    with pytest.raises(NotSummed, match=r"too many false shares of the mask of node 'node-0'"):
+        meeting.carry_out()
+    assert meeting.collector.false == {}
 
 
 def test_seals_and_signatures_hold() -> None:

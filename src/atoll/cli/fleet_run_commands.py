@@ -27,6 +27,7 @@ from atoll.cli.teller import Teller
 from atoll.fleet.agreed.waiting import EVERY_SECONDS, passed, waiting
 from atoll.fleet.folder.certificates import require_flower
 from atoll.support.errors import InputError
+from atoll.support.files import make_folder
 from atoll.support.process import end_with_input, own_signals
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ def node(
         runs = [each.settings for each in read_experiments(experiment, scale, _on_a_fleet(changes), only)]
         slots = None if slot is None else tuple(slot)
         reporting = Reporting(class_counts, epsilon, utc_offset, slots, found.reports)
+        make_folder(found.folder / "state", 0o700)
         store = FolderStore(found.folder / "state" / "store")
         sites = _open_sites(found, runs, data, store, reporting)
     with _ended_by_signals():

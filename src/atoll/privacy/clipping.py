@@ -114,7 +114,7 @@ class SumOfUpdates:
 
     @one_thread()
     def __call__(self, models: Weighted, start: Model, cohort_weight: float) -> Model:
-        """Return the sum."""
+        """Return the sum; what clients do not send, such as frozen layers, is as at the start."""
         total = Sum()
         longest = None if self.longest is None else clip_of(start, self.longest)
         for weight, model in models:
@@ -124,7 +124,7 @@ class SumOfUpdates:
                 fits = (0.5 if length <= longest else -0.5) if 0 < length < float("inf") else 0.0
                 update = clip(update, longest) | ({CLIP: torch.tensor(fits).double()} if self.adapts else {})
             total.add(weight, update)
-        return total.model
+        return dict(start) | total.model
 
 
 def clip_of(model: Model, first: float) -> float:

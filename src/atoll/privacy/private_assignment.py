@@ -28,7 +28,7 @@ class ToldAtRandom:
     def tell(self, losses: Floats, index: int, clients: Ids) -> Ids:
         """Return the clusters that clients report for an event, [clients], from their losses, [clients, clusters]."""
         wanted, clusters = self.mechanism, losses.shape[1]
-        assert wanted.identity_epsilon is not None, "refused by `requirements.refuse_unproven`"
+        assert wanted.identity_epsilon is not None, "refused by `needs.require_hidden_choice`"
         if wanted.identity == "exponential":
             return draw_choices(losses, wanted.identity_epsilon, wanted.most_loss, self.noise, index, clients)
         return respond(least_or_none(losses), clusters, wanted.identity_epsilon, self.noise, index, clients)
@@ -41,7 +41,7 @@ def draw_choices(losses: Floats, epsilon: float, most_loss: float, noise: Noise,
     changing a client's data makes no choice more than e^epsilon likelier; losses that are not finite count as B, the
     `most_loss`.
     """
-    losses = np.clip(np.nan_to_num(losses, nan=most_loss, posinf=most_loss), 0, most_loss)
+    losses = np.clip(np.nan_to_num(losses, nan=most_loss, posinf=most_loss, neginf=most_loss), 0, most_loss)
     told = np.empty(len(losses), np.int64)
     for row, client in enumerate(clients.tolist()):
         uniform = _uniform(noise("client identity", index, client)(losses.shape[1]))

@@ -35,8 +35,8 @@ class Collector:
     ) -> None:
         """Sum over these nodes; this share of the planned ones, known or not, must answer in each step."""
         self.instance = instance
-        self._known, self._planned = known, len(known) if planned is None else planned
-        self.threshold = threshold_of(threshold_share, self._planned)
+        self._known, self.planned = known, len(known) if planned is None else planned
+        self.threshold = threshold_of(threshold_share, self.planned)
         self.left: tuple[str, ...] = tuple(sorted(known))
         self.false: dict[str, str] = {}
         self._masked: Mapping[str, Numbers] = {}
@@ -93,7 +93,7 @@ class Collector:
     def _leave(self, names: Mapping[str, object], did: str) -> None:
         left = tuple(name for name in self.left if name in names)
         if len(left) < self.threshold:
-            raise NotSummed("too_few", f"{len(left)} of {self._planned} nodes {did}, {self.threshold} must")
+            raise NotSummed("too_few", f"{len(left)} of {self.planned} nodes {did}, {self.threshold} must")
         self.left = left
 
     def _are_good(self, keys: Keys) -> bool:
@@ -126,7 +126,8 @@ class Collector:
             if is_secret(secret := join(placed)):
                 return secret
         if (found := recover(placed, self.threshold, is_secret)) is None:
-            if math.comb(len(placed), self.threshold) > TRIED:  # so it may have dealt true ones
+            if math.comb(len(placed), self.threshold) > TRIED or len(shares) < len(self.roster.places):
+                # Then the missing true ones may have been dealt, too.
                 raise NotSummed("wrong_keys", f"too many false shares of the {what} of node {name!r}")
             self.false[name] = f"dealt false shares of its {what}"
             raise NotSummed("wrong_keys", f"node {name!r} {self.false[name]}", name)

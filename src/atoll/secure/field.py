@@ -55,6 +55,7 @@ def recover(
     >>> recover(shares, 3, (b"s" * 32).__eq__) == (b"s" * 32, {2})
     True
     """
+    shares = {place: share % PRIME for place, share in shares.items()}
     places = tuple(shares)
     are_few = math.comb(len(places), threshold) <= TRIED
     found, wrong = None, set(places)
@@ -63,7 +64,7 @@ def recover(
         with suppress(ValueError):
             if is_secret(secret := join(own)):
                 found, wrong = secret, {at for at in wrong if _interpolate(own, at) != shares[at]}
-                if not are_few:
+                if not are_few and 2 * len(wrong) <= len(places) - threshold:  # else liars may have chosen the set
                     break
     return None if found is None else (found, wrong)
 

@@ -22,6 +22,7 @@ from atoll.experiment.modules import draw_module, make_chain, make_rule
 from atoll.experiment.privacy import read_mechanism
 from atoll.fleet.agreed.agreement import Agreement, agree, require_fleet
 from atoll.fleet.agreed.messages import Refused
+from atoll.fleet.agreed.randomised_response import LEAST_EPSILON
 from atoll.fleet.node.epsilon_ledger import with_epsilon
 from atoll.fleet.node.noise_added import Choosing, Hidden
 from atoll.fleet.node.open_sums import OpenSums
@@ -60,8 +61,8 @@ class Reporting:
 
     def __post_init__(self) -> None:
         """Reject values that no server would accept."""
-        if self.epsilon is not None and not 0 < self.epsilon < np.inf:
-            raise InputError(f"epsilon = {self.epsilon}: must be greater than 0 and finite")
+        if self.epsilon is not None and not LEAST_EPSILON <= self.epsilon < np.inf:
+            raise InputError(f"epsilon = {self.epsilon}: must be at least {LEAST_EPSILON} and finite")
         if self.epsilon is not None and not self.class_counts:
             raise InputError(f"epsilon = {self.epsilon}: needs class_counts = true, which it makes less telling")
         if self.epsilon is not None and self.hidden is not None:
@@ -224,8 +225,8 @@ def make_method(settings: Settings, sizes: Ids, module: nn.Module) -> Method:
     clusters = min(settings.clustering.clusters, clients)
     others = [[near for near in range(clusters) if near != each] for each in range(clusters)]
     rule = make_rule(settings)
-    # A user's method may depend on the number of rounds in any way, and resampling splits data by round.
-    all_rounds = ":" in section.name or section.get("resample")
+    # A user's method may depend on the number of rounds in any way; rates are by round, and resampling splits data so.
+    all_rounds = ":" in section.name or section.get("resample") or rule.rates
     given: Mapping[str, Any] = {
         **dict(section),
         "population": _stand_in_clients(sizes),

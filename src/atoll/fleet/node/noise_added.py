@@ -58,7 +58,7 @@ class Hidden:
         """Return noisy losses, [models]; a non-finite one counts as the bound."""
         most = self.most_loss
         assert most is not None, "asked for only where losses are hidden"
-        cut = np.clip(np.nan_to_num(losses, nan=most, posinf=most, neginf=0.0), 0, most)
+        cut = np.clip(np.nan_to_num(losses, nan=most, posinf=most, neginf=most), 0, most)
         return np.asarray(cut + self._drawn(len(cut), most * np.sqrt(len(cut))))
 
     def _drawn(self, count: int, longest: float) -> Floats:

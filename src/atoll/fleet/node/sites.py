@@ -94,12 +94,11 @@ class Sites:
         return self._keep_ready(node)
 
     def _negotiate(self, digest: str, told: dict[str, Any]) -> Node:
-        """Return the node of the run with the fewest differences; of several, the first that agrees."""
+        """Return the node of the first run that agrees, of those with the fewest differences first."""
         offers = [self._offer(own, told) for own in self._runs]
-        least = min(len(offer.changed) + len(offer.refused) for offer in offers)
-        nearest = [offer for offer in offers if len(offer.changed) + len(offer.refused) == least]
+        offers.sort(key=lambda offer: len(offer.changed) + len(offer.refused))
         why = ""
-        for offer in nearest:
+        for offer in offers:
             try:
                 node = self._take(offer, told)
             except InputError as error:
@@ -107,7 +106,7 @@ class Sites:
                 continue
             if node.agreement.digest == digest:
                 return node
-        if refused := nearest[0].refused:
+        if refused := offers[0].refused:
             raise Refused("not_allowed", f"{_OTHERS}, and node.toml does not allow {show(told, refused)}")
         raise Refused("wrong_settings", f"{_OTHERS}{why}")
 

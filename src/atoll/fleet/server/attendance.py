@@ -1,8 +1,8 @@
 """Who is asked: a node that never answers makes everyone wait for the deadline, so it is skipped for a while.
 
 After a number of late answers in a row, a client is skipped the next 4 times, after one more late answer the next 8
-times, and so on up to 64; good results halve the pause. Pauses count requests, not seconds, and are recorded event by
-event, so that a resumed run asks the same clients.
+times, and so on up to 64; each good result halves the number of doublings. Pauses count requests, not seconds, and are
+recorded event by event, so that a resumed run asks the same clients.
 """
 
 from collections.abc import Callable, Mapping, Sequence

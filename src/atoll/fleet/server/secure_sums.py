@@ -130,7 +130,7 @@ class SecureSums:
     def _judge(self, summation: Summation, tell: Callable[[str], None]) -> None:
         """Leave nodes out of later sums: with false shares, or with shares that more cannot open than may be lying."""
         collector = summation.collector
-        most = len(summation.nodes) - collector.threshold
+        most = collector.planned - collector.threshold
         accused = {name: by for name, by in summation.accused.items() if len(by) > max(most, 1)}
         found = {name: f"dealt shares that {len(by)} nodes cannot open" for name, by in accused.items()}
         found |= collector.false
