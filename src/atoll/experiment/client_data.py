@@ -94,7 +94,7 @@ def _deal_by_level(settings: Settings, test: Dataset, pool: int) -> Parts:
             raise InputError(
                 f"data.skew_levels = {levels}: there are {len(test)} test samples, and clients of each level need one"
             )
-        own = replace(test, inputs=test.inputs[rows], targets=test.targets[rows], groups=None)
+        own = replace(test, inputs=test.inputs[rows], targets=test.targets[rows], groups=None, owners=None)
         clients = max(1, settings.data.clients * len(test) // (pool * levels))
         parts += [rows[part] for part in deal_out(settings, own, clients, "test partition")]
     return parts

@@ -108,7 +108,7 @@ class LinksFile:
     def links(self, model_bytes: int) -> list[Link]:
         """Return the links for models of this size."""
         rows = [replace(row, fields=_with_device(row, self.devices)) for row in self.rows]
-        is_down = any(name in row.fields for row in rows for name in ("down_mbps", "down_seconds", "down_price"))
+        is_down = any(name.startswith("down_") for row in rows for name in row.fields)
         return [_link(row, model_bytes, is_down) for row in rows]
 
 
@@ -168,7 +168,7 @@ def _devices_of(records: Sequence[Record], devices: Mapping[str, Mapping[str, An
     """Return the fields of each client's device, by client; none for a client without a device."""
     found: dict[str, Mapping[str, Any]] = {}
     for record in records:
-        device = record.fields.get("device")
+        device = None if record.fields.get("device") is None else record.text("device")
         if device is not None and device not in devices:
             known = ", ".join(map(repr, devices)) or "none"
             raise InputError(f"{record.where}: 'device' is {show(device)}; the file's devices are {known}")

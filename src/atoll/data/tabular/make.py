@@ -28,7 +28,7 @@ from atoll.data.tabular.table_rows import (
     uses_of,
 )
 from atoll.data.tabular.table_settings import Wanted
-from atoll.data.tabular.table_targets import Targets, read_targets
+from atoll.data.tabular.table_targets import Targets, read_targets, with_classes_of
 from atoll.data.tabular.tokens import Tokens, read_tokens
 from atoll.data.tabular.windows import Windows, find_windows
 from atoll.support.arrays import Ids
@@ -81,6 +81,8 @@ def _make(source: TableSource, wanted: Wanted) -> Dataset:
     warn_of_exceptions(encoders, wanted.categorical or ())
     owners, groups = (each and only(each, rows.uses != LEFT_OUT) for each in (rows.owners, rows.groups))
     targets, causal = rows.targets, rows.targets.loss == "next-token"
+    if targets.loss == "cross-entropy":
+        targets = with_classes_of(targets, roles.target[0], train, test)
     named = {
         "inputs": tuple(names),
         "targets": targets.names,
@@ -152,20 +154,18 @@ def _with_enough(rows: Rows, samples: Ids, wanted: Wanted, source: str) -> tuple
     own, uses = rows.owners.codes[samples], rows.uses[samples]
     held = np.bincount(own[uses == TRAIN], minlength=len(rows.owners.names))
     tested = np.bincount(own[uses == TEST], minlength=len(held))
-    has_rows = np.bincount(rows.owners.codes[rows.uses != LEFT_OUT], minlength=len(held)) > 0
-    idle = has_rows & (held == 0)
-    if wanted.min_samples is None and not idle.any():
-        return rows, True
-    if not (tested[held > 0]).any() and not (idle & (tested == 0)).any():  # the test has clients of its own
-        return rows, False
+    apart = not tested[held > 0].any()  # the test has clients of its own
+    short = (held < (wanted.min_samples or 1)) & ~(apart & (tested > 0))
     if wanted.min_samples is None:
-        name = rows.owners.names[int(np.flatnonzero(idle)[0])]
-        raise InputError(
-            f"{source}: client {show(name)} has no sample for training ({int(idle.sum())} such clients); "
-            "data.min_samples = 1 leaves such clients out"
-        )
-    short = held < wanted.min_samples
-    return replace(rows, uses=np.where(short[rows.owners.codes], LEFT_OUT, rows.uses).astype(np.int8)), True
+        short &= np.bincount(rows.owners.codes[rows.uses != LEFT_OUT], minlength=len(held)) > 0
+        if short.any():
+            name = rows.owners.names[int(np.flatnonzero(short)[0])]
+            raise InputError(
+                f"{source}: client {show(name)} has no sample for training ({int(short.sum())} such clients); "
+                "data.min_samples = 1 leaves such clients out"
+            )
+        return rows, not apart
+    return replace(rows, uses=np.where(short[rows.owners.codes], LEFT_OUT, rows.uses).astype(np.int8)), not apart
 
 
 def _encoders_of(source: TableSource, roles: Roles, wanted: Wanted) -> list[Encoder]:

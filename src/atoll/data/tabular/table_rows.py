@@ -184,7 +184,7 @@ def require_unique(table: "pa.Table", name: str) -> None:
         raise InputError(f"data.id = {name!r}: several rows are called {show(doubled)}; ids must be unique")
 
 
-def only(labels: Labels, rows: Mask) -> Labels:
+def only(labels: Labels, rows: Mask | Ids) -> Labels:
     """Return the labels with the names that these rows use, renumbered; other rows' codes mean nothing."""
     used = np.unique(labels.codes[rows])
     renumbered = np.zeros(len(labels.names), np.int32)
