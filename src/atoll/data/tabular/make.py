@@ -171,8 +171,7 @@ def _with_enough(rows: Rows, samples: Ids, wanted: Wanted, source: str) -> tuple
 def _encoders_of(source: TableSource, roles: Roles, wanted: Wanted) -> list[Encoder]:
     """Return the inputs' encoders; none if they are one column of arrays or images."""
     if is_dense(source.schema, roles.inputs):
-        if wanted.window is not None:
-            raise InputError(f"data.window = {wanted.window}: needs columns of numbers, not of arrays or images")
+        wanted.refuse_encoding("on a column of arrays or images")
         return []
     given = wanted.missing, wanted.categories, wanted.hashes, wanted.categorical or (), wanted.text or ()
     return [make_encoder(source.schema.field(name), *given) for name in roles.inputs]
