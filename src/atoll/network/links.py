@@ -133,9 +133,6 @@ def read_clients(records: Sequence[Record], devices: Mapping[str, Mapping[str, A
     """Return the clients of these rows, each completed by its device; sorted if their names are 0 to N - 1."""
     require_fields(list(records), CLIENT_FIELDS)
     rows = _completed(records, devices)
-    for name in ("seconds_per_sample", "samples"):
-        for row in rows:
-            row.number(name, above=True)
     columns = {name: _column(rows, name) for name in CLIENT_FIELDS[2:]}
     x, y, samples = columns["x"], columns["y"], columns["samples"]
     if samples is not None and (broken := samples != np.floor(samples)).any():
@@ -209,7 +206,7 @@ def _way(row: Record, way: str, model_bytes: int) -> Way:
 def _column(rows: Sequence[Record], name: str) -> Floats | None:
     """Return a column that all rows have, or None if no row has it."""
     least = -np.inf if name in ("x", "y") else 0.0
-    values = [row.number(name, least, above=least < 0) for row in rows]
+    values = [row.number(name, least, above=name not in _WATTS) for row in rows]
     lacking = [row for row, value in zip(rows, values, strict=True) if value is None]
     if len(lacking) == len(rows):
         return None

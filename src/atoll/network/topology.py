@@ -63,12 +63,11 @@ def regular(aggregators: int, degree: Positive, rng: np.random.Generator) -> "nx
     """
     import networkx as nx
 
+    told = f"network.degree = {degree}"
     if not 0 <= degree < max(aggregators, 1):
-        raise InputError(
-            f"network.degree = {degree}: must be from 0 to {aggregators - 1}, the number of other aggregators"
-        )
+        raise InputError(f"{told}: must be from 0 to {aggregators - 1}, the number of other aggregators")
     if degree * aggregators % 2:
-        raise InputError(f"network.degree = {degree}: must be even, since the number of aggregators is {aggregators}")
+        raise InputError(f"{told}: must be even, since the number of aggregators is {aggregators}")
     fewer = min(degree, aggregators - 1 - degree)  # a dense graph is drawn as the links that it lacks, which is faster
     drawn = nx.random_regular_graph(fewer, aggregators, seed=_seed(rng))
     return _graph(aggregators, drawn.edges if fewer == degree else nx.complement(drawn).edges)

@@ -73,10 +73,7 @@ def _best(problem: Problem, candidates: list[Ids]) -> list[Ids]:
 
 
 def _grid(problem: Problem, longest: float) -> Floats:
-    """Return time limits from the longest (exclusive) down to the least with which each client fits somewhere.
-
-    None if that is 0: no number of steps down to it is geometric.
-    """
+    """Return time limits from the longest (exclusive) to the least with which each client fits; none if that is 0."""
     alone = problem.network.compute_seconds[:, None] + np.asarray(problem.network.upload_seconds)
     shortest = min(float(alone.min(axis=1).max()), longest)
     return np.geomspace(longest, shortest, GRID + 1)[1:] if shortest > 0 else np.empty(0)

@@ -92,7 +92,6 @@ def _task_of(table: "pa.Table", names: tuple[str, ...], kept: Mask) -> Task:
 
 def _classes(table: "pa.Table", name: str, uses: Uses, schema: "pa.Schema") -> Targets:
     labels = only(labels_of(table, [name], "data.target", uses <= TEST), uses <= TEST)
-    _require_two(name, labels.names)
     if len(labels.names) > MOST_CLASSES:
         raise InputError(f"data.target = {name!r}: has {len(labels.names)} classes; at most {MOST_CLASSES} are allowed")
     return Targets(labels.codes.astype(np.int64), "cross-entropy", _told_names(labels, name, schema))
@@ -106,14 +105,10 @@ def with_classes_of(targets: Targets, name: str, train: Ids, test: Ids) -> Targe
             "rows must have every class"
         )
     labels = only(Labels(targets.values, targets.names), train)
-    _require_two(name, labels.names)
-    return Targets(labels.codes.astype(np.int64), targets.loss, labels.names)
-
-
-def _require_two(name: str, classes: tuple[str, ...]) -> None:
-    if len(classes) == 1:
-        told = f"has one value only, {show(classes[0])}, in the rows that are used"
+    if len(labels.names) == 1:
+        told = f"has one value only, {show(labels.names[0])}, in the rows that are used"
         raise InputError(f"data.target = {name!r}: {told}; there is nothing to predict")
+    return Targets(labels.codes.astype(np.int64), targets.loss, labels.names)
 
 
 def _told_names(labels: Labels, name: str, schema: "pa.Schema") -> tuple[str, ...]:
