@@ -372,6 +372,22 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         {"target": "x", "client": "c", "time": "t", "window": 2},
         r"client 'b' has no sample for training",
     ),
+    "a horizon without windows": (GOOD, {"target": "y", "horizon": 2}, r"data.horizon = 2: needs data.window"),
+    "windows of texts as tokens": (
+        GOOD,
+        {"target": "y", "time": "x", "window": 2, "tokenizer": "base"},
+        r"data.window = 2: has no effect with data.tokenizer; leave it out",
+    ),
+    "words and categories of texts as tokens": (
+        GOOD,
+        {"target": "y", "inputs": "c", "text": ["c"], "tokenizer": "base"},
+        r"data.text = \['c'\]: has no effect with data.tokenizer; leave it out",
+    ),
+    "texts of one token": (
+        GOOD,
+        {"task": "causal", "length": 1, "tokenizer": "base"},
+        r"data.length = 1: must be at least 2 with data.task = 'causal'",
+    ),
     "windows without time": (GOOD, {"target": "y", "window": 2}, r"data.window = 2: needs data.time"),
     "two rows at one time": (
         "t,x\n1,1\n1,2\n2,3\n",
@@ -422,6 +438,15 @@ def test_what_is_wrong_is_told_in_a_sentence(name: str, table: Callable[..., Dat
     with pytest.raises(InputError, match=told) as error:
         table(text, **settings)
     assert "\n" not in str(error.value)
+
+
+def test_categories_of_arrays_are_refused(table: Callable[..., Dataset]) -> None:
+    for setting, value in (("categorical", ["x"]), ("text", ["x"]), ("window", 2)):
+        with pytest.raises(InputError, match=rf"data.{setting} = .*: has no effect on a column of arrays or images"):
+            table(
+                {"x": [[1.0, 2.0]] * 10, "t": [*range(10)], "y": [0, 1] * 5},
+                **{"target": "y", "time": "t", "inputs": "x", setting: value},
+            )
 
 
 def test_what_is_pickled_is_not_read(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
     """Return a CSV file's header and the cells below it, without empty rows, which spreadsheets add."""
     try:
         text = read_bytes(path, most=MOST_BYTES_OF_LINES).decode("utf-8-sig")
-        rows = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if any(map(str.strip, row))]
+        every = csv.reader(io.StringIO(text, newline=""), strict=True)
+        rows = [row for row in every if row == [""] or any(map(str.strip, row))]  # "" is an only column's empty cell
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: is not UTF-8; save the file as UTF-8") from error
     except (OSError, csv.Error) as error:
