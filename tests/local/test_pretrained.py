@@ -352,13 +352,7 @@ def test_long_texts_are_cut_and_tokens_are_made_once(monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(again.inputs, data.inputs)
     (kept,) = Path("cache").rglob("*.npz")
     whole = kept.read_bytes()
-    for damaged in (
-        b"torn",
-        b"",
-        whole[: len(whole) // 2],
-        whole[:-1] + b"x",
-        whole.replace(b"a\x00\x00\x00", b"z" * 4, 1),
-    ):
+    for damaged in (b"torn", b"", whole[: len(whole) // 2], whole[:200] + b"?" * 9 + whole[209:]):
         kept.write_bytes(damaged)
         np.testing.assert_array_equal(
             atoll.from_pandas(frame, task="causal", tokenizer="base", length=4).inputs, data.inputs
