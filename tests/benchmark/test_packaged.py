@@ -167,6 +167,19 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         read_packaged(table="star", target="math")
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"part": "validation"}, "data.part = 'validation': has no effect without data.client"),
+        ({"fewest_rows": 2}, "data.fewest_rows = 2: has no effect without data.client"),
+        ({"client": "school", "largest_groups": 2}, "data.largest_groups = 2: has no effect without data.group"),
+    ],
+)
+def test_choices_among_clients_need_clients(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        read_packaged(table="chem97", target="score", **given)
+
+
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize(("setting", "value"), [("target", "marks"), ("client", "pupil"), ("group", "town")])
 def test_columns_that_do_not_exist_are_refused(setting: str, value: str) -> None:

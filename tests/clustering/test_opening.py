@@ -14,7 +14,7 @@ from atoll.clustering.feduc.opening import Opening, fill_empty, open_first, open
 from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
 from atoll.network.completion import completion_of
 from atoll.support.arrays import Ids
-from tests.clustering.test_feasible import small_problem
+from tests.clustering.test_feasible import by_hand, small_problem
 from tests.clustering.test_greedy import slow_candidates, some_problem
 from tests.tiers import thinned
 
@@ -155,6 +155,13 @@ def test_an_opening_that_cannot_be_names_who_is_in_its_way() -> None:
             feduc(far, opening=opening)
     with pytest.raises(InputError, match=r"^clustering\.opening = 'first': 2 clients cannot open .* = 3 aggregators"):
         feduc(small_problem(0, clients=2), opening="first")
+
+
+def test_an_aggregator_that_a_client_reaches_alone_is_not_called_too_far() -> None:
+    """Client 0 can open aggregator 1 or 2, not both."""
+    problem = by_hand([[1.0, 1.0, 1.0], [1.0, 9.0, 9.0], [1.0, 9.0, 9.0]], [3.0, 1.5, 1.5])
+    with pytest.raises(InputError, match=r"aggregator \d gets no client: no assignment was found that leaves no"):
+        feduc(problem, opening="refine")
 
 
 def slow_pass(problem: Problem, labels: Ids, may_empty: bool) -> Ids:

@@ -98,6 +98,15 @@ def test_it_goes_by_name_and_refuses_what_does_not_go_with_it() -> None:
         feduc(problem, objective="progress", opening="first")
 
 
+@patterns
+def test_events_of_no_time_are_refused(pattern: Pattern) -> None:
+    problem = problem_of(0, pattern)
+    seconds = {name: value for name, value in vars(problem.network).items() if "seconds" in name and value is not None}
+    zero = {name: np.zeros_like(value) for name, value in seconds.items()}
+    with pytest.raises(InputError, match=r"^network: an event of aggregator \d.* takes 0 seconds"):
+        feduc(replace(problem, network=replace(problem.network, **zero)), objective="progress")
+
+
 def test_labels_of_another_length_are_refused() -> None:
     problem = problem_of(0, "censyn")
     with pytest.raises(InputError, match="labels"):

@@ -167,6 +167,15 @@ def test_a_time_objective_keeps_aggregators_linked() -> None:
     assert set(kept.tolist()) == {0, 1, 2}
 
 
+def test_clients_that_need_no_time_leave_no_limits_to_try() -> None:
+    upload = np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
+    network = Network(np.zeros(4), upload, np.ones(2), np.zeros((2, 2)), ((), ()))
+    problem = Problem("censyn", network, np.ones(4), np.tile(np.eye(2), (2, 1)) - 0.5, np.full(2, np.inf), steps=50)
+    timed = within(problem, 100.0)
+    found = evaluate(timed, feduc_for_time(problem, 100.0)).bound
+    assert found <= min(evaluate(timed, np.array(labels)).bound for labels in product(range(2), repeat=4)) * (1 + 1e-9)
+
+
 @pytest.mark.more
 def test_less_time_asks_for_shorter_completion_in_synchronous_training() -> None:
     problem = replace(default_network(np.inf, megabytes=2.56), pattern="censyn", mu=0.5)

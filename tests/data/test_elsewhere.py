@@ -53,6 +53,16 @@ def test_pictures_may_lie_below_classes_of_train_and_test(tmp_path: Path) -> Non
     assert data.owners is None
 
 
+def test_grey_pictures_have_one_channel_however_they_are_stored(tmp_path: Path) -> None:
+    for mode, colour in (("L", 255), ("LA", (255, 100)), ("1", 1)):
+        paint(tmp_path, f"a/{mode}-0.png", f"a/{mode}-1.png")
+        for number in range(2):
+            Image.new(mode, (3, 2), colour).save(tmp_path / f"a/{mode}-{number}.png")
+    data = read_images(str(tmp_path))
+    assert data.shape == (1, 2, 3)
+    assert (data.inputs == 255).all()
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [

@@ -10,7 +10,7 @@ from scipy.stats import kstest
 
 import atoll
 from atoll import Experiment
-from atoll.data.dealing.feature_skew import colour, noise, rotation
+from atoll.data.dealing.feature_skew import colour, level_of_rows, noise, rotation
 from atoll.data.population import partition_as_bytes
 from atoll.fleet.node.shards import read_shard, write_shards
 from atoll.runs.export import load_module
@@ -86,6 +86,15 @@ def test_test_clients_have_a_level_each() -> None:
     assert [set(tests.data.groups_of(tests.samples(k)).tolist()) for k in range(len(tests))] == [{0}, {1}, {2}]
 
 
+def test_test_samples_of_clients_are_dealt_out_by_another_partition() -> None:
+    data = atoll.Dataset(
+        "own", np.ones((8, 2), np.float32), np.arange(8) % 2, np.ones((4, 2), np.float32), np.arange(4) % 2, 2,
+        owners=np.repeat([0, 1], 4), test_owners=np.array([1, 0, 1, 0]),
+    )  # fmt: skip
+    made = Experiment(data={"dataset": data, "clients": 2, "skew": "noise"}, method={"name": "ifca"})
+    assert sorted(made.clients.test.indices.tolist()) == [0, 1, 2, 3]
+
+
 def test_unset_levels_are_one_a_client() -> None:
     assert experiment(skew="noise").clients.dealt.groups().tolist() == list(range(12))
 
@@ -154,6 +163,12 @@ def test_own_functions_are_skews() -> None:
 def test_what_does_not_go_together_is_refused(given: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
         experiment(**given).clients.dealt  # noqa: B018
+
+
+def test_a_client_without_samples_is_named() -> None:
+    with pytest.raises(InputError, match=r"data.partition = '.*': client 11 has no samples"):
+        experiment(skew="noise", partition=remember(lambda clients: [[k] for k in range(11)] + [[]])).clients.dealt  # noqa: B018
+    assert level_of_rows([np.array([1]), np.array([], int)], np.array([1, 0]), np.zeros(2, int)).tolist() == [0, 1]
 
 
 def test_samples_that_there_are_not_are_refused() -> None:

@@ -198,6 +198,35 @@ def test_clients_of_several_columns_and_whole_clients_for_the_test(table: Callab
     assert (data.test_owners, len(data.test_inputs)) == (None, 2)
 
 
+def test_small_clients_are_left_out_where_the_test_has_clients_of_its_own(table: Callable[..., Dataset]) -> None:
+    columns: dict[str, list[Any]] = {
+        "c": ["a"] * 20 + ["b"] * 3 + ["z"] * 4,
+        "s": ["train"] * 23 + ["test"] * 4,
+        "x": [*range(27)],
+        "y": [i % 2 for i in range(27)],
+    }
+    data = table(columns, target="y", client="c", split="s", min_samples=10)
+    assert (len(data), numbers(data.owners), data.test_owners) == (20, [0] * 20, None)
+    assert len(data.test_inputs) == 4
+    assert len(table(columns, target="y", client="c", split="s", min_samples=3)) == 23
+
+
+def test_a_class_of_clients_that_are_left_out_is_none(table: Callable[..., Dataset]) -> None:
+    columns: dict[str, list[Any]] = {
+        "c": ["a"] * 10 + ["b"] * 2,
+        "x": [*range(12)],
+        "y": ["no", "yes"] * 5 + ["maybe", "no"],
+    }
+    data = table(columns, target="y", client="c", min_samples=3)
+    assert (data.classes, data.names["targets"], set(data.targets.tolist())) == (2, ("no", "yes"), {0, 1})
+    columns |= {"s": ["train"] * 8 + ["test"] * 2 + ["train"] * 2, "y": ["no", "yes"] * 4 + ["maybe", "no"] * 2}
+    with pytest.raises(InputError, match=r"only test rows have the class 'maybe'; training rows must have every class"):
+        table(columns, target="y", client="c", split="s", min_samples=3)
+    columns |= {"y": ["no"] * 10 + ["yes", "no"]}
+    with pytest.raises(InputError, match=r"'y': has one value only, 'no', in the rows that are used"):
+        table(columns, target="y", client="c", split="s", min_samples=3)
+
+
 def test_a_folder_of_files_is_one_table_whose_names_say_what_is_for_the_test(tmp_path: Path) -> None:
     write_csv(pa.table({"x": [1, 2], "y": [0, 1]}), tmp_path / "part-2")
     write_csv(pa.table({"x": [3.5, 4], "y": [0, 1]}), tmp_path / "part-10")  # numbers in both once one is no whole one
@@ -207,6 +236,15 @@ def test_a_folder_of_files_is_one_table_whose_names_say_what_is_for_the_test(tmp
     for file in tmp_path.iterdir():
         file.rename(tmp_path / file.name.replace("part-2", "train-0").replace("part-10", "test-0"))
     assert len(read_table(str(tmp_path), target="y").test_inputs) == 2
+
+
+def test_files_that_say_no_split_are_for_training_where_others_say_theirs(tmp_path: Path) -> None:
+    (tmp_path / "test").mkdir()
+    for number, client in enumerate(("ann", "bob")):
+        for folder, rows in ((tmp_path, 10), (tmp_path / "test", 5)):
+            write_csv(pa.table({"x": [number * 10 + rows] * rows, "y": [i % 2 for i in range(rows)]}), folder / client)
+    data = read_table(str(tmp_path), target="y", client="file", inputs="x")
+    assert (numbers(data.owners), numbers(data.test_owners)) == ([0] * 10 + [1] * 10, [0] * 5 + [1] * 5)
 
 
 def test_natural_clients_hold_their_rows(tmp_path: Path) -> None:
@@ -334,6 +372,22 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         {"target": "x", "client": "c", "time": "t", "window": 2},
         r"client 'b' has no sample for training",
     ),
+    "a horizon without windows": (GOOD, {"target": "y", "horizon": 2}, r"data.horizon = 2: needs data.window"),
+    "windows of texts as tokens": (
+        GOOD,
+        {"target": "y", "time": "x", "window": 2, "tokenizer": "base"},
+        r"data.window = 2: has no effect with data.tokenizer; leave it out",
+    ),
+    "words and categories of texts as tokens": (
+        GOOD,
+        {"target": "y", "inputs": "c", "text": ["c"], "tokenizer": "base"},
+        r"data.text = \['c'\]: has no effect with data.tokenizer; leave it out",
+    ),
+    "texts of one token": (
+        GOOD,
+        {"task": "causal", "length": 1, "tokenizer": "base"},
+        r"data.length = 1: must be at least 2 with data.task = 'causal'",
+    ),
     "windows without time": (GOOD, {"target": "y", "window": 2}, r"data.window = 2: needs data.time"),
     "two rows at one time": (
         "t,x\n1,1\n1,2\n2,3\n",
@@ -384,6 +438,15 @@ def test_what_is_wrong_is_told_in_a_sentence(name: str, table: Callable[..., Dat
     with pytest.raises(InputError, match=told) as error:
         table(text, **settings)
     assert "\n" not in str(error.value)
+
+
+def test_categories_of_arrays_are_refused(table: Callable[..., Dataset]) -> None:
+    for setting, value in (("categorical", ["x"]), ("text", ["x"]), ("window", 2)):
+        with pytest.raises(InputError, match=rf"data.{setting} = .*: has no effect on a column of arrays or images"):
+            table(
+                {"x": [[1.0, 2.0]] * 10, "t": [*range(10)], "y": [0, 1] * 5},
+                **{"target": "y", "time": "t", "inputs": "x", setting: value},
+            )
 
 
 def test_what_is_pickled_is_not_read(tmp_path: Path) -> None:

@@ -233,6 +233,9 @@ def test_another_objectives_settings_are_warned_of(own: dict[str, Any], told: st
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
+        (["0,3", "1"], "row 2 has 1 cells, but the header has 2"),
+        (["0,3", "1,2,5"], "row 2 has 3 cells, but the header has 2"),
+        (["0,3", "1,"], "could not convert string to float: ''"),
         (["0,nan", "1,2"], "its numbers must be finite"),
         (["0,inf", "1,2"], "its numbers must be finite"),
         (["0,1", "0,2"], "client: must be each number from 0 to 1 once"),
@@ -242,6 +245,19 @@ def test_another_objectives_settings_are_warned_of(own: dict[str, Any], told: st
 def test_attributes_of_clients_are_finite_and_of_each_once(tmp_path: Path, rows: list[str], told: str) -> None:
     (tmp_path / "c.csv").write_text("\n".join(["client,utc_offset", *rows, ""]))
     with pytest.raises(InputError, match=f"c.csv'?: {told}"):
+        experiment(data={"clients": 2, "clients_file": str(tmp_path / "c.csv")}).check()
+
+
+def test_attributes_of_clients_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("client,utc_offset,slots\n1,5,0;2\n0,3,\n")
+    made = experiment(data={"clients": 2, "clients_file": str(tmp_path / "c.csv")}).clients.dealt.attributes
+    assert made["utc_offset"].tolist() == [3.0, 5.0]
+    assert made["slots"].tolist() == [[False] * 3, [True, False, True]]
+    (tmp_path / "c.csv").write_text('slots\n0\n""\n')
+    alone = experiment(data={"clients": 2, "clients_file": str(tmp_path / "c.csv")}).clients.dealt.attributes
+    assert alone["slots"].tolist() == [[True], [False]]
+    (tmp_path / "c.csv").write_text("slots,slots\n0,1\n1,0\n")
+    with pytest.raises(InputError, match=r"c\.csv: has the column 'slots' twice"):
         experiment(data={"clients": 2, "clients_file": str(tmp_path / "c.csv")}).check()
 
 

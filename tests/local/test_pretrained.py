@@ -15,6 +15,7 @@ import torch
 
 import atoll
 from atoll import Experiment, InputError, State, read_result, run_events
+from atoll.data.named_datasets import read_table
 from atoll.local.models import Model
 from atoll.settings.validation import validate
 from tests.texts import LENGTH, SETTINGS, changed, make_all, make_texts, work_beside, write_gpt2
@@ -350,7 +351,17 @@ def test_long_texts_are_cut_and_tokens_are_made_once(monkeypatch: pytest.MonkeyP
         again = atoll.from_pandas(frame, task="causal", tokenizer="base", length=4)
     np.testing.assert_array_equal(again.inputs, data.inputs)
     (kept,) = Path("cache").rglob("*.npz")
-    kept.write_bytes(b"torn")
-    np.testing.assert_array_equal(
-        atoll.from_pandas(frame, task="causal", tokenizer="base", length=4).inputs, data.inputs
-    )
+    whole = kept.read_bytes()
+    for damaged in (b"torn", b"", whole[: len(whole) // 2], whole[:200] + b"?" * 9 + whole[209:]):
+        kept.write_bytes(damaged)
+        np.testing.assert_array_equal(
+            atoll.from_pandas(frame, task="causal", tokenizer="base", length=4).inputs, data.inputs
+        )
+
+
+def test_texts_of_csv_files_that_are_clients(place: Path) -> None:
+    (place / "c").mkdir()
+    for client in ("ann", "bob"):
+        (place / "c" / f"{client}.csv").write_text("text\n" + "abcd\n" * 5)
+    data = read_table("c", task="causal", tokenizer="base", client="file", inputs="text")
+    assert (data.names["owners"], len(data), len(data.test)) == (("ann", "bob"), 8, 2)

@@ -135,6 +135,12 @@ def test_without_a_way_down_downloads_are_free() -> None:
     assert network.upload_seconds.tolist() == network_of().upload_seconds.tolist()
 
 
+def test_a_latency_alone_says_no_way_down() -> None:
+    Path("up.csv").write_text("from,to,up_seconds,down_ms\nanna,a,1,50\na,server,1,\n")
+    with pytest.raises(InputError, match=r"row 1: has neither of 'down_mbps' and 'down_seconds'; it must have one"):
+        read_links("up.csv").links(MB)
+
+
 def test_rows_that_a_spreadsheet_leaves_empty_say_nothing() -> None:
     before = network_of()
     Path("links.csv").write_text(LINKS + ",,,,,\n , ,,,,\n\n")
@@ -304,6 +310,7 @@ def test_documents_that_are_refused() -> None:
         ("link = []\n", "unknown key 'link'"),
         ('links = "absent.csv"\n', "absent.csv"),
         ('links = "links.csv"\n[[clients]]\nclient = "anna"\ndevice = "phone"\n', "'device' is 'phone'"),
+        ('links = "links.csv"\n[[clients]]\nclient = "a"\ndevice = ["x"]\n', "'device' is ['x']; it must be a name"),
         ('links = "links.csv"\n[devices.phone]\nwatts = 3\n', "unknown column 'watts'"),
         ("links = [", "cannot be read"),
     ):

@@ -1,7 +1,5 @@
 """The clients' attributes: a CSV file with one row per client."""
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.support.arrays import Mask
-from atoll.support.errors import InputError, refusing
-from atoll.support.untrusted import read_bytes
+from atoll.support.cells import read_cells
+from atoll.support.errors import InputError
 
 MOST_SLOTS = 10_080  # the minutes of a week
 _COLUMNS = ("client", "utc_offset", "longitude", "slots")
@@ -23,29 +21,29 @@ def read_clients(path: str | Path, clients: int) -> dict[str, npt.NDArray[Any]]:
     Columns, all optional: ``utc_offset`` (hours), ``longitude`` (degrees), ``slots`` (numbers counted from 0, separated
     by spaces or semicolons; may be empty) and ``client`` (a number), which gives the order.
     """
-    setting = f"data.clients_file = {str(path)!r}"
-    with refusing(f"{setting}: cannot be read", UnicodeDecodeError, csv.Error):
-        text = read_bytes(Path(path)).decode("utf-8-sig")
-        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    names, rows = read_cells(Path(path))
     if len(rows) != clients:
-        raise InputError(f"{setting}: has {len(rows)} rows, but data.clients = {clients}")
-    if unknown := sorted(str(name) for name in rows[0] if name not in _COLUMNS):
-        raise InputError(f"{setting}: unknown column {unknown[0]!r}; allowed are {', '.join(_COLUMNS)}")
+        raise InputError(f"{path}: has {len(rows)} rows, but data.clients = {clients}")
+    if unknown := [name for name in names if name not in _COLUMNS]:
+        raise InputError(f"{path}: unknown column {unknown[0]!r}; allowed are {', '.join(_COLUMNS)}")
+    cells = dict(zip(names, zip(*rows, strict=True), strict=True))
     try:
-        rows.sort(key=lambda row: int(row.get("client") or 0))
+        numbers = [int(cell) for cell in cells.get("client", range(clients))]
+        if sorted(numbers) != list(range(clients)):
+            raise ValueError(f"client: must be each number from 0 to {clients - 1} once")
+        order = np.argsort(numbers)
         columns: dict[str, npt.NDArray[Any]] = {
-            name: np.array([float(row[name]) for row in rows])
+            name: np.array([float(cell) for cell in cells[name]])[order]
             for name in ("utc_offset", "longitude")
-            if name in rows[0]
+            if name in cells
         }
         if not all(np.isfinite(column).all() for column in columns.values()):
             raise ValueError("its numbers must be finite")
-        if "client" in rows[0] and [int(row["client"]) for row in rows] != list(range(clients)):
-            raise ValueError(f"client: must be each number from 0 to {clients - 1} once")
-        if "slots" in rows[0]:
-            columns["slots"] = slot_table([[int(s) for s in row["slots"].replace(";", " ").split()] for row in rows])
-    except (ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{setting}: {error}") from error
+        if "slots" in cells:
+            slots = [[int(s) for s in cell.replace(";", " ").split()] for cell in cells["slots"]]
+            columns["slots"] = slot_table([slots[client] for client in order])
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
     return columns
 
 

@@ -55,8 +55,8 @@ def cifar100(root: str | None = None, fetch: bool = True) -> Dataset:
 def read_table(root: str | None = None, **settings: Any) -> Dataset:
     """Read CSV, Parquet or Arrow files as one table; ``data.partition = "natural"`` gives each client its rows.
 
-    Numbers are standardised and texts become categories, both fitted to the training rows. The page on interoperation
-    has all the rules.
+    Numbers are standardised and texts become categories, both fitted to the training rows. The page on tables has all
+    the rules.
 
     Args:
         root: the file, or a folder of files, `data.root`.

@@ -157,7 +157,6 @@ def make_population(
     Raises:
         InputError: if an index is outside the pool, or a client has no samples.
     """
-    require("data", data, Dataset)
     held = as_ranges(parts)
     if not len(held) or not len(held.indices):
         raise InputError("data.partition: the partition has no samples for any client")

@@ -33,17 +33,13 @@ def make_clients(settings: Settings) -> tuple[Population, Population | None]:
     data = turned(settings, load_dataset(settings))
     clients = wanted.clients + wanted.held_out_clients
     parts = as_ranges(deal_out(settings, data, clients, "partition"))
+    told = f"data.partition = {wanted.partition!r}"
     if len(parts) != clients:
         more = f" + data.held_out_clients = {wanted.held_out_clients}" if wanted.held_out_clients else ""
-        raise InputError(
-            f"data.partition = {wanted.partition!r}: made {len(parts)} clients, but data.clients = "
-            f"{wanted.clients}{more}"
-        )
+        raise InputError(f"{told}: made {len(parts)} clients, but data.clients = {wanted.clients}{more}")
     if len(empty := np.flatnonzero(parts.sizes == 0)):
-        raise InputError(
-            f"data.partition = {wanted.partition!r}: client {empty[0]} has no samples "
-            f"({len(empty)} of {len(parts)} have none); every client needs at least one"
-        )
+        some = f"client {empty[0]} has no samples ({len(empty)} of {len(parts)} have none)"
+        raise InputError(f"{told}: {some}; every client needs at least one")
     data = _skewed(settings, data, parts)
     attributes = attributes_of(settings)
     if not wanted.held_out_clients:
@@ -94,7 +90,7 @@ def _deal_by_level(settings: Settings, test: Dataset, pool: int) -> Parts:
             raise InputError(
                 f"data.skew_levels = {levels}: there are {len(test)} test samples, and clients of each level need one"
             )
-        own = replace(test, inputs=test.inputs[rows], targets=test.targets[rows], groups=None)
+        own = replace(test, inputs=test.inputs[rows], targets=test.targets[rows], groups=None, owners=None)
         clients = max(1, settings.data.clients * len(test) // (pool * levels))
         parts += [rows[part] for part in deal_out(settings, own, clients, "test partition")]
     return parts

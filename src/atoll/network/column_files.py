@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from atoll.network.network_records import read_cells
 from atoll.support.arrays import Floats, Ids, Mask
+from atoll.support.cells import read_cells
 from atoll.support.errors import InputError, refusing
 from atoll.support.parquet import read_parquet
 

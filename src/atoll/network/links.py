@@ -108,7 +108,7 @@ class LinksFile:
     def links(self, model_bytes: int) -> list[Link]:
         """Return the links for models of this size."""
         rows = [replace(row, fields=_with_device(row, self.devices)) for row in self.rows]
-        is_down = any(name in row.fields for row in rows for name in ("down_mbps", "down_seconds", "down_price"))
+        is_down = any(name.startswith("down_") for row in rows for name in row.fields)
         return [_link(row, model_bytes, is_down) for row in rows]
 
 
@@ -133,9 +133,6 @@ def read_clients(records: Sequence[Record], devices: Mapping[str, Mapping[str, A
     """Return the clients of these rows, each completed by its device; sorted if their names are 0 to N - 1."""
     require_fields(list(records), CLIENT_FIELDS)
     rows = _completed(records, devices)
-    for name in ("seconds_per_sample", "samples"):
-        for row in rows:
-            row.number(name, above=True)
     columns = {name: _column(rows, name) for name in CLIENT_FIELDS[2:]}
     x, y, samples = columns["x"], columns["y"], columns["samples"]
     if samples is not None and (broken := samples != np.floor(samples)).any():
@@ -168,7 +165,7 @@ def _devices_of(records: Sequence[Record], devices: Mapping[str, Mapping[str, An
     """Return the fields of each client's device, by client; none for a client without a device."""
     found: dict[str, Mapping[str, Any]] = {}
     for record in records:
-        device = record.fields.get("device")
+        device = None if record.fields.get("device") is None else record.text("device")
         if device is not None and device not in devices:
             known = ", ".join(map(repr, devices)) or "none"
             raise InputError(f"{record.where}: 'device' is {show(device)}; the file's devices are {known}")
@@ -209,7 +206,7 @@ def _way(row: Record, way: str, model_bytes: int) -> Way:
 def _column(rows: Sequence[Record], name: str) -> Floats | None:
     """Return a column that all rows have, or None if no row has it."""
     least = -np.inf if name in ("x", "y") else 0.0
-    values = [row.number(name, least, above=least < 0) for row in rows]
+    values = [row.number(name, least, above=name not in _WATTS) for row in rows]
     lacking = [row for row, value in zip(rows, values, strict=True) if value is None]
     if len(lacking) == len(rows):
         return None

@@ -3,17 +3,16 @@
 Errors in a file are InputErrors that name the file, the row and the column.
 """
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atoll.support.errors import InputError, reason_of, refusing
+from atoll.support.cells import read_cells
+from atoll.support.errors import InputError, refusing
 from atoll.support.files import write_atomically
-from atoll.support.untrusted import MOST_BYTES_OF_LINES, parse_json, parse_toml, read_bytes
+from atoll.support.untrusted import parse_json, parse_toml, read_bytes
 from atoll.support.wording import show
 
 
@@ -88,26 +87,6 @@ def require_fields(records: list[Record], allowed: tuple[str, ...]) -> None:
     for record in records:
         if unknown := [name for name in record.fields if name not in allowed]:
             raise InputError(f"{record.where}: unknown column {unknown[0]!r}; allowed are {', '.join(allowed)}")
-
-
-def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Return a CSV file's header and the cells below it, without empty rows, which spreadsheets add."""
-    try:
-        text = read_bytes(path, most=MOST_BYTES_OF_LINES).decode("utf-8-sig")
-        rows = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if any(map(str.strip, row))]
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not UTF-8; save the file as UTF-8") from error
-    except (OSError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read ({reason_of(error)})") from error
-    if rows and len(rows[0]) == 1 and (other := next((sign for sign in ";\t|" if sign in rows[0][0]), "")):
-        raise InputError(f"{path}: its columns are separated by {other!r}; use commas")
-    names = [name.strip() for name in rows[0]] if rows else []
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"{path}: has the column {twice[0]!r} twice")
-    for number, row in enumerate(rows[1:], 1):
-        if len(row) != len(names):
-            raise InputError(f"{path}: row {number} has {len(row)} cells, but the header has {len(names)}")
-    return names, rows[1:]
 
 
 def write_direct(path: Path, upload_seconds: Iterable[float], aggregators: int) -> None:

@@ -63,14 +63,13 @@ def regular(aggregators: int, degree: Positive, rng: np.random.Generator) -> "nx
     """
     import networkx as nx
 
+    told = f"network.degree = {degree}"
     if not 0 <= degree < max(aggregators, 1):
-        raise InputError(
-            f"network.degree = {degree}: must be from 0 to {aggregators - 1}, the number of other aggregators"
-        )
+        raise InputError(f"{told}: must be from 0 to {aggregators - 1}, the number of other aggregators")
     if degree * aggregators % 2:
-        raise InputError(f"network.degree = {degree}: must be even, since the number of aggregators is {aggregators}")
+        raise InputError(f"{told}: must be even, since the number of aggregators is {aggregators}")
     fewer = min(degree, aggregators - 1 - degree)  # a dense graph is drawn as the links that it lacks, which is faster
-    drawn = nx.random_regular_graph(fewer, aggregators, seed=_seed(rng))
+    drawn = nx.random_regular_graph(fewer, aggregators, seed=int(rng.integers(2**32)))
     return _graph(aggregators, drawn.edges if fewer == degree else nx.complement(drawn).edges)
 
 
@@ -83,7 +82,7 @@ def erdos_renyi(aggregators: int, probability: Probability, rng: np.random.Gener
     """
     import networkx as nx
 
-    return _graph(aggregators, nx.gnp_random_graph(aggregators, probability, seed=_seed(rng)).edges)
+    return _graph(aggregators, nx.gnp_random_graph(aggregators, probability, seed=int(rng.integers(2**32))).edges)
 
 
 @_checked
@@ -190,7 +189,3 @@ def _read_pairs(path: Path, given: str) -> list[tuple[int, ...]]:
             raise InputError(f"{given}: line {number} is {line.strip()[:40]!r}; it must be two aggregators' numbers")
         pairs.append(tuple(map(int, words)))
     return pairs
-
-
-def _seed(rng: np.random.Generator) -> int:
-    return int(rng.integers(2**32))

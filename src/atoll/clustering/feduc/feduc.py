@@ -80,10 +80,9 @@ def feduc(
 
 def _placed(problem: Problem, overshoot: bool, opening: Opening, pick: Pick) -> Ids:
     """Return each client's aggregator after the opening and the pass over all clients."""
-    if opening == "first":
-        return feduc_labels(problem, opened=open_first(problem, pick), pick=pick)
-    if opening == "nearest":
-        return feduc_labels(problem, opened=open_nearest(problem), pick=pick)
+    if opening in ("first", "nearest"):
+        opened = open_first(problem, pick) if opening == "first" else open_nearest(problem)
+        return feduc_labels(problem, opened=opened, pick=pick)
     labels = feduc_labels(problem, overshoot, pick=pick)
     return labels if opening == "none" else fill_empty(problem, labels)
 

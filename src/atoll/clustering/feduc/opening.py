@@ -132,8 +132,8 @@ def _filled(problem: Problem, labels: Ids, aggregator: int) -> Ids:
 
 def _too_far(problem: Problem, aggregator: int) -> str:
     alone = problem.network.compute_seconds + problem.network.upload_seconds[:, aggregator]
-    client = int(alone.argmin())
-    return (
-        f"aggregator {aggregator} gets no client within its limit of {problem.limits[aggregator]:g} s (client {client} "
-        f"alone takes {alone[client]:.4g} s there); raise clustering.time_limit or lower clustering.clusters"
-    )
+    client, limit = int(alone.argmin()), problem.limits[aggregator]
+    told = f"gets no client within its limit of {limit:g} s (client {client} alone takes {alone[client]:.4g} s there)"
+    if alone[client] <= limit:
+        told = "gets no client: no assignment was found that leaves no aggregator empty and keeps all limits"
+    return f"aggregator {aggregator} {told}; raise clustering.time_limit or lower clustering.clusters"

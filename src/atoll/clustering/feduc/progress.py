@@ -27,6 +27,7 @@ from atoll.clustering.feduc.refine import best_refined
 from atoll.clustering.feduc.time_budget import simple_starts
 from atoll.network.completion import completion_of
 from atoll.support.arrays import Floats, Ids
+from atoll.support.errors import InputError
 
 MIXING = 18.0  # measured: see docs/papers/feduc.md
 
@@ -60,6 +61,9 @@ def progress_of(problem: Problem, labels: Ids) -> SearchProgress:
     samples = samples_of(problem, labels)
     used = np.flatnonzero(samples)
     held, events = samples[used], clock_of(problem, labels, samples)[1][used]
+    if not (events.min() if problem.pattern.endswith("asy") else events.max()) > 0:
+        told = f"network: an event of aggregator {used[events.argmin()]} takes 0 seconds"
+        raise InputError(f"{told}: must take longer with clustering.objective = 'progress'")
     if problem.pattern == "censyn":
         return SearchProgress(float(events.max()), 0.0)
     means, _, _ = mean_deviations(problem, labels, used, held)

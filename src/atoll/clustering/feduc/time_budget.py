@@ -73,9 +73,10 @@ def _best(problem: Problem, candidates: list[Ids]) -> list[Ids]:
 
 
 def _grid(problem: Problem, longest: float) -> Floats:
-    """Return time limits from the longest (exclusive) down to the least with which each client fits somewhere."""
+    """Return time limits from the longest (exclusive) to the least with which each client fits; none if that is 0."""
     alone = problem.network.compute_seconds[:, None] + np.asarray(problem.network.upload_seconds)
-    return np.geomspace(longest, min(float(alone.min(axis=1).max()), longest), GRID + 1)[1:]
+    shortest = min(float(alone.min(axis=1).max()), longest)
+    return np.geomspace(longest, shortest, GRID + 1)[1:] if shortest > 0 else np.empty(0)
 
 
 def _versions(timed: Problem, limit: float) -> Iterator[Problem]:

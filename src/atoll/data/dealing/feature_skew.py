@@ -99,7 +99,7 @@ def level_of_rows(parts: Parts, level_of_parts: Ids, otherwise: Ids) -> Ids:
     """Return each sample's level, [samples]: that of the client holding it, or `otherwise` if no client does."""
     levels = otherwise.copy()
     for part, level in zip(parts, level_of_parts.tolist(), strict=True):
-        if not 0 <= part.min() <= part.max() < len(levels):
+        if len(part) and not 0 <= part.min() <= part.max() < len(levels):
             raise InputError(f"data.partition: indices must be integers from 0 to {len(levels) - 1}")
         levels[part] = level
     for part, level in zip(parts, level_of_parts.tolist(), strict=True):

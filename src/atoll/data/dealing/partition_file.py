@@ -23,16 +23,15 @@ def from_file(labels: Indices, clients: int, partition_file: str) -> Parts:
         held = _read_partition(Path(partition_file))
     digest = digest_of(labels)
     pool = next((pool for pool in ("", "test_") if int(held[f"{pool}digest"]) == digest), None)
+    told = f"data.partition_file = {partition_file!r}"
     if pool is None:
-        raise InputError(f"data.partition_file = {partition_file!r}: belongs to another data set, with other labels")
+        raise InputError(f"{told}: belongs to another data set, with other labels")
     indices, offsets = held[f"{pool}indices"], held[f"{pool}offsets"]
     if len(indices) and not 0 <= indices.min() <= indices.max() < len(labels):
-        raise InputError(
-            f"data.partition_file = {partition_file!r}: has indices that are not from 0 to {len(labels) - 1}"
-        )
+        raise InputError(f"{told}: has indices that are not from 0 to {len(labels) - 1}")
     parts = Ranges(indices, offsets.astype(np.int64))
     if not pool and len(parts) < clients:
-        raise InputError(f"data.clients = {clients}: data.partition_file = {partition_file!r} has {len(parts)} clients")
+        raise InputError(f"data.clients = {clients}: {told} has {len(parts)} clients")
     return parts if pool else parts.first(clients)
 
 

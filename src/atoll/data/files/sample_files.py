@@ -161,5 +161,5 @@ def decode_picture(content: bytes, side: int | None = None) -> Array:
             raise ValueError(f"{image.width} x {image.height} pixels are more than {MOST_PIXELS}")
         if image.mode == "F" or image.mode.startswith("I"):
             raise ValueError(f"its pixels have more than 8 bits (mode {image.mode}); convert it to 8")
-        plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
+        plain = image.convert("L" if image.mode in ("L", "1", "LA") else "RGB")
         return np.asarray(plain if side is None else plain.resize((side, side)))

@@ -54,11 +54,7 @@ SOURCES = {
     ),
     "emnist": DownloadSource(
         "emnist",
-        tuple(
-            f"emnist-balanced-{pool}-{what}-ubyte"
-            for pool in ("train", "test")
-            for what in ("images-idx3", "labels-idx1")
-        ),
+        tuple(f"emnist-balanced-{pool}-{kind}-ubyte" for pool in ("train", "test") for kind in _KINDS),
         {"https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip": "md5:58c8d27c78d21e728a6bc7b3cc06412e"},
     ),
     "cifar100": DownloadSource(

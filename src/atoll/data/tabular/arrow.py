@@ -102,5 +102,7 @@ def compact(batch: "pa.RecordBatch") -> "pa.RecordBatch":
     """Return a batch with its texts encoded by a dictionary, which takes a fraction of the memory."""
     import pyarrow as pa
 
+    if not batch.num_columns:  # made anew, it would have no rows
+        return batch
     arrays = [column.dictionary_encode() if is_text(column.type) else column for column in batch.columns]
     return pa.RecordBatch.from_arrays(arrays, batch.schema.names)

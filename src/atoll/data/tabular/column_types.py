@@ -61,12 +61,6 @@ def numbers(column: "pa.Array") -> Floats:
     return np.asarray(plain(column).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
 
 
-def is_finite(values: Floats) -> bool:
-    """Return whether no value is infinite or missing, in one pass; also False if their sum overflows 64 bits."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(values.sum()))
-
-
 def is_missing(column: "pa.Array") -> Mask:
     """Return where a column has no value, or NaN."""
     import pyarrow.compute as pc

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from atoll.data.tabular.column_types import is_finite, numbers, plain
+from atoll.data.array_inputs import is_finite
+from atoll.data.tabular.column_types import numbers, plain
 from atoll.data.tabular.csv import is_number
 from atoll.data.tabular.table_settings import Missing
 from atoll.support.arrays import Floats, Mask

@@ -12,7 +12,7 @@ from atoll.data.tabular.column_types import is_discrete, is_numeric, is_text, ki
 from atoll.data.tabular.encoders import Category, Encoder, Number, Text
 from atoll.data.tabular.source import TableSource
 from atoll.data.tabular.table_rows import LEFT_OUT, TRAIN, Uses
-from atoll.data.tabular.table_settings import Missing
+from atoll.data.tabular.table_settings import Wanted
 from atoll.support.errors import InputError, SettingWarning
 from atoll.support.wording import show
 
@@ -24,28 +24,26 @@ _FEW_ROWS = 20  # of which a column of measurements may well have different ones
 Floats32 = npt.NDArray[np.float32]
 
 
-def make_encoder(
-    column: "pa.Field", missing: Missing, categories: int, hashes: int, categorical: Sequence[str], text: Sequence[str]
-) -> Encoder:
+def make_encoder(column: "pa.Field", wanted: Wanted) -> Encoder:
     """Return a column's encoder: as text or category if it is named as such, else by its type; Arrow's dictionaries are
     categories."""
     import pyarrow as pa
 
     kind = kind_of_values(column)
-    if column.name in text:
+    if column.name in (wanted.text or ()):
         if not is_text(kind):
             raise InputError(f"data.text: column {column.name!r} holds {kind}; it must hold texts")
-        return Text(column.name, missing, hashes)
-    is_named = column.name in categorical
+        return Text(column.name, wanted.missing, wanted.hashes)
+    is_named = column.name in (wanted.categorical or ())
     if is_text(kind) or ((is_named or pa.types.is_dictionary(column.type)) and is_discrete(kind)):
-        return Category(column.name, missing, categories)
+        return Category(column.name, wanted.missing, wanted.categories)
     if is_named:
         raise InputError(
             f"data.categorical: column {column.name!r} holds {kind}; it must hold integers, booleans, dates or texts "
             "(in pandas, .astype('Int64') makes integers that may be missing)"
         )
     if is_numeric(kind) or pa.types.is_null(kind):
-        return Number(column.name, missing)
+        return Number(column.name, wanted.missing)
     raise _no_rule(column.name, kind)
 
 

@@ -13,22 +13,9 @@ from atoll.data.tabular.encoders import Encoder
 from atoll.data.tabular.inputs import encode, fit, is_dense, make_encoder, read_dense, warn_of_exceptions, warn_of_names
 from atoll.data.tabular.roles import Roles, find_roles
 from atoll.data.tabular.source import TableSource
-from atoll.data.tabular.table_rows import (
-    LEFT_OUT,
-    TEST,
-    TRAIN,
-    Labels,
-    Uses,
-    collect,
-    hold_out,
-    labels_of,
-    only,
-    require_unique,
-    times_of,
-    uses_of,
-)
+from atoll.data.tabular.table_rows import LEFT_OUT, TEST, TRAIN, Labels, Uses, collect, hold_out, holders_of, only
 from atoll.data.tabular.table_settings import Wanted
-from atoll.data.tabular.table_targets import Targets, read_targets
+from atoll.data.tabular.table_targets import Targets, read_targets, with_classes_of
 from atoll.data.tabular.tokens import Tokens, read_tokens
 from atoll.data.tabular.windows import Windows, find_windows
 from atoll.support.arrays import Ids
@@ -74,13 +61,16 @@ def _make(source: TableSource, wanted: Wanted) -> Dataset:
     samples = tokens.rows if tokens else np.arange(len(rows.uses)) if windows is None else windows.targets
     rows, own_tests = _with_enough(rows, samples, wanted, source.name)
     train, test = (samples[rows.uses[samples] == use] for use in (TRAIN, TEST))
+    targets = rows.targets
+    if len(train) and targets.loss == "cross-entropy":
+        targets = with_classes_of(targets, roles.target[0], train, test)
     if not (len(train) and len(test)):
         what = "the test" if len(train) else "training"
         raise InputError(f"{source.name}: no row is for {what}; see data.split, data.test_every and data.min_samples")
     (inputs, test_inputs), names = _inputs_of(source, roles, encoders, rows.uses, tokens or windows)
     warn_of_exceptions(encoders, wanted.categorical or ())
     owners, groups = (each and only(each, rows.uses != LEFT_OUT) for each in (rows.owners, rows.groups))
-    targets, causal = rows.targets, rows.targets.loss == "next-token"
+    causal = targets.loss == "next-token"
     named = {
         "inputs": tuple(names),
         "targets": targets.names,
@@ -106,16 +96,7 @@ def _make(source: TableSource, wanted: Wanted) -> Dataset:
 
 def _read_rows(source: TableSource, roles: Roles, wanted: Wanted) -> Rows:
     table, uses = collect(source, roles, wanted.missing == "drop")
-    if roles.id:
-        require_unique(table, roles.id[0])
-    if roles.split:
-        uses = uses_of(table, roles.split[0], uses)
-    kept = uses != LEFT_OUT
-    owners = labels_of(table, roles.client, "data.client", kept) if roles.client else None
-    groups = labels_of(table, roles.group, "data.group", kept) if roles.group else None
-    if owners is not None and groups is not None:
-        _require_one_group(owners, groups, kept)
-    times = times_of(table, roles.time[0]) if roles.time else None
+    owners, groups, times = holders_of(table, roles, uses != LEFT_OUT)
     targets = read_targets(table, roles, wanted.task, uses, source.schema)
     if not (roles.split or (uses == TEST).any()):
         uses = hold_out(uses, None if owners is None else owners.codes, times, wanted.test_every)
@@ -123,19 +104,6 @@ def _read_rows(source: TableSource, roles: Roles, wanted: Wanted) -> Rows:
             taught = np.bincount(targets.values[uses == TRAIN], minlength=len(targets.names)) > 0
             uses = np.where((uses == TEST) & ~taught[targets.values], TRAIN, uses).astype(np.int8)
     return Rows(uses, targets, owners, groups, times)
-
-
-def _require_one_group(owners: Labels, groups: Labels, kept: Array) -> None:
-    """Refuse a client in two groups, since whole clients train together."""
-    of_client = np.zeros(len(owners.names), np.int32)
-    of_client[owners.codes[kept]] = groups.codes[kept]
-    odd = np.flatnonzero(kept & (of_client[owners.codes] != groups.codes))
-    if len(odd):
-        client, own = owners.codes[odd[0]], (of_client[owners.codes[odd[0]]], groups.codes[odd[0]])
-        raise InputError(
-            f"data.group: client {show(owners.names[client])} is in the groups {show(groups.names[own[1]])} and "
-            f"{show(groups.names[own[0]])}; name the group's column in data.client too, which splits such clients"
-        )
 
 
 def _windows_of(rows: Rows, wanted: Wanted) -> Windows | None:
@@ -152,30 +120,26 @@ def _with_enough(rows: Rows, samples: Ids, wanted: Wanted, source: str) -> tuple
     own, uses = rows.owners.codes[samples], rows.uses[samples]
     held = np.bincount(own[uses == TRAIN], minlength=len(rows.owners.names))
     tested = np.bincount(own[uses == TEST], minlength=len(held))
-    has_rows = np.bincount(rows.owners.codes[rows.uses != LEFT_OUT], minlength=len(held)) > 0
-    idle = has_rows & (held == 0)
-    if wanted.min_samples is None and not idle.any():
-        return rows, True
-    if not (tested[held > 0]).any() and not (idle & (tested == 0)).any():  # the test has clients of its own
-        return rows, False
+    apart = not tested[held > 0].any()  # the test has clients of its own
+    short = (held < (wanted.min_samples or 1)) & ~(apart & (tested > 0))
     if wanted.min_samples is None:
-        name = rows.owners.names[int(np.flatnonzero(idle)[0])]
-        raise InputError(
-            f"{source}: client {show(name)} has no sample for training ({int(idle.sum())} such clients); "
-            "data.min_samples = 1 leaves such clients out"
-        )
-    short = held < wanted.min_samples
-    return replace(rows, uses=np.where(short[rows.owners.codes], LEFT_OUT, rows.uses).astype(np.int8)), True
+        short &= np.bincount(rows.owners.codes[rows.uses != LEFT_OUT], minlength=len(held)) > 0
+        if short.any():
+            name = rows.owners.names[int(np.flatnonzero(short)[0])]
+            raise InputError(
+                f"{source}: client {show(name)} has no sample for training ({int(short.sum())} such clients); "
+                "data.min_samples = 1 leaves such clients out"
+            )
+        return rows, not apart
+    return replace(rows, uses=np.where(short[rows.owners.codes], LEFT_OUT, rows.uses).astype(np.int8)), not apart
 
 
 def _encoders_of(source: TableSource, roles: Roles, wanted: Wanted) -> list[Encoder]:
     """Return the inputs' encoders; none if they are one column of arrays or images."""
     if is_dense(source.schema, roles.inputs):
-        if wanted.window is not None:
-            raise InputError(f"data.window = {wanted.window}: needs columns of numbers, not of arrays or images")
+        wanted.refuse_encoding("on a column of arrays or images")
         return []
-    given = wanted.missing, wanted.categories, wanted.hashes, wanted.categorical or (), wanted.text or ()
-    return [make_encoder(source.schema.field(name), *given) for name in roles.inputs]
+    return [make_encoder(source.schema.field(name), wanted) for name in roles.inputs]
 
 
 def _inputs_of(

@@ -108,6 +108,12 @@ def read_packaged(
         largest_groups: only so many groups, those with the most clients; unset: all.
     """
     wanted = Wanted(**settings)
+    largest = ("largest_groups", largest_groups, None)
+    chosen_by = {"client": (("part", part, "all"), ("fewest_rows", fewest_rows, 1), largest), "group": (largest,)}
+    for role, given in chosen_by.items():
+        for setting, value, default in given:
+            if value != default and not getattr(wanted, role):
+                raise InputError(f"data.{setting} = {value!r}: has no effect without data.{role}; set it")
     frame = _read(table)
     source = make_source(table, frame.iloc[:0], None)
     for setting in ("target", "client", "group"):

@@ -142,10 +142,10 @@ def table_files(base: Path) -> list[Path]:
 
 
 def _splits_of(files: Sequence[Path], base: Path) -> dict[Path, Split]:
-    """Return what files are for, if the names of all of them, or of their folders, say so."""
+    """Return what files are for, if names in a folder, or of its folders, say so; all others are for training."""
     told = {file: _told(file.stem) or (SPLITS.get(file.parent.name) if file.parent != base else None) for file in files}
-    known = {file: split for file, split in told.items() if split}
-    return known if base.is_dir() and len(known) == len(files) else {}
+    has_splits = base.is_dir() and any(told.values())
+    return {file: split or "train" for file, split in told.items()} if has_splits else {}
 
 
 def _told(stem: str) -> Split | None:

@@ -40,7 +40,7 @@ class Labels:
 
 
 def collect(source: TableSource, roles: Roles, drop: bool) -> "tuple[pa.Table, Uses]":
-    """Return all columns but the inputs, and each row's use so far, by its file's name and missing values.
+    """Return all columns but the inputs, and each row's use as far as columns, files' names and missing values say.
 
     To `drop` is to leave out rows that lack an input.
     """
@@ -58,7 +58,32 @@ def collect(source: TableSource, roles: Roles, drop: bool) -> "tuple[pa.Table, U
             uses.append(use)
     if not sum(batch.num_rows for batch in batches):
         raise InputError(f"{source.name}: has no rows")
-    return pa.Table.from_batches(batches).unify_dictionaries(), np.concatenate(uses)
+    table, known = pa.Table.from_batches(batches).unify_dictionaries(), np.concatenate(uses)
+    if roles.id:
+        _require_unique(table, roles.id[0])
+    return table, _uses_of(table, roles.split[0], known) if roles.split else known
+
+
+def holders_of(table: "pa.Table", roles: Roles, kept: Mask) -> tuple[Labels | None, Labels | None, Any]:
+    """Return each row's client, its client's group and its time, if columns say so; those not kept may lack them."""
+    owners = labels_of(table, roles.client, "data.client", kept) if roles.client else None
+    groups = labels_of(table, roles.group, "data.group", kept) if roles.group else None
+    if owners is not None and groups is not None:
+        _require_one_group(owners, groups, kept)
+    return owners, groups, _times_of(table, roles.time[0]) if roles.time else None
+
+
+def _require_one_group(owners: Labels, groups: Labels, kept: Mask) -> None:
+    """Refuse a client in two groups, since whole clients train together."""
+    of_client = np.zeros(len(owners.names), np.int32)
+    of_client[owners.codes[kept]] = groups.codes[kept]
+    odd = np.flatnonzero(kept & (of_client[owners.codes] != groups.codes))
+    if len(odd):
+        client, own = owners.codes[odd[0]], (of_client[owners.codes[odd[0]]], groups.codes[odd[0]])
+        raise InputError(
+            f"data.group: client {show(owners.names[client])} is in the groups {show(groups.names[own[1]])} and "
+            f"{show(groups.names[own[0]])}; name the group's column in data.client too, which splits such clients"
+        )
 
 
 def labels_of(table: "pa.Table", names: Sequence[str], setting: str, rows: Mask | None = None) -> Labels:
@@ -103,7 +128,7 @@ def _whole(column: "pa.Array", name: str, setting: str) -> "pa.Array":
         raise InputError(f"{setting} = {name!r}: the column holds numbers that are not whole") from error
 
 
-def times_of(table: "pa.Table", name: str) -> Ids | npt.NDArray[np.float64]:
+def _times_of(table: "pa.Table", name: str) -> Ids | npt.NDArray[np.float64]:
     """Return a column of times as numbers in the same order."""
     import pyarrow as pa
 
@@ -134,7 +159,7 @@ def _parsed(column: "pa.Array", name: str) -> "pa.Array":
         ) from error
 
 
-def uses_of(table: "pa.Table", name: str, known: Uses) -> Uses:
+def _uses_of(table: "pa.Table", name: str, known: Uses) -> Uses:
     """Return each row's use by a column of ``train``, ``test`` and ``validation``; the last are left out."""
     labels = labels_of(table, [name], "data.split")
     odd = [text for text in labels.names if text.lower() not in SPLITS]
@@ -174,7 +199,7 @@ def in_order(owners: Codes, times: Any) -> Ids:
     return np.asarray(np.argsort(owners, kind="stable") if times is None else np.lexsort((times, owners)))
 
 
-def require_unique(table: "pa.Table", name: str) -> None:
+def _require_unique(table: "pa.Table", name: str) -> None:
     """Refuse names that several rows share."""
     import pyarrow.compute as pc
 
@@ -184,7 +209,7 @@ def require_unique(table: "pa.Table", name: str) -> None:
         raise InputError(f"data.id = {name!r}: several rows are called {show(doubled)}; ids must be unique")
 
 
-def only(labels: Labels, rows: Mask) -> Labels:
+def only(labels: Labels, rows: Mask | Ids) -> Labels:
     """Return the labels with the names that these rows use, renumbered; other rows' codes mean nothing."""
     used = np.unique(labels.codes[rows])
     renumbered = np.zeros(len(labels.names), np.int32)

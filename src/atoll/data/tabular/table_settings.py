@@ -65,14 +65,26 @@ class Wanted:
     min_samples: Positive | None = None
 
     def __post_init__(self) -> None:
-        """Refuse settings without a target, or texts without tokens, before any file is read."""
+        """Refuse settings without a target, texts without tokens, or what has no effect, before any file is read."""
         if self.task == "causal":
             if self.target:
                 raise InputError("data.task = 'causal': predicts a text's own tokens; leave data.target out")
             if not self.tokenizer:
                 raise InputError("data.task = 'causal': needs data.tokenizer, which makes tokens of texts")
+            if self.length == 1:
+                raise InputError("data.length = 1: must be at least 2 with data.task = 'causal', to predict the second")
         elif not self.target and self.target != []:
             raise InputError("data.target is not set: it names the column to predict")
+        if self.tokenizer:
+            self.refuse_encoding("with data.tokenizer")
+        if self.horizon != 1 and self.window is None:
+            raise InputError(f"data.horizon = {self.horizon}: needs data.window, after which it counts rows")
+
+    def refuse_encoding(self, where: str) -> None:
+        """Refuse settings of how columns become numbers where none do."""
+        for name in ("window", "text", "categorical"):
+            if value := getattr(self, name):
+                raise InputError(f"data.{name} = {value!r}: has no effect {where}; leave it out")
 
     @property
     def about_rows(self) -> set[str]:

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from atoll.data.tabular.column_types import is_numeric, numbers, whole_column
 from atoll.data.tabular.roles import Roles
-from atoll.data.tabular.table_rows import TEST, TRAIN, Labels, Uses, labels_of, only
+from atoll.data.tabular.table_rows import TEST, Labels, Uses, labels_of, only
 from atoll.data.tabular.table_settings import Task
-from atoll.support.arrays import Mask
+from atoll.support.arrays import Ids, Mask
 from atoll.support.errors import InputError, SettingWarning
 from atoll.support.wording import show
 
@@ -92,18 +92,23 @@ def _task_of(table: "pa.Table", names: tuple[str, ...], kept: Mask) -> Task:
 
 def _classes(table: "pa.Table", name: str, uses: Uses, schema: "pa.Schema") -> Targets:
     labels = only(labels_of(table, [name], "data.target", uses <= TEST), uses <= TEST)
+    if len(labels.names) > MOST_CLASSES:
+        raise InputError(f"data.target = {name!r}: has {len(labels.names)} classes; at most {MOST_CLASSES} are allowed")
+    return Targets(labels.codes.astype(np.int64), "cross-entropy", _told_names(labels, name, schema))
+
+
+def with_classes_of(targets: Targets, name: str, train: Ids, test: Ids) -> Targets:
+    """Return the targets with the classes of these samples alone; refuse one that only the test has."""
+    if only_tested := np.setdiff1d(targets.values[test], targets.values[train]).tolist():
+        raise InputError(
+            f"data.target = {name!r}: only test rows have the class {show(targets.names[only_tested[0]])}; training "
+            "rows must have every class"
+        )
+    labels = only(Labels(targets.values, targets.names), train)
     if len(labels.names) == 1:
         told = f"has one value only, {show(labels.names[0])}, in the rows that are used"
         raise InputError(f"data.target = {name!r}: {told}; there is nothing to predict")
-    if len(labels.names) > MOST_CLASSES:
-        raise InputError(f"data.target = {name!r}: has {len(labels.names)} classes; at most {MOST_CLASSES} are allowed")
-    in_training = np.bincount(labels.codes[uses == TRAIN], minlength=len(labels.names))
-    if only_tested := np.flatnonzero(in_training == 0).tolist():
-        raise InputError(
-            f"data.target = {name!r}: only test rows have the class {show(labels.names[only_tested[0]])}; training "
-            "rows must have every class"
-        )
-    return Targets(labels.codes.astype(np.int64), "cross-entropy", _told_names(labels, name, schema))
+    return Targets(labels.codes.astype(np.int64), targets.loss, labels.names)
 
 
 def _told_names(labels: Labels, name: str, schema: "pa.Schema") -> tuple[str, ...]:

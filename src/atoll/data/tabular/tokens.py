@@ -20,6 +20,7 @@ from atoll.support.arrays import Ids
 from atoll.support.errors import InputError, RunError
 from atoll.support.extras import load_extra
 from atoll.support.files import make_folder, write_atomically
+from atoll.support.numpy_files import read_npz
 
 FILE = "tokenizer.json"
 NONE = -1  # beyond a text's end
@@ -98,7 +99,8 @@ def _tokenised(tokenizer: Any, texts: list[str]) -> tuple[npt.NDArray[np.int32],
     for text in texts:
         made_of.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
     file = Path(pooch.os_cache("atoll"), "tokens", f"{made_of.hexdigest()}.npz")
-    with suppress(OSError, ValueError, KeyError), np.load(file, allow_pickle=False) as kept:  # not there, or damaged
+    with suppress(OSError, ValueError, KeyError):  # not there, or damaged
+        kept = read_npz(file)
         return kept["ids"], kept["ends"]
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads do not survive the fork of workers
     parts = [each.ids for each in tokenizer.encode_batch(texts)]

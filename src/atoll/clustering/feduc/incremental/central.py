@@ -2,13 +2,7 @@
 
 import numpy as np
 
-from atoll.clustering.feduc.incremental.clusters import (
-    Clusters,
-    Offer,
-    most_of_others,
-    sums_of_others,
-    synchronous_aggregations,
-)
+from atoll.clustering.feduc.incremental.clusters import Clusters, Offer, most_of_others, sums_of_others
 from atoll.clustering.feduc.problem import Problem
 from atoll.support.arrays import Floats
 
@@ -44,6 +38,13 @@ def cenasy(problem: Problem, clusters: Clusters, offer: Offer) -> Floats:
     )
     exponent = asynchronous_aggregations(problem, total) / staleness(problem, total, slowest)
     return np.asarray(np.exp(exponent * log_left) * problem.initial_gap + residual_sum / (drop * met_sum))
+
+
+def synchronous_aggregations(problem: Problem, clusters: Clusters, offer: Offer) -> Floats:
+    """Return R for the client at each aggregator: the slowest cluster sets the pace, [aggregators]."""
+    if problem.seconds is None:
+        return np.full(len(offer.held), problem.steps / problem.period)
+    return np.asarray(problem.seconds / np.maximum(most_of_others(clusters.event_seconds), offer.event_seconds))
 
 
 def asynchronous_clock(problem: Problem, clusters: Clusters, offer: Offer) -> tuple[Floats, Floats, Floats, Floats]:

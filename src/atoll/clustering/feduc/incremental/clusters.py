@@ -35,6 +35,9 @@ class Offer:
 class Clusters:
     """The bound's terms of each cluster, over the clients placed so far; 0 for aggregators without clients.
 
+    In CenSyn over links that aggregators share, a transfer takes as long as if all aggregators sent at once; `evaluate`
+    knows who sends and when, so that it may give a clustering another bound than the greedy pass has gone by.
+
     Attributes:
         total: samples of all clients placed.
         held: D_j, [aggregators].
@@ -104,13 +107,6 @@ def client_penalties(problem: Problem) -> Floats:
     if problem.noise is not None:
         penalties += scale * problem.noise
     return penalties
-
-
-def synchronous_aggregations(problem: Problem, clusters: Clusters, offer: Offer) -> Floats:
-    """Return R for the client at each aggregator: the slowest cluster sets the pace, [aggregators]."""
-    if problem.seconds is None:
-        return np.full(len(offer.held), problem.steps / problem.period)
-    return np.asarray(problem.seconds / np.maximum(most_of_others(clusters.event_seconds), offer.event_seconds))
 
 
 def sums_of_others(values: Floats) -> Floats:

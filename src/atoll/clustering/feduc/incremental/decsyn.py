@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atoll.clustering.feduc.incremental.clusters import Clusters, Offer, synchronous_aggregations
+from atoll.clustering.feduc.incremental.central import synchronous_aggregations
+from atoll.clustering.feduc.incremental.clusters import Clusters, Offer
 from atoll.clustering.feduc.incremental.powers import residuals_of_short_runs
 from atoll.clustering.feduc.problem import Problem
 from atoll.support.arrays import Floats, Ids
