@@ -102,6 +102,19 @@ def test_one_cluster_has_none_and_single_clients_have_all() -> None:
     assert whole.device == pytest.approx(alone.device)
 
 
+def test_a_client_without_a_cluster_chooses_among_those_with_clients() -> None:
+    population, module = classification(), network()
+    start = read_model(module)
+    targets = population.data.targets[population.samples(5)]
+    best = {**start, "2.bias": start["2.bias"] + 5 * torch.from_numpy(np.bincount(targets, minlength=3))}
+    evaluator = ClusterEvaluator(population, population, module)
+    assert evaluator._train([start, start, best], np.array([0, 0, 1, 1, 1, 2]))[1][5] == 2
+    losses = evaluator._train([start, start, best], None)[0]
+    found, clusters = evaluator._train([start, start, best], np.array([0, 0, 1, 1, 1, -1]))
+    assert clusters.tolist() == [0, 0, 1, 1, 1, 0]  # nobody is in the last
+    assert found > losses
+
+
 class Noting(nn.Module):
     """A linear model that notes which thread takes which batches, and of how many threads its products are."""
 
