@@ -104,15 +104,12 @@ def test_one_cluster_has_none_and_single_clients_have_all() -> None:
 
 def test_a_client_without_a_cluster_chooses_among_those_with_clients() -> None:
     population, module = classification(), network()
-    start = read_model(module)
-    targets = population.data.targets[population.samples(5)]
-    best = {**start, "2.bias": start["2.bias"] + 5 * torch.from_numpy(np.bincount(targets, minlength=3))}
+    best = read_model(module)
+    worse, worst = ({name: each * far for name, each in best.items()} for far in (30.0, 60.0))
     evaluator = ClusterEvaluator(population, population, module)
-    assert evaluator._train([start, start, best], np.array([0, 0, 1, 1, 1, 2]))[1][5] == 2
-    losses = evaluator._train([start, start, best], None)[0]
-    found, clusters = evaluator._train([start, start, best], np.array([0, 0, 1, 1, 1, -1]))
-    assert clusters.tolist() == [0, 0, 1, 1, 1, 0]  # nobody is in the last
-    assert found > losses
+    assert evaluator.score([worst, worse, best]).confusion.tolist() == [[0, 0, 6]]
+    found = evaluator.score([worst, worse, best], np.array([0, 0, 1, 1, 1, -1]))
+    assert found.confusion.tolist() == [[2, 4, 0]]  # nobody is in the last cluster
 
 
 class Noting(nn.Module):
