@@ -102,6 +102,16 @@ def test_one_cluster_has_none_and_single_clients_have_all() -> None:
     assert whole.device == pytest.approx(alone.device)
 
 
+def test_a_client_without_a_cluster_chooses_among_those_with_clients() -> None:
+    population, module = classification(), network()
+    best = read_model(module)
+    worse, worst = ({name: each * far for name, each in best.items()} for far in (30.0, 60.0))
+    evaluator = ClusterEvaluator(population, population, module)
+    assert evaluator.score([worst, worse, best]).confusion.tolist() == [[0, 0, 6]]
+    found = evaluator.score([worst, worse, best], np.array([0, 0, 1, 1, 1, -1]))
+    assert found.confusion.tolist() == [[2, 4, 0]]  # nobody is in the last cluster
+
+
 class Noting(nn.Module):
     """A linear model that notes which thread takes which batches, and of how many threads its products are."""
 

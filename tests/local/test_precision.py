@@ -61,6 +61,8 @@ def test_double_precision_is_left_alone() -> None:
         lambda a, b: a @ b,
         torch.matmul,
         torch.mm,
+        lambda a, b: torch.mm(input=a, mat2=b),
+        lambda a, b: nn.functional.linear(weight=b.T, input=a),
         lambda a, b: a.mm(b),
         lambda a, b: torch.addmm(torch.zeros(3), a, b),
         lambda a, b: torch.einsum("ij,jk->ik", a, b),

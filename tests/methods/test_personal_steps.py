@@ -170,6 +170,41 @@ def test_apfl_with_nothing_of_the_servers_model_trains_alone_to_the_bit() -> Non
             assert equal({name: each for name, each in kept.items() if "@" not in name}, dict(other.clients[k]))
 
 
+def with_statistics() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1), nn.BatchNorm1d(1)).double()
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.4, 1.0])
+def test_apfls_models_have_running_statistics_of_their_own(alpha: float) -> None:
+    """The server's are FedAvg's to the bit; a client's, if nothing of it is the server's, those of training alone."""
+    plain = weigh_equally(fedavg(POPULATION, RULE, 4, 0.5)), weigh_equally(alone(POPULATION, RULE, 4, 0.5))
+    ours, server, own = (
+        states_of(each, Serial(trainer_of(each, with_statistics(), POPULATION)), with_statistics())
+        for each in (apfl(POPULATION, RULE, 4, alpha, 0.5), *plain)
+    )
+    for one, other, lone in zip(ours, server, own, strict=True):
+        assert equal(one.server, other.server)
+        for k, kept in one.clients.items():
+            whole = {name: each for name, each in kept.items() if "@" not in name}
+            assert alpha < 1 or equal(whole, dict(lone.clients[k]))
+
+
+@pytest.mark.parametrize("variant", ["first-order", "hessian-free"])
+def test_perfedavg_sends_the_running_statistics_of_the_model_that_it_sends(variant: Any) -> None:
+    rule = LocalRule(sgd, LR, 1, batch_size=2)
+    method, module = perfedavg(POPULATION, rule, 1, variant, 0.5, fraction=0.1), with_statistics()
+    trained = states_of(method, Serial(trainer_of(method, with_statistics(), POPULATION)), with_statistics())[-1]
+    client = int(method.schedule.events[0].cohort[0])
+    batch = rows_of(method.schedule.events[0], client, 3)[1]
+    for rows, found in ((batch, trained.server), (POPULATION.samples(client), dict(trained.clients[client]))):
+        assert found is not None
+        module.load_state_dict(with_statistics().state_dict())
+        module(torch.from_numpy(POPULATION.data.inputs[rows]))
+        for name in buffers_of(module):
+            torch.testing.assert_close(found[name], module.state_dict()[name])
+
+
 @pytest.mark.parametrize("variant", ["first-order", "hessian-free"])
 def test_perfedavg_without_a_step_of_their_own_is_fedavg_to_the_bit(variant: Any) -> None:
     same_servers(perfedavg(POPULATION, RULE, 6, variant, 0.0, fraction=0.5), fedavg(POPULATION, RULE, 6, 0.5))

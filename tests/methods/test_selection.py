@@ -141,6 +141,17 @@ def test_tiers_need_a_method_with_a_clock() -> None:
         _ = Experiment(rounds=20, method={"name": "hierfavg", "intra_rounds": 1, "select": "tiers"}).method
 
 
+def test_a_method_with_a_clustering_is_refused_with_one_cluster_too() -> None:
+    settings = made({"select": "round-robin", "name": "fedcluster"}, clustering={"clusters": 1})
+    with pytest.raises(InputError, match=r"method\.select = 'round-robin': cannot be used with .* 'fedcluster'"):
+        _ = Experiment(settings).method
+
+
+def test_ditto_selects_on_its_own_clock() -> None:
+    ours, theirs = (Experiment(made({"select": select, "name": "ditto"})).method for select in ("size", "uniform"))
+    assert ours.schedule.events[0].seconds == theirs.schedule.events[0].seconds
+
+
 @pytest.mark.parametrize("sections", [{"run": {"executor": "fleet"}}, {"faults": {"max_update_norm": 9.0}}])
 def test_losses_go_with_checks_of_results(sections: dict[str, Any]) -> None:
     assert Experiment(made({"select": "power-of-choice"}, **sections)).method.screening is not None

@@ -117,8 +117,8 @@ class ClusterScore:
 class ClusterEvaluator:
     """Scores several models at once.
 
-    Where clusters are learned, a client uses its cluster's model; a client without a cluster uses the model with the
-    least loss on its data. So does every test client, among the clusters that have clients.
+    Where clusters are learned, a client uses its cluster's model; a client without a cluster, like every test client,
+    uses the model with the least loss on its data, among the clusters that have clients.
 
     With `samples` the training loss and the clusters are those of a fixed, seeded draw of clients with about this many
     samples in total. With `paired` there is a test client for each client, which uses its client's model instead.
@@ -183,7 +183,7 @@ class ClusterEvaluator:
         """Return the training loss, and the clusters of the clients to evaluate."""
         rows = [self.population.samples(int(k)) for k in self.clients]
         losses = measure_models(self.module, self.pool, models, rows, self.threads).losses
-        clusters = least(losses)
+        clusters = _least_of(losses, labels)
         if labels is not None:
             clusters = np.where(labels[self.clients] < 0, clusters, labels[self.clients])
         taken = losses[np.arange(len(clusters)), clusters]

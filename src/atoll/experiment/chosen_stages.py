@@ -28,7 +28,7 @@ from atoll.privacy.noise import Noise
 from atoll.schedules.clock import Clock
 from atoll.secure.fixed import masked_form, sum_securely
 from atoll.secure.requirements import refuse_module, weighs_by_samples
-from atoll.settings.choices import method_kind
+from atoll.settings.choices import method_kind, method_needs
 from atoll.settings.plugins import call, resolve
 from atoll.settings.validation import Settings
 from atoll.support.arrays import Ids
@@ -50,6 +50,9 @@ def choose_clients(settings: Settings, method: Method, population: Population, c
             f"method.select = {wanted.select!r}: cannot be used with [faults] that lose clients, since it is "
             "known who trains only once losses have been reported"
         )
+    if method_needs(settings, "clustering"):
+        told = f"cannot be used with method.name = {wanted.name!r}, whose cohorts come from clusters"
+        raise InputError(f"method.select = {wanted.select!r}: {told}")
     return reselect(method, selection, population, clock)
 
 

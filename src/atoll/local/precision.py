@@ -36,7 +36,8 @@ def products_in(precision: Precision) -> AbstractContextManager[object]:
     - ``float32``: full precision, on a GPU too, where PyTorch's default would round convolutions to TF32.
     - ``tf32``: a GPU may round factors to 10 bits of mantissa.
     - ``bfloat16``: factors are rounded to 7 bits, forward and backward; results are float32 again. PyTorch's autocast
-      would do the same but does not reach all layers of stacked models (`torch.vmap`).
+      would do the same but does not reach all layers of stacked models (`torch.vmap`). Products within PyTorch's
+      attention and recurrent layers stay as they are.
     """
     exact_already = precision == "float32" and torch.get_float32_matmul_precision() == "highest"
     return _AS_IT_IS if exact_already and not torch.cuda.is_initialized() else _set_products(precision)  # type: ignore[no-untyped-call]
@@ -101,7 +102,8 @@ class _InBfloat16(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         named = dict(kwargs or {})
-        if function not in _PRODUCTS or "out" in named or getattr(args[0], "dtype", None) == torch.bfloat16:
+        first = next(iter((*args, *named.values())), None)
+        if function not in _PRODUCTS or "out" in named or getattr(first, "dtype", None) == torch.bfloat16:
             return function(*args, **named)  # the last: rounded already, as in `rounded.Rounded`
         result = function(*map(_rounded, args), **{name: _rounded(value) for name, value in named.items()})
         return result.float() if isinstance(result, Tensor) and result.dtype == torch.bfloat16 else result

@@ -81,10 +81,10 @@ def names_in(module: nn.Module, layers: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name in module.state_dict() if name.rpartition(".")[0] in layers)
 
 
-def require_whole(module: nn.Module, names: Collection[str]) -> None:
-    """Refuse to part what layers share and train: a tensor of which one name stays and another travels."""
+def require_whole(module: nn.Module, names: Collection[str], told: str) -> None:
+    """Refuse `names` that part what layers share and train: a tensor of which they have one name and not another."""
     first, fixed = dict[int, str](), frozen(module)
     for name, tensor in module.state_dict(keep_vars=True).items():
         other = name if name in fixed else first.setdefault(id(tensor), name)
         if (name in names) != (other in names):
-            raise InputError(f"{other!r} and {name!r} are one tensor of the model: both must travel, or neither")
+            raise InputError(f"{told}: {other!r} and {name!r} are one tensor of the model, which cannot be parted")

@@ -30,7 +30,8 @@ def apfl(
     alpha v + (1 - alpha) w``, a client of the cohort takes the steps ``w <- w - eta * g(w)`` and ``v <- v - eta * alpha
     * g(m)``, both gradients on one batch and before either step; w starts from the server's model, v from the client's
     last one, at first the initial model. The server's model is FedAvg's with equal weights. alpha is the same for all
-    clients and stays; the paper's adaptive one is not available. A round takes twice the computation.
+    clients and stays; the paper's adaptive one is not available. Running statistics of m and w are kept apart. A round
+    takes twice the computation.
 
     Args:
         population: the clients, equally weighted.

@@ -93,14 +93,14 @@ def resampled(rule: LocalRule, population: Population, rounds: int) -> LocalRule
 
 def first_layers(module: "nn.Module", count: int) -> tuple[str, ...]:
     """Return the names of the parameters and buffers of the first `count` layers that have any."""
-    from atoll.local.travel import layers_of, names_in  # late: reading settings needs no PyTorch
+    from atoll.local.travel import layers_of, names_in, require_whole  # late: reading settings needs no PyTorch
 
-    layers = layers_of(module)
+    layers, told = layers_of(module), f"method.shared_layers = {count}"
     if count >= len(layers):
-        raise InputError(
-            f"method.shared_layers = {count}: must be less than the model's {len(layers)} layers with parameters"
-        )
-    return names_in(module, layers[:count])
+        raise InputError(f"{told}: must be less than the model's {len(layers)} layers with parameters")
+    names = names_in(module, layers[:count])
+    require_whole(module, names, told)
+    return names
 
 
 def all_together(
@@ -120,8 +120,8 @@ def all_together(
         cohort = draw_cohort(everyone, cohort_size(fraction, len(everyone)), generator(seed, "cohort", index))
         began, now = now, now + (clock.event_seconds(cohort, now) if clock else 1.0)
         weights, down = population.sizes[cohort].astype(float), len(cohort) * clusters
-        event = make_event(index, cohort, weights, began, now, active, server=None, starts=starts, models_down=down)
-        events.append(replace(event, clusters=None))
+        fields = {"clusters": None, "server": None, "starts": starts, "models_down": down}
+        events.append(make_event(index, cohort, weights, began, now, active, **fields))
     return Schedule(pack(events), clusters, rounds, has_server=False)
 
 

@@ -35,8 +35,8 @@ def perfedavg(
     meta-learning approach", Algorithm 1. A local step draws three batches: ``m = w - alpha * g(w; D)``, then ``w <- w -
     beta * (I - alpha * H(w; D'')) g(m; D')``, beta being the rule's rate. `first-order` leaves H out; `hessian-free`
     has ``H(w) d = (g(w + delta * d) - g(w - delta * d)) / (2 delta)``. A client's personal model is the last received
-    one after a step of rate alpha on all of its data. With alpha = 0 it is FedAvg with equal weights. A step computes
-    two gradients, `hessian-free` four.
+    one after a step of rate alpha on all of its data. Running statistics are w's on D. With alpha = 0 it is FedAvg with
+    equal weights. A step computes two gradients, `hessian-free` four.
 
     Args:
         population: the clients, equally weighted.

@@ -1,6 +1,7 @@
 """SCAFFOLD: FedAvg whose local steps are corrected by control variates (Karimireddy et al. 2020)."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from atoll.data.population import Population
 from atoll.engine.method import Method
@@ -13,6 +14,9 @@ from atoll.methods.parts.rule_requirements import refuse_proximal, require_sgd
 from atoll.schedules.clock import Clock
 from atoll.support.limits import PositiveFloat, Share
 
+if TYPE_CHECKING:
+    from torch import nn
+
 
 @checked
 def scaffold(
@@ -23,6 +27,7 @@ def scaffold(
     fraction: Share = 0.1,
     clock: Clock | None = None,
     seed: int = 0,
+    module: "nn.Module | None" = None,
 ) -> Method:
     """SCAFFOLD: each client's steps are corrected by ``c - c_i``, to counteract its drift.
 
@@ -35,6 +40,7 @@ def scaffold(
     Args:
         rule: the local training rule; plain SGD.
         server_lr: the server's step size, eta_g.
+        module: the model; None: no two layers share a parameter.
 
     Raises:
         InputError: the optimiser is not plain SGD, or there is a proximal term: c_i would not be a mean of gradients.
@@ -44,22 +50,27 @@ def scaffold(
     from atoll.methods.parts.update_trainers import ControlVariates  # late: reading settings needs no PyTorch
 
     plain = weigh_equally(fedavg(population, rule, rounds, fraction, clock, seed))
-    combine, server_rule = MeanAndShare(len(population)), MoveBoth(server_lr)
+    names = () if module is None else (name for name, _ in module.named_parameters(remove_duplicate=False))
+    combine, server_rule = MeanAndShare(len(population)), MoveBoth(server_lr, frozenset(names))
     return replace(plain, trainer=ControlVariates, combine=combine, server_rule=server_rule)
 
 
 @dataclass(frozen=True)
 class MoveBoth:
-    """The server rule of x and c: x steps by `lr` toward its mean, c by the share of clients that answered."""
+    """The server rule of x and c: x steps by `lr` toward its mean, c by the share of clients that answered.
+
+    Of a parameter with two names only the first has a c, so `parameters` has all names.
+    """
 
     lr: float
+    parameters: frozenset[str] = frozenset()
 
     def __call__(self, before: Model, merged: Model, state: Model | None) -> tuple[Model, None]:
         """Return x and c."""
         mean, share = take_share(merged)
         moved = dict(mean)
         for name, tensor in mean.items():
-            if f"{name}@c" in mean:
+            if f"{name}@c" in mean or name in self.parameters:
                 moved[name] = before[name].lerp(tensor, self.lr)
             elif "@" in name:
                 moved[name] = before.get(name, tensor.new_zeros(tensor.shape)).lerp(tensor, share)

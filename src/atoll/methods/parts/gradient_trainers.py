@@ -11,6 +11,7 @@ from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend
 from atoll.local.weights import load_model, read_model, trained_of
+from atoll.methods.parts.server_optimizers import buffers_of
 
 
 class GradientTrainer(Trainer):
@@ -23,16 +24,16 @@ class GradientTrainer(Trainer):
         """Return the trained parameters of a model."""
         return {name: model[name] for name in trained_of(self.module)}
 
-    def gradient(self, parameters: Model, x: Tensor, y: Tensor) -> tuple[Model, float]:
-        """Return the gradient of a batch's mean loss, by parameter, and the loss."""
-        load_model(self.module, parameters)
+    def gradient(self, model: Model, x: Tensor, y: Tensor) -> tuple[Model, float, Model]:
+        """Return the gradient of a batch's mean loss at a model, by parameter, the loss, and the buffers after it."""
+        load_model(self.module, model)
         loaded = trained_of(self.module)
         for each in loaded.values():
             each.grad = None
         loss = self.batches.losses(self.outputs(x), y).mean()
         loss.backward()  # type: ignore[no-untyped-call]
         found = {name: zeros_like(each) if each.grad is None else each.grad for name, each in loaded.items()}
-        return found, loss.item()
+        return found, loss.item(), read_model(self.module, buffers_of(self.module))
 
     def step(self, lr: float, model: Model, gradient: Model) -> Model:
         """Return a model after a step down a gradient; where it is not to be taken by hand, by the optimiser."""
@@ -45,10 +46,14 @@ class GradientTrainer(Trainer):
         return {name: parameter.detach() for name, parameter in moved.items()}
 
     def finish(self, task: ClientTask, trained: Model, own: Model, losses: list[float]) -> ClientUpdate:
-        """Return the update: the trained parameters, the module's buffers, and the client's own model as its state."""
-        buffers, loss = read_model(self.module, task.start), sum(losses) / len(losses)
+        """Return the update: the whole model with what was trained, and the client's own model as its state."""
+        loss = sum(losses) / len(losses)
         self.require_finite(task, trained | {f"{name}@": each for name, each in own.items()}, loss)
-        return ClientUpdate(buffers | trained, loss, buffers | own)
+        return ClientUpdate(self._whole(task, trained), loss, self._whole(task, own) | own)
+
+    def _whole(self, task: ClientTask, trained: Model) -> Model:
+        load_model(self.module, trained)  # also under a second name of a parameter
+        return read_model(self.module, task.start)
 
 
 class MoreauTrainer(GradientTrainer):
@@ -84,16 +89,19 @@ class MixedTrainer(GradientTrainer):
         """Return w, with the mixed model as the client's state, and v beside it as ``parameter@v``."""
         w, losses, lr = self.parameters_of(task.start), [], self.rule.lr_at(task.round)
         v = {name: (task.state or {}).get(f"{name}@v", self.initial[name]) for name in w}
+        buffers = {name: task.start[name] for name in buffers_of(self.module)}
+        own = self._mix(task.state or self.initial, buffers)
         with self.at_work(task, task.start):
             for x, y in self.draw_batches(task):
-                of_mixed, _ = self.gradient(self._mix(v, w), x, y)
-                of_w, loss = self.gradient(w, x, y)
+                of_mixed, _, own = self.gradient(self._mix(v, w) | own, x, y)
+                of_w, loss, buffers = self.gradient(w | buffers, x, y)
                 v, w = self.step(lr * self.alpha, v, of_mixed), self.step(lr, w, of_w)
                 losses.append(loss)
-        return self.finish(task, w, self._mix(v, w) | {f"{name}@v": own for name, own in v.items()}, losses)
+        own |= self._mix(v, w) | {f"{name}@v": each for name, each in v.items()}
+        return self.finish(task, w | buffers, own, losses)
 
     def _mix(self, v: Model, w: Model) -> Model:
-        return mean([(self.alpha, v), (1 - self.alpha, w)])
+        return mean([(self.alpha, {name: v[name] for name in w}), (1 - self.alpha, w)])
 
 
 class MetaTrainer(GradientTrainer):
@@ -107,16 +115,17 @@ class MetaTrainer(GradientTrainer):
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return w, with the received model after one step on all of the client's data as its state."""
         w, losses, lr = self.parameters_of(task.start), [], self.rule.lr_at(task.round)
+        buffers = Model()
         with self.at_work(task, task.start):
             for first, second, third in self._triples(task):
-                adapted = self._adapt(w, *second)
-                ahead, loss = self.gradient(adapted, *first)
+                of_w, _, buffers = self.gradient(w | buffers, *second)
+                ahead, loss, _ = self.gradient(self.step(self.inner_lr, w, of_w), *first)
                 step = ahead if self.delta is None else self._times_hessian(w, ahead, self.delta, *third)
                 w = self.step(lr, w, step)
                 losses.append(loss)
-            everything = self.batches.gather(self.samples_of(task))
-            own = self._adapt(self.parameters_of(task.start), *everything)
-        return self.finish(task, w, own, losses)
+            of_start, _, seen = self.gradient(task.start, *self.batches.gather(self.samples_of(task)))
+            own = self.step(self.inner_lr, self.parameters_of(task.start), of_start) | seen
+        return self.finish(task, w | buffers, own, losses)
 
     def _triples(self, task: ClientTask) -> Any:
         """Return three batches for each local step; the first ones are those of `Trainer`."""
@@ -124,10 +133,6 @@ class MetaTrainer(GradientTrainer):
         drawing.rule = replace(self.rule, steps=3 * steps, epochs=None)
         drawn = list(drawing.draw_batches(task))
         return zip(drawn[:steps], drawn[steps : 2 * steps], drawn[2 * steps :], strict=True)
-
-    def _adapt(self, w: Model, x: Tensor, y: Tensor) -> Model:
-        """Return ``w - alpha * g(w)``."""
-        return self.step(self.inner_lr, w, self.gradient(w, x, y)[0])
 
     def _times_hessian(self, w: Model, ahead: Model, delta: float, x: Tensor, y: Tensor) -> Model:
         """Return ``(I - alpha * H(w)) ahead``, with H's product as a central difference of gradients."""

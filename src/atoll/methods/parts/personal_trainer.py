@@ -56,8 +56,8 @@ class PersonalTrainer(Trainer):
     def first_update(self, task: ClientTask) -> ClientUpdate:
         """Return the received model, with the change in the initial model's parameters by local training as state."""
         update = Trainer.train(self, replace(task, start=self._first(task)))
-        moved = {name: update.model[name] - self.initial[name] for name, _ in self.module.named_parameters()}
-        return ClientUpdate(task.start, update.loss, moved)
+        names = [name for name, _ in self.module.named_parameters(remove_duplicate=False)]
+        return ClientUpdate(task.start, update.loss, {name: update.model[name] - self.initial[name] for name in names})
 
 
 class PretrainTrainer(PersonalTrainer):

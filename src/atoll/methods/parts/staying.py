@@ -63,7 +63,7 @@ def keep_at_clients(method: Method, names: Collection[str], module: "nn.Module",
     stays = tuple(name for name in module.state_dict() if name in names or name in method.stays)
     if not set(module.state_dict()).difference(stays, frozen(module)):
         raise InputError(f"{told}: all trained parameters would stay at the clients; some must be communicated")
-    require_whole(module, stays)
+    require_whole(module, stays, told)
     if shared := set(method.shared).intersection(names):
         raise InputError(
             f"{told}: {min(shared)!r} would not be communicated, but clusters share it (method.shared_layers)"
