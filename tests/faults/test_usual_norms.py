@@ -181,6 +181,19 @@ def test_a_largest_norm_that_refuses_everybody_ends_the_run_with_a_sentence(tmp_
         list(run_events(made, tmp_path / "run"))
 
 
+@pytest.mark.parametrize("far", [3, 4])
+def test_on_a_fleet_it_ends_the_run_only_if_nobody_was_accepted(far: int, tmp_path: Path) -> None:
+    made = hostile(faults={"max_update_norm": 5.0}, rounds=1)
+    moved = replying(lambda head, model: (head, {key: own + 1e4 for key, own in model.items()}))
+    fleet = MemoryFleet(open_sites(made, tmp_path / "data"), {f"node-{place}": moved for place in range(far)})
+    if far == 4:
+        with pytest.raises(RunError, match="all 4 results are longer than faults.max_update_norm = 5"):
+            carry(made, fleet, tmp_path / "live")
+        return
+    rows, _ = carry(made, fleet, tmp_path / "live")
+    assert (rows[-1]["client_updates"], rows[-1]["refused_too_large"]) == (1, 3)
+
+
 @pytest.mark.parametrize("times", [30.0, 9e11])
 @pytest.mark.parametrize("name", ["fedavg", "fedcluster", "censyn", "cenasy", "ifca"])
 def test_by_default_a_fleet_refuses_what_would_ruin_the_mean_and_replays_say_the_same(
