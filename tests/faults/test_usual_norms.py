@@ -17,7 +17,7 @@ from atoll.engine.engine import advance
 from atoll.engine.run_state import State
 from atoll.runs.run import run_events
 from atoll.runs.state_layout import lay_out, restore
-from atoll.runs.variants import replaying
+from atoll.runs.variants import replaying, with_fleet
 from tests.faults.test_dropouts import POPULATION, RULE, TWO, bits, schedule_of, without
 from tests.faults.test_dropouts import run_events as run
 from tests.fleet.test_hostile import assert_replays, carry, hostile
@@ -214,7 +214,7 @@ def test_by_default_a_fleet_refuses_what_would_ruin_the_mean_and_replays_say_the
     assert any("node 'node-1': refused 1 (unusual 1)" in sentence for sentence in told)
     assert 0 < rows[-1]["norm_limit"] < 100
     assert_replays(made, tmp_path)
-    again = replaying(made, tmp_path / "replay" / "schedule.npz")
+    again = replaying(with_fleet(made), tmp_path / "replay" / "schedule.npz")
     assert again.settings.faults.usual_norms == "note", "a replay's schedule says whose results count, too"
 
 
