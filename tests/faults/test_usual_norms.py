@@ -188,7 +188,7 @@ def test_on_a_fleet_it_ends_the_run_only_if_nobody_was_accepted(far: int, tmp_pa
     moved = replying(lambda head, model: (head, {key: own + 1e4 for key, own in model.items()}))
     fleet = MemoryFleet(open_sites(made, tmp_path / "data"), {f"node-{place}": moved for place in range(far)})
     if far == 4:
-        with pytest.raises(RunError, match="all 4 results are longer than faults.max_update_norm = 5"):
+        with pytest.raises(RunError, match=r"all 4 results are longer than faults.max_update_norm = 5"):
             carry(made, fleet, tmp_path / "live")
         return
     rows, _ = carry(made, fleet, tmp_path / "live")

@@ -240,8 +240,7 @@ def test_a_clustering_that_changes_while_a_live_run_goes_on_is_not_offered() -> 
 
 
 @pytest.mark.parametrize(
-    ("probe", "told", "kind"),
-    [("soon", "ZeroDivisionError", RunError), ("grows", "grows is not finite", NotFinite)],
+    ("probe", "told", "kind"), [("soon", "ZeroDivisionError", RunError), ("grows", "grows is not finite", NotFinite)]
 )
 def test_a_probe_that_fails_on_the_way_keeps_what_there_is(
     tmp_path: Path, probe: str, told: str, kind: type[RunError]

@@ -28,10 +28,10 @@ WRONG: dict[str, tuple[Callable[[Event], Event], str]] = {
     "cluster": (lambda event: replace(event, clusters=np.array([0, 1])), "trains cluster 1, but clusters are numbered"),
     "past": (lambda event: replace(event, began=(-1.0,)), "begins at [-1.0] s and ends at 2 s; it must begin at 0 or"),
     "backwards": (lambda event: replace(event, began=(5.0,)), "begins at [5.0] s and ends at 2 s"),
-    "earlier": (lambda event: replace(event, began=(0.0,), seconds=0.5), "is wrong (it ends before the previous event)"),
+    "earlier": (lambda event: replace(event, began=(0.0,), seconds=0.5), "is wrong (it ends before the previous eve"),
     "unknown": (lambda event: replace(event, staleness=()), "is wrong (active, began and staleness have different len"),
     "twice": (lambda event: replace(event, cohort=np.array([1, 1])), "is wrong (cohort must hold different clients in"),
-    "idle": (lambda event: replace(event, active=(), began=(), staleness=()), "is wrong (a client's cluster is not act"),
+    "idle": (lambda event: replace(event, active=(), began=(), staleness=()), "is wrong (a client's cluster is not ac"),
 }
 
 
