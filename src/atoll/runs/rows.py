@@ -102,8 +102,8 @@ class Recorder:
         """Return the metrics row of a state."""
         done = state.events_done
         most, refused = self.experiment.settings.faults.max_update_norm, state.refused.get("too_large", 0)
-        # The events of a live run count accepted results alone.
-        results = self.sums["client_updates"][done] + (refused if self._is_live else 0)
+        updates = self.sums["client_updates"][done]
+        results = updates + (refused if self._is_live else 0)  # a live run's events count accepted ones alone
         if most is not None and 0 < results <= refused:
             raise RunError(
                 f"{self._where(done)}: all {results} results are longer than faults.max_update_norm = {most:g}"
@@ -117,10 +117,8 @@ class Recorder:
             **self._probe(state),
             "local_loss": local_loss,
             **self._rate(done),
-            "client_updates": self.sums["client_updates"][done],
-            "bytes_up": self.experiment.traffic.bytes_up(
-                self.sums["models_up"][done], self.sums["client_updates"][done]
-            ),
+            "client_updates": updates,
+            "bytes_up": self.experiment.traffic.bytes_up(self.sums["models_up"][done], updates),
             "bytes_down": self.sums["models_down"][done] * self.experiment.traffic.message_bytes,
             **self._count_faults(state),
             **self._spent(done),

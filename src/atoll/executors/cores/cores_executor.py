@@ -124,8 +124,9 @@ class Cores(Distributed):
         results come only from the last units, whose slots are not reused.
         """
         # Client states, as large as models, layouts and what is told of each client are in both requests and answers.
-        large = self.trainer.keeps_state or any(_is_large(unit.cohort) for unit in units)
-        self.workers.at_a_time = 1 if large else 2
+        sizes = ((len(unit.cohort.clients), len(unit.cohort.start)) for unit in units)
+        large = any(clients > _MOST_CLIENTS or tensors > _MOST_TENSORS for clients, tensors in sizes)
+        self.workers.at_a_time = 1 if large or self.trainer.keeps_state else 2
         ahead = self._ahead_of_sums if any(unit.span for unit in units) else self._ahead
         order = self._order([unit.cohort for unit in units], ahead)
         early: dict[int, ClientUpdate | PartialSum] = {}
@@ -176,11 +177,6 @@ class Cores(Distributed):
         start = self._models.view(work.start, work.layout)
         ((model, outcome, states),) = train_unit(work.unit, start, work.states, self._serial, self.by_cohort)
         return self._models.write(work.result, model), outcome, states
-
-
-def _is_large(unit: Cohort) -> bool:
-    """Return whether what is told of a unit may not fit into a pipe's buffer."""
-    return len(unit.clients) > _MOST_CLIENTS or len(unit.start) > _MOST_TENSORS
 
 
 def why_no_room(workers: int, model_bytes: int) -> str:
