@@ -24,6 +24,7 @@ from atoll.aggregation.robust import (
     norm_clipping,
     trimmed_mean,
 )
+from atoll.engine.combining import weighted_median
 from atoll.local.models import Model
 
 Values = list[float]
@@ -55,7 +56,7 @@ def draw_models(clients: int, seed: int = 0, spread: float = 1.0) -> list[Model]
     return [model() for _ in range(clients)]
 
 
-def combine_values(rule: Combine, values: Values, weights: Weights) -> float:
+def combine_values(rule: Combine, values: Values, weights: Weights | Values) -> float:
     pairs = [(float(w), {"w": torch.tensor([v], dtype=torch.float64)}) for v, w in zip(values, weights, strict=True)]
     return rule(pairs, {"w": torch.zeros(1, dtype=torch.float64)}, float(sum(weights)))["w"].item()
 
@@ -65,6 +66,13 @@ def test_the_median_is_that_of_values_repeated_as_often_as_they_weigh(pairs: lis
     values, weights = map(list, zip(*pairs, strict=True))
     repeated = [v for v, w in pairs for _ in range(w)]
     assert combine_values(median(), values, weights) == pytest.approx(statistics.median(repeated), abs=1e-9)
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.1, 1 / 3, 0.7, 600.0])
+@pytest.mark.parametrize("clients", [*range(1, 13), 60])
+def test_with_equal_weights_it_is_the_ordinary_median(clients: int, weight: float) -> None:
+    values, weights = [float(each) for each in range(clients)][::-1], [weight] * clients
+    assert combine_values(median(), values, weights) == weighted_median(values, weights) == (clients - 1) / 2
 
 
 @given(SEVERAL, st.integers(0, 99))

@@ -60,6 +60,11 @@ def forgetful() -> atoll.Stage:
     return atoll.Stage(name="forgetful", told="forgetful", send=lambda task, update: update, keeps_state=True)
 
 
+def back() -> atoll.Stage:
+    """Take every client back to its start, at the server alone."""
+    return atoll.Stage(name="back", receive=lambda sent, start, form: dict(start))
+
+
 def no_stage() -> int:
     """Return no stage."""
     return 3

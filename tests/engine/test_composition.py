@@ -217,6 +217,18 @@ def test_a_stage_of_ones_own_is_the_twin_by_hand() -> None:
             lost[name] = wanted - sent
 
 
+def test_a_stage_with_a_server_half_alone_is_carried_out() -> None:
+    """As a fleet does."""
+    stage = 'travel.stages=["tests.engine.own_stage:back"]'
+    found = experiment("fedavg", stage)
+    (start,) = found.training.initial_models()
+    server = carry(found)[-1].server
+    assert server is not None
+    assert all(own.allclose(start[name], rtol=1e-6) for name, own in server.items())
+    with pytest.raises(InputError, match=r"weighted': travel.stages = 'tests.* changes each client's update"):
+        experiment("fedavg", stage, "run.executor=weighted").check()
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

@@ -371,6 +371,54 @@ def test_a_model_that_is_larger_than_was_said() -> None:
     assert count_bytes(read_model(module)) > 8
 
 
+class Masked(nn.Module):
+    """Leaves values out by a buffer of one byte each, so that a model's bytes are no multiple of 4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.eye(5, dtype=torch.bool))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs @ self.mask.to(inputs.dtype)
+
+
+def test_a_model_whose_bytes_are_no_multiple_of_a_number() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 5), Masked(), nn.Linear(5, 3))
+    trainer = Trainer(module, classification(clients=3), RULE, SEED)
+    start = read_model(module)
+    assert count_bytes(start) % 4
+    cohort = cohort_of(start, range(3))
+    (expected,) = Serial(trainer).train([cohort], average_models)
+    with Cores(trainer, 1, count_bytes(start)) as cores:
+        (found,) = cores.train([cohort], average_models)
+    assert_same(found.model, expected.model)
+
+
+class Echoing(Trainer):
+    """Sends its start model back, and finds every model perfect."""
+
+    def train(self, task: ClientTask) -> ClientUpdate:
+        return ClientUpdate(task.start, 0.0)
+
+    def sample_losses(self, models: Sequence[Model], rows: Any) -> Floats:
+        return np.zeros((len(rows), len(models)))
+
+
+@pytest.mark.timeout(20)
+def test_layouts_that_exceed_a_pipe_s_buffer() -> None:
+    """Both ends of a pipe would wait for each other if a worker had two requests at a time."""
+    start = {f"{number:080}": torch.zeros(1, 1) for number in range(3000)}
+    small = far_starts(1)
+    with Cores(Echoing(linear_module(), POPULATION, RULE, SEED), 1, count_bytes(start)) as cores:
+        (found,) = cores.train([cohort_of(start, range(4))], lambda models, *_: next(iter(models))[1])
+        assert_same(found.model, start)
+        cores.losses(small, np.arange(7), 0)
+        assert cores.workers.at_a_time == 2
+        cores.losses([start], np.arange(7), 0)
+        assert cores.workers.at_a_time == 1, "with many models, losses exceed it too"
+
+
 def test_bad_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(linear_module(), POPULATION, RULE, SEED)
     with pytest.raises(InputError, match=r"run.workers = 0: must be at least 1"):

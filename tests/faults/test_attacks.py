@@ -118,7 +118,7 @@ def test_attackers_claim_samples_which_weigh_them_and_train_on_those_they_have()
 
 def test_flipped_labels_need_classes() -> None:
     plain = Trainer(linear_module(), quadratics(), RULE, seed=0)
-    with pytest.raises(InputError, match=r"faults\.attack = 'label-flip': needs data with classes"):
+    with pytest.raises(InputError, match=r"faults\.attack = 'label-flip': needs data with classes, one per sample$"):
         attacked_by(plain, ATTACKERS, "label-flip")
 
 

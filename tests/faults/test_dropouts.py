@@ -26,6 +26,7 @@ from atoll import (
     cycling,
     generator,
     init,
+    make_event,
     read_model,
     train,
 )
@@ -133,6 +134,15 @@ def test_a_deadline_that_nobody_keeps_is_refused_and_the_least_that_somebody_doe
         lose_clients(schedule_of("cycling"), clock=clock(0.4))
     kept = lose_clients(schedule_of("cycling", rounds=9), clock=clock(1.0))
     assert {client for event in kept.events for client in event.cohort.tolist()} == {0}
+
+
+def test_a_deadline_is_no_matter_of_events_without_clients() -> None:
+    nobody = make_event(0, np.array([], np.int64), np.array([]), 0.0, 1.0)
+    somebody = make_event(1, np.array([0]), np.ones(1), 1.0, 2.0)
+    clock = Clock(np.array([0.5]), np.zeros(1), 1.0)
+    for events in ((nobody,), (nobody, somebody)):
+        lost = lose_clients(Schedule(events, 1, len(events)), clock=clock)
+        assert [len(event.cohort) for event in lost.events] == [len(event.cohort) for event in events]
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.0, float("nan")])

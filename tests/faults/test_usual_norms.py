@@ -17,6 +17,7 @@ from atoll.engine.engine import advance
 from atoll.engine.run_state import State
 from atoll.runs.run import run_events
 from atoll.runs.state_layout import lay_out, restore
+from atoll.runs.variants import replaying, with_fleet
 from tests.faults.test_dropouts import POPULATION, RULE, TWO, bits, schedule_of, without
 from tests.faults.test_dropouts import run_events as run
 from tests.fleet.test_hostile import assert_replays, carry, hostile
@@ -181,6 +182,19 @@ def test_a_largest_norm_that_refuses_everybody_ends_the_run_with_a_sentence(tmp_
         list(run_events(made, tmp_path / "run"))
 
 
+@pytest.mark.parametrize("far", [3, 4])
+def test_on_a_fleet_it_ends_the_run_only_if_nobody_was_accepted(far: int, tmp_path: Path) -> None:
+    made = hostile(faults={"max_update_norm": 5.0}, rounds=1)
+    moved = replying(lambda head, model: (head, {key: own + 1e4 for key, own in model.items()}))
+    fleet = MemoryFleet(open_sites(made, tmp_path / "data"), {f"node-{place}": moved for place in range(far)})
+    if far == 4:
+        with pytest.raises(RunError, match=r"all 4 results are longer than faults.max_update_norm = 5"):
+            carry(made, fleet, tmp_path / "live")
+        return
+    rows, _ = carry(made, fleet, tmp_path / "live")
+    assert (rows[-1]["client_updates"], rows[-1]["refused_too_large"]) == (1, 3)
+
+
 @pytest.mark.parametrize("times", [30.0, 9e11])
 @pytest.mark.parametrize("name", ["fedavg", "fedcluster", "censyn", "cenasy", "ifca"])
 def test_by_default_a_fleet_refuses_what_would_ruin_the_mean_and_replays_say_the_same(
@@ -200,6 +214,8 @@ def test_by_default_a_fleet_refuses_what_would_ruin_the_mean_and_replays_say_the
     assert any("node 'node-1': refused 1 (unusual 1)" in sentence for sentence in told)
     assert 0 < rows[-1]["norm_limit"] < 100
     assert_replays(made, tmp_path)
+    again = replaying(with_fleet(made), tmp_path / "replay" / "schedule.npz")
+    assert again.settings.faults.usual_norms == "note", "a replay's schedule says whose results count, too"
 
 
 @pytest.mark.parametrize("name", thinned(["scaffold", "cfl-mgd"], 1))

@@ -21,6 +21,7 @@ from atoll.runs.columns import is_built_in
 from atoll.runs.probes import check_probes
 from atoll.settings.validation import validate
 from atoll.support.arrays import Ids
+from atoll.support.errors import NotFinite
 from atoll.trackers.tracker import numbers_of
 from tests.fleets import open_sites
 from tests.memory_fleet import MemoryFleet
@@ -238,9 +239,13 @@ def test_a_clustering_that_changes_while_a_live_run_goes_on_is_not_offered() -> 
     check_probes(experiment("loss_again", **changes))
 
 
-@pytest.mark.parametrize(("probe", "told"), [("soon", "ZeroDivisionError"), ("grows", "grows is not finite")])
-def test_a_probe_that_fails_on_the_way_keeps_what_there_is(tmp_path: Path, probe: str, told: str) -> None:
-    with pytest.raises(RunError, match=rf"after event 1, .*{told}.*the rows before it are kept"):
+@pytest.mark.parametrize(
+    ("probe", "told", "kind"), [("soon", "ZeroDivisionError", RunError), ("grows", "grows is not finite", NotFinite)]
+)
+def test_a_probe_that_fails_on_the_way_keeps_what_there_is(
+    tmp_path: Path, probe: str, told: str, kind: type[RunError]
+) -> None:
+    with pytest.raises(kind, match=rf"after event 1, .*{told}.*the rows before it are kept"):
         carry_out(experiment(probe), tmp_path / "run")
     assert [row["round"] for row in rows_of(tmp_path / "run")] == [0]
     assert list((tmp_path / "run/checkpoint").iterdir()), "the event that was not measured is done again"

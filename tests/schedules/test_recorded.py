@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll import Experiment, InputError, Schedule, make_runs
+from atoll import Experiment, InputError, Mix, Schedule, make_event, make_runs
 from atoll.runs.variants import replaying
 from atoll.schedules.recorded import head_of, line_of, lines_of
 from atoll.schedules.schedule_files import digest_of, fitting, keep_events, read_schedule, write_schedule
@@ -77,6 +77,19 @@ def test_both_files_hold_all_of_a_schedule(tmp_path: Path, method: str, lost: bo
                     assert (one.dtype, one.shape) == (other.dtype, other.shape)
         assert again.rounds == schedule.rounds
         assert digest_of(again) == digest_of(schedule)
+
+
+def test_numbers_of_numpy_are_written_as_any_others(tmp_path: Path) -> None:
+    labels = np.array([0, 1, 0])
+    active = tuple(np.unique(labels))
+    mix = Mix(published=tuple((cluster, np.float64(0.5)) for cluster in active))
+    more: dict[str, Any] = {"clusters": labels, "server": mix, "starts": ((active[1], mix),), "late": np.int64(1)}
+    event = make_event(np.arange(1)[0], np.arange(3), np.ones(3), 0.0, 1.0, active, **more)
+    schedule = Schedule((event,), clusters=labels.max() + 1, rounds=1)
+    read = read_schedule(write_lines(tmp_path / "happened.jsonl", schedule))
+    assert (read.clusters, list(lines_of(read))) == (2, list(lines_of(schedule)))
+    write_schedule(tmp_path / "schedule.npz", schedule)
+    assert digest_of(read_schedule(tmp_path / "schedule.npz")) == digest_of(schedule)
 
 
 def test_events_that_merge_alike_share_their_mix(tmp_path: Path) -> None:

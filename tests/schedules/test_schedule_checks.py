@@ -24,10 +24,14 @@ WRONG: dict[str, tuple[Callable[[Event], Event], str]] = {
     "short": (lambda event: replace(event, weights=np.ones(1)), "has 2 clients in its cohort, 1 weights, and clusters"),
     "negative": (lambda event: replace(event, weights=np.array([-1.0, 2.0])), "has the weights [-1.0, 2.0]; they must"),
     "nan": (lambda event: replace(event, weights=np.array([np.nan, 2.0])), "has the weights [nan, 2.0]; they must"),
-    "nothing": (lambda event: replace(event, weights=np.zeros(2)), "gives every client of cluster 0 the weight 0"),
+    "nothing": (lambda event: replace(event, weights=np.array([0.0, 1.0])), "has the weights [0.0, 1.0]; they must"),
     "cluster": (lambda event: replace(event, clusters=np.array([0, 1])), "trains cluster 1, but clusters are numbered"),
     "past": (lambda event: replace(event, began=(-1.0,)), "begins at [-1.0] s and ends at 2 s; it must begin at 0 or"),
     "backwards": (lambda event: replace(event, began=(5.0,)), "begins at [5.0] s and ends at 2 s"),
+    "earlier": (lambda event: replace(event, began=(0.0,), seconds=0.5), "is wrong (it ends before the previous eve"),
+    "unknown": (lambda event: replace(event, staleness=()), "is wrong (active, began and staleness have different len"),
+    "twice": (lambda event: replace(event, cohort=np.array([1, 1])), "is wrong (cohort must hold different clients in"),
+    "idle": (lambda event: replace(event, active=(), began=(), staleness=()), "is wrong (a client's cluster is not ac"),
 }
 
 

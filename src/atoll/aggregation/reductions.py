@@ -9,6 +9,7 @@ from atoll.aggregation.mean import Weighted, mean
 from atoll.local.models import Model
 from atoll.support.process import one_thread
 
+ROUNDING = 1e-12  # of a sum of weights, such as six times 0.1; sums of counts are exact
 CUT = 1 << 16  # coordinates sorted at a time, so that a sort takes little memory compared with the models
 
 Reduce = Callable[[Tensor, Tensor], Tensor]
@@ -58,9 +59,9 @@ def _reduce(tensors: Sequence[Tensor], weights: Tensor, reduce: Reduce) -> Tenso
 def middle(values: Tensor, weights: Tensor) -> Tensor:
     """Return the mean of the first values where the cumulative weight reaches and exceeds half of the total."""
     so_far = weights.cumsum(dim=1)
-    half = so_far[:, -1:] / 2
-    last = values.shape[1] - 1
-    reaching, passing = ((below.sum(dim=1, keepdim=True)).clamp(max=last) for below in (so_far < half, so_far <= half))
+    half, last = so_far[:, -1:] / 2, values.shape[1] - 1
+    unreached, unpassed = so_far < half * (1 - ROUNDING), so_far <= half * (1 + ROUNDING)
+    reaching, passing = (below.sum(dim=1, keepdim=True).clamp(max=last) for below in (unreached, unpassed))
     return ((values.gather(1, reaching) + values.gather(1, passing)) / 2).squeeze(1)
 
 

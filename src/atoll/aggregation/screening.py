@@ -54,7 +54,8 @@ class Screening:
 
     def why_refused(self, update: ClientUpdate, start: Model) -> Reason | None:
         """Return why a result is rejected, or None if it is accepted."""
-        from atoll.local.weights import is_bounded, is_finite  # here, since methods' settings do not need PyTorch
+        from atoll.aggregation.reductions import update_norm  # here, since methods' settings do not need PyTorch
+        from atoll.local.weights import is_bounded, is_finite
 
         if self.tolerate and not _has_form(update.model, start):
             return "wrong_form"
@@ -62,19 +63,15 @@ class Screening:
             return "not_finite"
         if self.tolerate and not is_bounded(update.model, update.loss):
             return "too_large"
-        if self.max_update_norm is not None and not self.norm(update, start) <= self.max_update_norm:
+        if self.max_update_norm is not None and not update_norm(update.model, start) <= self.max_update_norm:
             return "too_large"
         return None
 
-    def norm(self, update: ClientUpdate, start: Model, moment_scale: float = 0.0) -> float:
-        """Return the Euclidean norm of an update, as `atoll.aggregation.reductions.update_norm` takes it."""
-        from atoll.aggregation.reductions import update_norm
-
-        return update_norm(update.model, start, moment_scale)
-
     def usual_norm(self, update: ClientUpdate, start: Model) -> float:
         """Return the norm that is compared with usual ones; moments count, since they move the next models."""
-        return self.norm(update, start, self.moment_scale)
+        from atoll.aggregation.reductions import update_norm
+
+        return update_norm(update.model, start, self.moment_scale)
 
 
 def _has_form(model: Model, start: Model) -> bool:

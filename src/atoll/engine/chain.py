@@ -32,17 +32,16 @@ class Chain:
         self.losses, self.sample_losses = trainer.losses, trainer.sample_losses
         self.identity_rows, self.samples_a_step = trainer.identity_rows, trainer.samples_a_step
         self.stages = tuple(stages)
-        at_client = [stage for stage in stages if stage.is_at_client]
+        self._of_each = of_each = [stage for stage in stages if stage.is_at_client or stage.receive is not None]
         self.keeps_state = trainer.keeps_state or any(stage.keeps_state for stage in stages)
-        one_by_one = f"{at_client[-1].told} changes each client's update separately" if at_client else ""
+        one_by_one = f"{of_each[-1].told} changes each client's update separately" if of_each else ""
         self.why_one_by_one = one_by_one or trainer.why_one_by_one
         self.module: nn.Module = getattr(trainer, "module", nn.Module())  # which `run.debug` watches
-        self._is_at_client = bool(at_client)
-        self._trains: Train | None = next((stage.trains(trainer) for stage in at_client if stage.trains), None)
+        self._trains: Train | None = next((stage.trains(trainer) for stage in stages if stage.trains), None)
 
     def for_executors(self) -> ClientTrainer:
-        """Return itself, or the bare trainer, which may train many clients at once, if no stage has a client half."""
-        return self if self._is_at_client else self.trainer
+        """Return itself, or the bare trainer, which may train many clients at once, if no stage has a half for each."""
+        return self if self._of_each else self.trainer
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the update as the server reconstructs it.

@@ -5,7 +5,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, groupby, islice
+from itertools import chain, groupby, islice
 from operator import attrgetter, mul
 from typing import cast
 
@@ -230,14 +230,14 @@ def weighted_mean(values: Iterable[float], weights: Collection[float]) -> float:
 
 
 def weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
-    """Return the mean of the first values at which the cumulative weight reaches and exceeds half of the total.
+    """Return the weighted median of numbers, as `aggregation.reductions.middle` takes it.
 
     >>> weighted_median([5.0, 1e9, 1.0], [1.0, 1.0, 1.0]), weighted_median([0.0, 4.0], [1.0, 1.0])
     (5.0, 2.0)
     """
-    pairs = sorted(zip(values, weights, strict=True))
-    so_far = list(accumulate(weight for _, weight in pairs))
-    half = so_far[-1] / 2
-    reaching = next(value for (value, _), weight in zip(pairs, so_far, strict=True) if weight >= half)
-    passing = next((value for (value, _), weight in zip(pairs, so_far, strict=True) if weight > half), reaching)
-    return (reaching + passing) / 2
+    import torch  # here, since methods' settings do not need PyTorch
+
+    from atoll.aggregation.reductions import middle
+
+    ordered = torch.tensor(sorted(zip(values, weights, strict=True)), dtype=torch.float64)
+    return float(middle(ordered[None, :, 0], ordered[None, :, 1]))

@@ -141,12 +141,9 @@ class _Work:
                 continue
             cohort, average = updates[cluster]
             self.averages[cluster] = average
-            if average.states:
-                self.states.update(average.states)
-            if average.norms:
-                self.norms += average.norms
-            if average.refused:
-                self.refused.update(average.refused)
+            self.states.update(average.states)
+            self.norms += average.norms
+            self.refused.update(average.refused)
             if average.answered is not None:
                 self._note(cluster, average.answered)
                 if average.answered.any():

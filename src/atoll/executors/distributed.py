@@ -11,7 +11,7 @@ from atoll.aggregation.screening import Screening
 from atoll.aggregation.sum_tree import LEAF, subtree_at
 from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor, Rows
 from atoll.engine.combining import PartialSum, add_up, combine_updates
-from atoll.executors.packing import Packed, pack, unpack, unpack_all
+from atoll.executors.packing import Packed, pack, unpack
 from atoll.executors.serial import Serial
 from atoll.local.models import Model
 from atoll.local.task import ClientUpdate
@@ -75,7 +75,7 @@ def train_unit(
     unit: TrainingUnit, start: Model, states: Mapping[int, Packed], serial: Serial, by_cohort: Executor | None
 ) -> list[Trained]:
     """Train a unit, in a worker: return what to send for its cohort, its subtree or each of its clients."""
-    cohort = replace(unit.cohort, start=start, states=unpack_all(states))
+    cohort = replace(unit.cohort, start=start, states={client: unpack(state) for client, state in states.items()})
     if unit.span:
         part = add_up(cohort, serial.updates(cohort), unit.screening, unit.span)
         return [(part.total.model, replace(part, total=Sum(part.total.weight)), {})]

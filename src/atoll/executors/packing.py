@@ -32,8 +32,3 @@ def unpack(packed: Packed) -> Model:
 def pack_all(models: Mapping[int, Model]) -> dict[int, Packed]:
     """Return each model as byte arrays."""
     return {key: pack(model) for key, model in models.items()}
-
-
-def unpack_all(packed: Mapping[int, Packed]) -> dict[int, Model]:
-    """Return a copy of each model."""
-    return {key: unpack(each) for key, each in packed.items()}

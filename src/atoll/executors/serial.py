@@ -50,19 +50,16 @@ class Serial:
         return False
 
     def _train(self, task: ClientTask) -> ClientUpdate:
-        update = self._train_unchecked(task)
-        if fault := why_wrong_state(task.state, update.state, self.trainer.keeps_state):
-            raise RunError(f"{where(task)}: {type(self.trainer).__name__} {fault}")
-        return update
-
-    def _train_unchecked(self, task: ClientTask) -> ClientUpdate:
         try:
             with products_in(self.trainer.precision):
-                return train_watched(self.trainer, task) if self.debug else self.trainer.train(task)
+                update = train_watched(self.trainer, task) if self.debug else self.trainer.train(task)
         except AtollError:
             raise
         except Exception as error:  # raised by a user's model, loss or optimiser
             raise RunError(f"{where(task)}: training failed ({type(error).__name__}: {error})") from error
+        if fault := why_wrong_state(task.state, update.state, self.trainer.keeps_state):
+            raise RunError(f"{where(task)}: {type(self.trainer).__name__} {fault}")
+        return update
 
     def close(self) -> None:
         """Do nothing: nothing needs closing."""

@@ -161,7 +161,7 @@ def _with_flipped_labels(trainer: ClientTrainer) -> ClientTrainer:
         )
     data = population.data
     if not data.classes:
-        raise InputError("faults.attack = 'label-flip': needs data with classes, these have real numbers as targets")
+        raise InputError("faults.attack = 'label-flip': needs data with classes, one per sample")
     flipped = replace(data, targets=data.classes - 1 - data.targets)
     theirs = copy(trainer)
     vars(theirs).update(population=replace(population, data=flipped), batches=Batches(flipped, module))

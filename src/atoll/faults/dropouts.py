@@ -102,6 +102,7 @@ def _began(event: Event) -> Floats:
 
 def _require_kept(schedule: Schedule, clock: Clock) -> None:
     """Reject a deadline that leaves every event without clients."""
-    least = min(float(clock.seconds_of(each.cohort, _began(each)).min()) for each in schedule.events)
+    events = [each for each in schedule.events if len(each.cohort)]
+    least = min((float(clock.seconds_of(each.cohort, _began(each)).min()) for each in events), default=0.0)
     if least > clock.deadline_seconds:
         raise InputError(missed(clock.deadline_seconds, least))

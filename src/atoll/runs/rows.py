@@ -24,7 +24,7 @@ from atoll.runs.stopping import stop_rules
 from atoll.schedules.events import Event
 from atoll.schedules.packed import pack
 from atoll.support.arrays import Ids
-from atoll.support.errors import InputError, RunError
+from atoll.support.errors import InputError, NotFinite, RunError
 
 
 class Recorder:
@@ -44,6 +44,7 @@ class Recorder:
         self.probes = Probes(experiment)
         self.rules = stop_rules(experiment, [*self.probes.rehearse()])
         self.score, self.samples = make_scorer(experiment)
+        self._is_live = is_live
         self.events = list(self.schedule.events) if is_live else self.schedule.events
         self.rounds = array("q", (event.round for event in self.events))
         self.reasons: tuple[str, ...] = REASONS
@@ -100,10 +101,12 @@ class Recorder:
     def measure(self, state: State, local_loss: float | None, wall_time: float) -> Row:
         """Return the metrics row of a state."""
         done = state.events_done
-        most, trained = self.experiment.settings.faults.max_update_norm, self.sums["client_updates"][done]
-        if most is not None and 0 < trained <= state.refused.get("too_large", 0):
+        most, refused = self.experiment.settings.faults.max_update_norm, state.refused.get("too_large", 0)
+        updates = self.sums["client_updates"][done]
+        results = updates + (refused if self._is_live else 0)  # a live run's events count accepted ones alone
+        if most is not None and 0 < results <= refused:
             raise RunError(
-                f"{self._where(done)}: all {trained} results are longer than faults.max_update_norm = {most:g}"
+                f"{self._where(done)}: all {results} results are longer than faults.max_update_norm = {most:g}"
             )
         row: Row = {
             "event": done,
@@ -114,16 +117,14 @@ class Recorder:
             **self._probe(state),
             "local_loss": local_loss,
             **self._rate(done),
-            "client_updates": self.sums["client_updates"][done],
-            "bytes_up": self.experiment.traffic.bytes_up(
-                self.sums["models_up"][done], self.sums["client_updates"][done]
-            ),
+            "client_updates": updates,
+            "bytes_up": self.experiment.traffic.bytes_up(self.sums["models_up"][done], updates),
             "bytes_down": self.sums["models_down"][done] * self.experiment.traffic.message_bytes,
             **self._count_faults(state),
             **self._spent(done),
         }
         if broken := [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]:
-            raise RunError(f"{self._where(done)}: {broken[0]} is not finite; the rows before it are kept")
+            raise NotFinite(f"{self._where(done)}: {broken[0]} is not finite; the rows before it are kept")
         return row
 
     def _rate(self, done: int) -> Row:

@@ -25,12 +25,13 @@ def replaying(experiment: Experiment, schedule: Path | str) -> Experiment:
 
     A run on a fleet is replayed in this process, with results bit-identical to those of nodes.
     """
-    settings = experiment.settings
-    if Path(schedule).suffix == ".jsonl" and usual_norms(settings) == "refuse":  # the file says whose were refused
+    settings, events = experiment.settings, read_schedule(Path(schedule))
+    happened = Path(schedule).suffix == ".jsonl" or any(event.answered is not None for event in events.events)
+    if happened and usual_norms(settings) == "refuse":  # the file says whose were refused
         settings = settings.model_copy(update={"faults": settings.faults.model_copy(update={"usual_norms": "note"})})
     if settings.run.executor == "fleet":
         settings = _with_executor(settings, "serial")
-    made = Experiment(settings, read_schedule(Path(schedule)))
+    made = Experiment(settings, events)
     require_made(made.method)
     return made
 

@@ -137,6 +137,7 @@ def make_event(
     >>> make_event(0, np.array([3, 5]), np.array([20.0, 30.0]), began=0.0, seconds=1.5).models_up
     2
     """
+    index, active = int(index), tuple(map(int, active))
     plain: dict[str, Any] = {
         "round": index,
         "clusters": np.full(len(cohort), active[0]) if len(active) == 1 else None,

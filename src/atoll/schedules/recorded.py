@@ -79,12 +79,12 @@ class _Line(WrittenMerge):
 
 def head_of(schedule: Schedule) -> dict[str, Any]:
     """Return the first line: what all events have in common."""
-    return {"format": FORMAT, "clusters": schedule.clusters, "has_server": schedule.has_server}
+    return {"format": FORMAT, "clusters": int(schedule.clusters), "has_server": schedule.has_server}
 
 
 def line_of(event: Event, rounds_done: int, refused: Mapping[str, int] | None = None) -> dict[str, Any]:
     """Return an event as its line, with the rounds done after it, and how many results it left out, by reason."""
-    line = {"event": event.index, "round": event.round, "rounds_done": rounds_done}
+    line = {"event": _plain(event.index), "round": _plain(event.round), "rounds_done": _plain(rounds_done)}
     line |= {field.name: _plain(getattr(event, field.name)) for field in fields(Event)[2:]}
     if not event.regroups:
         del line["regroups"]
@@ -97,6 +97,8 @@ def _plain(value: Any) -> Any:
         return (value.astype(int) if value.dtype == bool else value).tolist()
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
+    if isinstance(value, np.generic):
+        return value.item()
     return mix_of(value) if isinstance(value, Mix) else value
 
 
@@ -114,8 +116,8 @@ def write_merge(event: Event) -> dict[str, Any]:
 
 def mix_of(mix: Mix) -> dict[str, Any]:
     """Return a mix as it is written, with updates only if there are any."""
-    written: dict[str, Any] = {"server": mix.server, "published": [list(pair) for pair in mix.published]}
-    return written | {"updates": [list(pair) for pair in mix.updates]} if mix.updates else written
+    written = {"server": _plain(mix.server), "published": _plain(mix.published)}
+    return written | {"updates": _plain(mix.updates)} if mix.updates else written
 
 
 def read_lines(lines: Iterable[bytes], where: str) -> Schedule:
@@ -130,9 +132,10 @@ def read_lines(lines: Iterable[bytes], where: str) -> Schedule:
                 head = _read_head(text)
                 continue
             line = _Line.model_validate_json(text)
-            events.append(_event_of(line, shared))
-            if fault := why_wrong(events, head.clusters):
+            event = _event_of(line, shared)
+            if fault := why_wrong(event, events[-1] if events else None, head.clusters):
                 raise ValueError(fault)
+            events.append(event)
             rounds = line.rounds_done
         except ValidationError as error:
             first = first_fault(error)
@@ -150,12 +153,12 @@ def first_fault(error: ValidationError) -> str:
     return f"{'.'.join(map(str, fault['loc'])) or 'its text'}: {fault['msg'].lower()}"
 
 
-def why_wrong(events: list[Event], clusters: int) -> str:
-    """Return what is wrong with the last event, given those before it; empty if nothing is."""
-    event = events[-1]
-    if event.index != len(events) - 1:
-        return f"it is event {event.index}, but event {len(events) - 1} must follow"
-    if len(events) > 1 and event.seconds < events[-2].seconds:
+def why_wrong(event: Event, before: Event | None, clusters: int) -> str:
+    """Return what is wrong with an event, given the one before it, if any; empty if nothing is."""
+    index = 0 if before is None else before.index + 1
+    if event.index != index:
+        return f"it is event {event.index}, but event {index} must follow"
+    if before is not None and event.seconds < before.seconds:
         return "it ends before the previous event"
     if len({len(event.active), len(event.began), len(event.staleness)}) > 1:
         return "active, began and staleness have different lengths"

@@ -160,9 +160,9 @@ def _schedule_of(columns: Columns) -> Schedule:
         raise ValueError(f"its format is {head['format']}, but this version of Atoll reads {FORMAT}")
     events: list[Event] = []
     for event in _events_of(columns):
+        if fault := why_wrong(event, events[-1] if events else None, head["clusters"]):
+            raise ValueError(f"event {len(events)}: {fault}")
         events.append(event)
-        if fault := why_wrong(events, head["clusters"]):
-            raise ValueError(f"event {len(events) - 1}: {fault}")
     if not events:
         raise ValueError("it holds no event")
     return Schedule(pack(events), head["clusters"], head["rounds"], head["has_server"])

@@ -32,6 +32,7 @@ from atoll.support.errors import InputError
 
 _EARLY_BYTES = 1 << 28  # of models that may wait for a sum that comes before them
 _MOST_CLIENTS = 256  # of whom a pipe's buffer holds the numbers and weights, and the losses, on any platform
+_MOST_TENSORS = 64  # whose names, types and shapes it then holds, too
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,9 +123,10 @@ class Cores(Distributed):
         Otherwise a model is valid only until the next one is requested, since its slot may then be overwritten. Early
         results come only from the last units, whose slots are not reused.
         """
-        # Client states, as large as models, and what is told of each client are in both requests and answers.
-        large = self.trainer.keeps_state or any(len(unit.cohort.clients) > _MOST_CLIENTS for unit in units)
-        self.workers.at_a_time = 1 if large else 2
+        # Client states, as large as models, layouts and what is told of each client are in both requests and answers.
+        sizes = ((len(unit.cohort.clients), len(unit.cohort.start)) for unit in units)
+        large = any(clients > _MOST_CLIENTS or tensors > _MOST_TENSORS for clients, tensors in sizes)
+        self.workers.at_a_time = 1 if large or self.trainer.keeps_state else 2
         ahead = self._ahead_of_sums if any(unit.span for unit in units) else self._ahead
         order = self._order([unit.cohort for unit in units], ahead)
         early: dict[int, ClientUpdate | PartialSum] = {}
@@ -165,6 +167,7 @@ class Cores(Distributed):
         """Return the mean losses of at most as many models as there are slots, [clients, models]."""
         placed = tuple((slot, self._models.write(slot, model)) for slot, model in enumerate(models))
         parts = [_PlacedMeasuring(part, placed) for part in cut_rows(rows)]
+        self.workers.at_a_time = 1 if sum(map(len, models)) > _MOST_TENSORS else 2
         return mean_by_client(np.concatenate(list(self.workers.map(parts, len(parts), len(parts)))), rows)
 
     def _answer(self, work: _PlacedTraining | _PlacedMeasuring) -> Any:

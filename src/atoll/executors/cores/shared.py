@@ -24,7 +24,7 @@ class SharedModels:
     def __init__(self, slots: int, model_bytes: int) -> None:
         """Reserve the slots, each for a model of at most `model_bytes` bytes; an OSError if memory has no room."""
         self.model_bytes = model_bytes
-        self._slot_bytes = model_bytes + _SPARE_BYTES
+        self._slot_bytes = math.ceil(model_bytes / _ALIGNMENT) * _ALIGNMENT + _SPARE_BYTES
         self._memory = torch.frombuffer(mmap.mmap(-1, slots * self._slot_bytes), dtype=torch.uint8)
 
     def write(self, slot: int, model: Model) -> Layout:

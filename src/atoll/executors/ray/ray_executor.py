@@ -33,8 +33,8 @@ class Ray(Distributed):
 
     Results are combined here in the order of the clients, or summed in the workers by subtrees of the same `SumTree`,
     so they are bit-identical to those of `Serial`, or of `by_cohort`, for any number of workers and machines with the
-    same kind of processor. Each start model is sent once
-    to each machine. If a worker or its machine dies, its clients are trained again elsewhere.
+    same kind of processor. Each start model is sent once to each machine. If a worker or its machine dies, its clients
+    are trained again elsewhere.
     """
 
     finest = 6  # a network is slow
