@@ -135,8 +135,8 @@ def entry_of(made: Settings, changes: Sequence[str], folder: Path | None) -> Ent
     """Return the entry of a finished run, whose settings were these before they were cut; None: it failed."""
     columns: dict[str, list[float | None]] = {**{name: [0.0] for name in COSTS}, SCORE: [None]}
     if folder is not None:
-        rows = read_run(folder).rows
-        rows = {**rows, "bytes": rows["bytes_up"] + rows["bytes_down"]}
+        run = read_run(folder)
+        rows = {**run.rows, "bytes": run.bytes_sent}
         measured = [name for name in (*COSTS, *MEASURED) if name in rows and np.isfinite(rows[name]).any()]
         columns = {name: [float(f"{x:.6g}") if np.isfinite(x) else None for x in rows[name]] for name in measured}
     return Entry(digest_anywhere(made), str(describe_environment(0)["git"] or ""), made.seed, list(changes), columns)

@@ -57,7 +57,7 @@ def restore(layout: dict[str, Any], tensors: Model) -> State:
         starts=tuple(models[i] for i in layout["starts"]),
         published=tuple(models[i] for i in layout["published"]),
         refused=layout["refused"],
-        server_state=None if server_state is None else models[server_state],
+        server_state=None if server_state is None else models.get(server_state, {}),
         clients={int(client): models[i] for client, i in layout.get("clients", {}).items()},
         labels=None if layout.get("labels") is None else np.array(layout["labels"], np.int64),
         norms=norms[0],

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atoll.report.page.key_numbers import bytes_sent
 from atoll.report.page.markup import Body, Cell, table
 from atoll.report.reading.groups import Group, Panel
 from atoll.report.reading.runs import Run
@@ -151,7 +150,7 @@ def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Run], float],
         ("ARI", last("ari"), lambda _: Unit(1, ".3f", ".3f")),
         *((column_title(name), last(name), share if is_share(name) else plain) for name in probed),
         ("Client updates", last("client_updates"), count),
-        ("Bytes sent", lambda run: float(bytes_sent(run)[-1]), size),
+        ("Bytes sent", lambda run: float(run.bytes_sent[-1]), size),
         ("Virtual time", last("virtual_time"), seconds),
         ("Wall time", last("wall_time"), seconds),
     ]

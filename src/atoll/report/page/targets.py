@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from atoll.report.page.key_numbers import bytes_sent
 from atoll.report.page.markup import Body, Cell, paragraph, table
 from atoll.report.page.results import UnitOf, count, seconds, size, write_moments
 from atoll.report.reading.groups import Group, Panel
@@ -79,7 +78,7 @@ def _reached(group: Group, target: float, stable: bool, column: str) -> list[flo
     costs: list[float | None] = []
     for run in group.counted:
         probe = first_met(run.rows["test_accuracy"], target, stable=stable)
-        cost = np.nan if probe is None else float((bytes_sent(run) if column == "bytes" else run.rows[column])[probe])
+        cost = np.nan if probe is None else float((run.bytes_sent if column == "bytes" else run.rows[column])[probe])
         costs.append(cost if np.isfinite(cost) else None)
     return costs
 

@@ -16,6 +16,7 @@ from atoll.report.reading.records import (
     to_tables,
 )
 from atoll.report.reading.recovery import with_recovery
+from atoll.support.arrays import Floats
 from atoll.support.errors import InputError, reason_of, refusing
 from atoll.support.requiring import require_path
 from atoll.support.untrusted import read_json, read_toml
@@ -45,6 +46,11 @@ class Run:
     clients: Columns = field(default_factory=dict)
     own_seconds: bool = False
     sweep: Path | None = None
+
+    @property
+    def bytes_sent(self) -> Floats:
+        """The bytes sent up and down so far, [rows]."""
+        return self.rows["bytes_up"] + self.rows["bytes_down"]
 
 
 class NotBegun(InputError):

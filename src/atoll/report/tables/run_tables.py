@@ -158,9 +158,9 @@ def _reach(run: Run, target: float, metric: str, stable: bool) -> Reached:
     probe = _first_probe(run, target, metric, stable)
     if probe is None:
         return Reached(target, None, None, None, None)
-    at = {name: _number(column[probe]) for name, column in run.rows.items()}
-    sent = _number(run.rows["bytes_up"][probe] + run.rows["bytes_down"][probe])
-    return Reached(target, _whole(at["round"]), _whole(at["client_updates"]), at["virtual_time"], _whole(sent))
+    costs = (run.rows["round"], run.rows["client_updates"], run.rows["virtual_time"], run.bytes_sent)
+    rounds, updates, seconds, sent = (_number(column[probe]) for column in costs)
+    return Reached(target, _whole(rounds), _whole(updates), seconds, _whole(sent))
 
 
 def _choose_targets(runs: Sequence[Run], metric: str, stable: bool) -> list[float]:
