@@ -9,7 +9,7 @@ from atoll.report.page.markup import Body, Cell, paragraph, table
 from atoll.report.page.results import UnitOf, count, seconds, size, write_moments
 from atoll.report.reading.groups import Group, Panel
 from atoll.report.tables.formats import DASH
-from atoll.report.tables.run_tables import FIRST, STABLE, first_met, is_on_network, lead_of, rounds_to_target
+from atoll.report.tables.run_tables import FIRST, STABLE, clock_of, first_met, lead_of, rounds_to_target
 from atoll.report.tables.spread import choose_targets
 
 NOTE = (
@@ -67,9 +67,9 @@ def _lines(panel: Panel, target: float, stable: bool, baseline: str) -> list[lis
         base = _reached(against, target, stable, column)
         for line, group in zip(lines, groups, strict=True):
             values = _reached(group, target, stable, column)
-            cell = _cell(values, unit_of)
-            is_apart = column == "virtual_time" and is_on_network(group.runs[0]) != is_on_network(against.runs[0])
-            line.append(cell if group is against or is_apart else _with_speed_up(cell, values, base))
+            clock, other = (clock_of(each.runs) if column == "virtual_time" else "" for each in (group, against))
+            cell = replace(_cell(values, unit_of), clock=clock)
+            line.append(cell if group is against or clock != other else _with_speed_up(cell, values, base))
     return lines
 
 

@@ -125,7 +125,13 @@ def lead_of(runs: Sequence[Run]) -> str:
         rounds_compare = not known or max(known) <= SAME_WORK * min(known)
     if rounds_compare:
         return "round"
-    return "client_updates" if len({(run.own_seconds, is_on_network(run)) for run in runs}) > 1 else "virtual_time"
+    return "client_updates" if len({clock_of([run]) for run in runs}) > 1 else "virtual_time"
+
+
+def clock_of(runs: Sequence[Run]) -> str:
+    """Return the kind of clock of a setting's runs; virtual times of different kinds are not comparable."""
+    kind = "network" if is_on_network(runs[0]) else "clients"
+    return f"{kind}, own" if any(run.own_seconds for run in runs) else kind
 
 
 def is_on_network(run: Run) -> bool:
