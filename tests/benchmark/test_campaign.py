@@ -102,6 +102,40 @@ def table(place: Path) -> str:
     return as_markdown({"regression": stand(read_results([place], SMALL.key).values(), "updates")}, "updates")
 
 
+def test_updates_are_those_of_a_run_at_any_scale() -> None:
+    """A tiny suite has 20 client updates in place of 2,000, of which N is not to be a hundredth."""
+    (one,) = find_contestants(["fedavg"])
+    for scale in (None, "tiny"):
+        suite = Suite("regression", scale, 300)
+        assert [suite.run(one, [], 0).run.client_updates, suite.budgets["updates"]] == [300, 300]
+        whole, part = (Suite("regression", scale).run(one, [], 0), Suite("regression", scale).trial(one, []))
+        share = (part.run.client_updates or 0) / (whole.run.client_updates or 1)
+        assert suite.trial(one, []).run.client_updates == 300 * share
+
+
+def test_what_was_made_with_other_settings_competes_with_nothing(tmp_path: Path) -> None:
+    campaign(tmp_path, ["fedavg"]).carry_out()
+    held = read_results([tmp_path], SMALL.key)["fedavg"]
+    lucky = {**held.trials[0].columns, "client_score": [9.0] * len(held.trials[0].columns["client_score"])}
+    held.trials.append(replace(held.trials[0], digest="before", changes=["local.lr=7"], columns=lucky))
+    held.runs.append(replace(held.runs[0], digest="before", changes=["local.lr=7"], columns=lucky))
+    held.trials.append(replace(held.trials[0], digest="before", changes=["local.gone=7"], columns=lucky))
+    held.write(tmp_path)
+    found = campaign(tmp_path, ["fedavg"]).results(SMALL)["fedavg"]
+    assert [len(found.trials), len(found.runs)] == [2, 2]
+    (placing,) = stand([found], "updates")
+    assert placing.score < 9.0
+
+
+def test_without_fedavg_nothing_is_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--methods: there are no runs of fedavg, whose costs are the budgets; add it"):
+        campaign(tmp_path / "new", ["local", "ifca"]).carry_out()
+    assert not (tmp_path / "new").exists()
+    campaign(tmp_path, ["fedavg"]).carry_out()
+    Campaign([SMALL], find_contestants(["local"]), 1, 1, [tmp_path], say=lambda _: None).carry_out()
+    assert {*read_results([tmp_path], SMALL.key)} == {"fedavg", "local"}
+
+
 @pytest.mark.more
 def test_a_suite_interrupted_ten_times_has_the_same_table(tmp_path: Path) -> None:
     methods = ["local", "fedavg", "ifca"]

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from atoll.benchmark.benchmark_page import in_words, suite_table, winners
+from atoll.benchmark.carrying_out import Campaign
 from atoll.benchmark.result_files import read_results
 from atoll.benchmark.standings import average_ranks, stand
+from atoll.benchmark.suites import Suite
 
 ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "evidence" / "benchmark"
@@ -21,6 +23,15 @@ def test_published_tables_are_of_the_result_files() -> None:
         assert f"{name} ({rank:.1f})" in page
     for name in names:
         assert suite_table(found[name]).as_markdown() in page
+
+
+def test_published_entries_are_of_the_settings_that_suites_have_now() -> None:
+    """Of one suite: others take as long."""
+    held = read_results([PLACE], "regression")
+    found = Campaign([], [], 0, 0, [PLACE]).results(Suite("regression"))
+    assert [len(file.trials + file.runs) for file in found.values()] == [
+        len(file.trials + file.runs) for file in held.values()
+    ]
 
 
 def test_published_entries_ran_at_a_commit_and_trials_are_as_many_for_all() -> None:

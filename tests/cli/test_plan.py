@@ -155,6 +155,10 @@ def test_a_target_that_no_plan_reaches(atoll: Command, folder: Path) -> None:
         (("--seconds", "0"), "--seconds 0: must be a positive number"),
         (("--bytes", "-5"), "--bytes -5: must be a positive number"),
         (("--metric", "test_los"), "--metric test_los: unknown, did you mean 'test_loss'?"),
+        (
+            ("--metric", "virtual_time", "--target", "9"),
+            "--metric virtual_time: is a cost; plans are judged by what is learned, such as test_accuracy",
+        ),
         (("--target", "80"), "--target 80: must be greater than 0 and at most 1"),
         (("--seeds", "0"), "--seeds 0: must be at least 1"),
         (("--seconds", "0.5"), "--seconds 0.5: no plan's first event fits"),

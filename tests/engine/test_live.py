@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from atoll import (
 from atoll.engine.live_schedule import LiveRun, follow
 from atoll.fleet.agreed.transport import Failure
 from atoll.local.rule import sgd
+from atoll.runs.verify import verify_run
 from atoll.schedules.events import FROM_SERVER
 from atoll.schedules.schedule_files import read_schedule
 from atoll.support.arrays import Floats
@@ -194,6 +196,21 @@ def test_a_run_on_nodes_that_fail_is_replayed_to_the_same_bits(make: Make, tmp_p
     assert 'executor = "fleet"' in settings
     carry(experiment, tmp_path / "twice", schedule=tmp_path / "replay" / "schedule.npz")
     assert last_models(tmp_path / "twice") == last_models(tmp_path / "live")
+
+
+def test_an_asynchronous_run_that_goes_on_is_verified_up_to_its_checkpoint(make: Make, tmp_path: Path) -> None:
+    """Its checkpoint may be between two events that train together in simulation."""
+    experiment, fleet = make("cenasy", "run.checkpoint_every=1", "run.evaluate_every=1", "rounds=8")
+    copies = []
+    with closing(run_events(experiment, tmp_path / "live", fleet=fleet)) as steps:
+        for progress in steps:
+            if progress.events_done > 1:
+                copies.append(copytree(tmp_path / "live", tmp_path / str(progress.events_done)))
+                for file in sorted((copies[-1] / "checkpoint").iterdir())[2:]:  # the last one: not written yet
+                    file.unlink()
+    assert len(copies) > 2
+    for copy in copies:
+        assert verify_run(copy, tmp_path / f"{copy.name}-again").first_difference == ""
 
 
 @pytest.mark.parametrize("method", thinned(["fedcluster", "censyn", "decsyn", "cfl-mgd"], 2))

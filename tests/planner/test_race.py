@@ -13,6 +13,7 @@ from atoll.planner import plan_table as table
 from atoll.planner.budget import PlanBudget
 from atoll.planner.entrants import GIVES_UP, Entrant, rows_of
 from atoll.planner.plan_folder import require_folder, write_note
+from atoll.planner.plan_page import _plan
 from atoll.planner.planning import Field, sort_out
 from atoll.planner.race import FINALISTS, Race, _racing, carry_out, lay_out
 from atoll.planner.scoring import Scored
@@ -174,6 +175,23 @@ def test_the_runs_of_a_race_are_reported_by_plan(raced: tuple[Path, Field, PlanB
     groups = group_runs(find_runs([out]))
     assert {group.label for group in groups} == {each.name for each in ranked}
     assert {group.seeds for group in groups if group.label == ranked[0].name} == {(0, 1)}
+
+
+def test_methods_with_neither_server_nor_aggregators_stop_at_the_target_and_have_curves(tmp_path: Path) -> None:
+    """IFCA's rows have an accuracy of all clients, each with its cluster's model, and no mean over aggregators."""
+    own = {"data": {**TABLE["data"], "partition": "iid"}, "clustering": {"clusters": 2}, "method": {"name": "ifca"}}
+    (settings,) = make_runs({key: value for key, value in TABLE.items() if key != "network"} | own)
+    budget = PlanBudget(seconds=100.0, target=0.5)
+    field = sort_out(settings, parse_axes(["local.lr=0.1,0.2"]), budget)
+    ranked = carry_out(
+        Race(((100.0, 2),), 1, 1.0), entrants_of(field, tmp_path), budget, field.pool, lambda _: None, lambda: False
+    )
+    run = rows_of(ranked[0])
+    assert run is not None
+    assert run.rows["test_accuracy"][-1] >= 0.5 > run.rows["test_accuracy"][-2]
+    assert run.rows["virtual_time"][-1] < 50.0
+    curve = _plan(1, ranked[0], budget, field)["curve"]
+    assert len(curve["level"]) == len(curve["time"]) == len(curve["bytes"]) == len(run.rows["event"])
 
 
 def test_a_plan_whose_run_fails_is_out(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 from atoll import Experiment, InputError, Settings, make_runs
 from atoll.planner.budget import PlanBudget
@@ -165,6 +166,34 @@ def test_what_is_no_experiment_is_dropped_and_told(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
     _, dropped = make_candidates(settings, parse_axes(["local.lr=-1,0.1"]), seconds=40.0)
     assert ["local.lr = -1" in each.why for each in dropped] == [True]
+
+
+@pytest.mark.parametrize("values", ["x=-1,1", "x='a+b','a-b'", f"x='{60 * 'a'}b','{60 * 'a'}c'"])
+def test_plans_that_would_share_a_folder_are_refused(tmp_path: Path, values: str) -> None:
+    """A race resumes what its folders hold, so one plan would take another's results."""
+    axes = parse_axes([f"model.{values}"])
+    with pytest.raises(InputError, match="have the same folder name 'x-"):
+        make_candidates(settings_of(tmp_path, model={"name": "tests.planner.test_schedules:given"}), axes, seconds=40.0)
+
+
+def given(shape: tuple[int, ...], classes: int, x: object = None) -> nn.Module:
+    """A model with an option of its own."""
+    return nn.Linear(shape[0], classes)
+
+
+def test_bytes_cannot_end_what_sends_nothing() -> None:
+    (settings,) = make_runs({"method": {"name": "local"}, "data": {"clients": 4, "samples": 10}, "rounds": 3})
+    with pytest.raises(InputError, match="--bytes 1e\\+06: nothing is ever sent, so bytes do not end a run; add --sec"):
+        sorted_out(settings, ["local.lr=0.1,0.2"], size=1e6)
+
+
+def test_steps_are_of_all_clients_not_of_each_size_once() -> None:
+    own = {"local": {"epochs": 1.0, "batch_size": 1}, "clustering": {"clusters": 2}, "method": {"fraction": 1.0}}
+    (settings,) = make_runs({"data": {"clients": 7, "partition": "iid"}, "rounds": 3, **own})
+    experiment = Experiment(settings)
+    sizes = experiment.population.sizes
+    assert len(set(sizes.tolist())) == 2
+    assert score(experiment).steps == pytest.approx(3 * sizes.mean())  # a step for each sample, in every round
 
 
 def test_equal_plans_are_raced_once(tmp_path: Path) -> None:

@@ -34,6 +34,16 @@ def test_a_row_a_probe_with_the_settings_that_differ(folder: Path) -> None:
     assert len(atoll.read_runs(folder / "sweep/deep/a", folder / "sweep/deep/b")) == 5
 
 
+def test_runs_at_several_levels_are_all_there(folder: Path) -> None:
+    """As where a sweep was put beside single runs."""
+    pytest.importorskip("pandas")
+    write_run(folder / "sweep/c", make_rows(1), local={"lr": 0.3})
+    write_run(folder / "sweep/deep/er/d", make_rows(1), local={"lr": 0.4})
+    write_run(folder / "sweep/study/e", make_rows(1), local={"lr": 0.5})
+    (folder / "sweep/study/experiment.json").write_text('{"runs": ["e"]}')
+    assert sorted({*atoll.read_runs(folder)["run"]}) == ["a", "b", "c", "d", "e"]
+
+
 def test_a_row_a_client(folder: Path) -> None:
     pytest.importorskip("pandas")
     frame = atoll.read_runs(folder, of="clients")

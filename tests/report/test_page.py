@@ -152,6 +152,35 @@ def test_no_speed_up_where_a_seed_does_not_get_there(tmp_path: Path) -> None:
     assert "|" not in second[1]
 
 
+def test_virtual_times_of_different_clocks_have_no_speed_up(tmp_path: Path) -> None:
+    """And the script, which compares with the setting that the reader chooses, knows the clock of each cell."""
+    rows = [make_rows(20, rate) for rate in (9, 7, 5, 3)]
+    own = write_run(tmp_path / "own", rows[0], method={"name": "mine"})
+    (own / "summary.json").write_text('{"own_seconds": true}')
+    there = write_run(tmp_path / "there", rows[1], method={"name": "hierarchical"})
+    here = [write_run(tmp_path / f"here-{i}", rows[i], method={"name": "fedavg"}, rounds=i) for i in (2, 3)]
+    content = content_of(own, there, *here, targets=[0.5], baseline="here-2")
+    header, _, *lines = rows_of(content, "targets")
+    seconds = header.index("Virtual time")
+    assert ["×" in line[seconds] for line in lines] == [False, False, False, True]
+    assert ["×" in line[header.index("Rounds")] for line in lines] == [True, True, False, True]
+    clocks = re.findall(r'data-clock="([^"]+)"', content.sections["targets-body"])
+    assert len(clocks) == 4
+    assert [clock == clocks[2] for clock in clocks] == [False, False, True, True]
+    assert clocks[0] != clocks[1]
+
+
+def test_of_many_settings_only_differences_to_the_first_baseline_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script shows a dash where the reader chooses another."""
+    monkeypatch.setattr("atoll.report.page.content.MOST_BASELINES", 1)
+    folders = [*write_seeds(tmp_path, "a", [3, 4]), *write_seeds(tmp_path, "b", [5, 7], rounds=9)]
+    (own,) = content_of(*folders, baseline="b").data["compared"]["differences"]
+    assert own[0] == []
+    assert [bool(text) for text, _ in own[1]] == [True, False]
+
+
 def test_different_data_sets_are_compared_only_among_their_own(tmp_path: Path) -> None:
     for name, dataset, rate in (("a", "digits", 3), ("b", "mnist", 9), ("c", "digits", 6)):
         write_run(tmp_path / name, make_rows(20, rate), data={"dataset": dataset})
@@ -439,6 +468,14 @@ def test_private_runs_have_what_each_cluster_was_to_spend(tmp_path: Path) -> Non
     html = content.sections["results-body"]
     assert html.count("<caption>Privacy") == 1
     assert "trust = server, budget 8. The noise is drawn from the seed" in html
+
+
+def test_the_table_of_privacy_is_of_the_first_finished_seed(tmp_path: Path) -> None:
+    write_run(tmp_path / "0", make_rows(2), finished=False, label="private", seed=0)
+    (write_run(tmp_path / "1", make_rows(3), label="private", seed=1) / "summary.json").write_text(
+        json.dumps({"privacy": PRIVATE})
+    )
+    assert "<caption>Privacy" in content_of(tmp_path / "0", tmp_path / "1").sections["results-body"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from rich.console import Console
 from atoll.report.figures import plot
 from atoll.report.figures.before_training import MANY_BARS, plot_clusters, plot_gantt
 from atoll.report.figures.client_curves import plot_clients
-from atoll.report.figures.curves import plot_curves, plot_probe
+from atoll.report.figures.curves import draw_curves, plot_curves, plot_probe
 from atoll.report.figures.style import figure_width, lay_out_legend, line_styles, new_figure
 from atoll.report.page.content import make_content
 from atoll.report.reading.groups import overlay
@@ -261,6 +261,24 @@ class TestCurves:
             file.write_text(file.read_text().replace("[data]", f'[data]\ndataset = "{name}"'))
         figure = plot_curves(find_runs([tmp_path]))
         assert [axes.get_title() for axes in figure.axes if axes.get_title()] == ["digits", "mnist"]
+
+    def test_what_rises_has_no_logarithmic_axis(self, tmp_path: Path) -> None:
+        """Indices and scores may be below 0, which such an axis leaves out."""
+        for column in ("ari", "client_score", "mean_cluster_accuracy", "own_accuracy_std"):
+            rows = [row | {column: 0.001 * 10**i} for i, row in enumerate(make_rows([0.1, 0.2, 0.3]))]
+            figure = plot_probe([read_run(write_run(tmp_path / column, rows))], column)
+            assert figure.axes[0].get_yscale() == "linear"
+        rows = [row | {"gap": 0.001 * 10**i} for i, row in enumerate(make_rows([0.1, 0.2, 0.3]))]
+        assert plot_probe([read_run(write_run(tmp_path / "gap", rows))], "gap").axes[0].get_yscale() == "log"
+
+    def test_panels_over_each_other_are_told_apart(self, tmp_path: Path) -> None:
+        runs = [*write_pair(tmp_path / "1", "first"), *write_pair(tmp_path / "2", "second")]
+        ax = Figure().subplots()
+        draw_curves(ax, runs, "train_loss")
+        texts = [text.get_text() for text in ax.get_legend().get_texts()]
+        assert len({*texts}) == 4
+        assert all(text.startswith(("first, ", "second, ")) for text in texts)
+        assert len({(line.get_color(), line.get_linestyle()) for line in ax.get_lines()}) == 4
 
     def test_loss_axis_turns_logarithmic(self, tmp_path: Path) -> None:
         rows = [make_row(i, loss=loss, accuracy=0.5) for i, loss in enumerate([1.0, 0.1, 0.01, 0.0])]

@@ -18,6 +18,7 @@ from atoll.report.reading.groups import group_runs
 from atoll.report.reading.mean_curves import mean_curve
 from atoll.report.reading.runs import Run, find_runs
 from atoll.report.report_files import write_report
+from atoll.report.tables.formats import show_p
 from atoll.report.tables.spread import spread_over_seeds
 from atoll.report.tables.spread_tables import final_table, target_table
 from atoll.runs.result import Result
@@ -266,6 +267,35 @@ class TestTables:
             *((label, (0,), 1) for label in labels),
             *((f"{label}, 3 seeds", (0, 1, 2), 3) for label in labels),
         ]
+
+    def test_two_sweeps_that_share_a_seed_are_both_whole(self, tmp_path: Path) -> None:
+        for name, seeds in (("a", (0, 1)), ("b", (1, 2))):
+            study = write_study(tmp_path / name, ["FedAvg"], seeds)
+            (study / "sweep.json").write_text(json.dumps({"over": {"seed": [*map(str, seeds)]}}))
+        groups = group_runs(find_runs([tmp_path / "a", tmp_path / "b"]))
+        assert [(group.seeds, len(group.finished), group.planned) for group in groups] == [
+            ((0, 1), 2, 2),
+            ((1, 2), 2, 2),
+        ]
+
+    def test_p_values_are_corrected_within_a_panel(self, tmp_path: Path) -> None:
+        """In tables as on the page: a panel's do not depend on which others there are."""
+        found = []
+        for panels in (("1",), ("1", "2")):
+            place = tmp_path / str(len(panels))
+            for panel in panels:
+                for number, label in enumerate("abc"):
+                    for seed in range(3):
+                        rate = (2.0 + number) * np.random.default_rng([number, seed]).uniform(0.8, 1.2)
+                        own: dict[str, Any] = {"label": label, "seed": seed, "panel": panel}
+                        write_run(place / f"{panel}{label}{seed}", make_rows(8, rate), **own, method={"name": label})
+            spreads = spread_over_seeds(find_runs([place]), [], baseline="a")
+            found.append([spread.difference and spread.difference.p for spread in spreads[:3]])
+            assert ("corrected for 2 comparisons by" in final_table(spreads).note) == (len(panels) == 1)
+            page = make_content(find_runs([place]), baseline="a").data["compared"]["differences"][0][0]
+            assert [text for _, text in page[1:]] == [show_p(p, "p") for p in found[-1][1:]]
+        assert "corrected for all comparisons in a panel by Holm's method" in final_table(spreads).note
+        assert found[0] == found[1]
 
     def test_latex_of_hostile_labels(self, tmp_path: Path) -> None:
         labels = [r"[FedAvg] 50 % & \input{x}", "*_$#^~", "μ ≤ 0.1 | “x”"]

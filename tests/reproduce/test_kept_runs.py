@@ -65,7 +65,20 @@ def test_a_removed_file_is_run_again_to_the_same_numbers(task: RecipeTask, tmp_p
 def test_a_run_on_another_device_is_the_same_run(task: RecipeTask, tmp_path: Path) -> None:
     carry_out_task(task)
     settings = Settings.model_validate(SMALL | {"run": {"device": "cuda"}})
-    assert restore([replace(task, folder=tmp_path / "other", settings=(settings,))]) == {}
+    other = replace(task, folder=tmp_path / "other", settings=(settings,))
+    assert restore([other]) == {}
+    before = (other.folder / "config.toml").read_bytes()
+    outcome = carry_out_task(other)
+    assert (outcome.problem, outcome.was_finished) == ("", True)
+    assert (other.folder / "config.toml").read_bytes() == before
+
+
+def test_evidence_that_is_kept_is_used_on_another_device(tmp_path: Path) -> None:
+    """All kept runs of a recipe, as `atoll reproduce --device cuda` finds them; this needs no GPU."""
+    kept = Path(__file__).parents[2] / "evidence"
+    tasks = plan_tasks("fedcluster-figure-5", "tiny", tmp_path, True, 1, "cuda", kept)[:2]
+    assert restore(tasks) == {}
+    assert [(each.problem, each.was_finished) for each in map(carry_out_task, tasks)] == [("", True)] * 2
 
 
 def altered(change: Callable[[dict[str, Any]], Any]) -> Callable[[bytes], bytes]:

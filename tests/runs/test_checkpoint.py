@@ -52,6 +52,16 @@ def test_what_is_saved_is_restored(tmp_path: Path, server: bool) -> None:
         assert restored.server is restored.starts[0] is restored.starts[2], "shared models stay shared"
 
 
+def test_a_state_without_tensors_is_restored(tmp_path: Path) -> None:
+    """As of a server rule that needs none."""
+    saved = replace(state(3), server_state={}, clients={4: {}, 5: model(2.0)})
+    save_checkpoint(tmp_path, saved, ORIGIN)
+    found = load_checkpoint(tmp_path, saved, ORIGIN)
+    assert found is not None
+    assert found[0].server_state == {}
+    assert [dict(found[0].clients[client]).keys() for client in (4, 5)] == [{}.keys(), model(2.0).keys()]
+
+
 def test_without_checkpoints_there_is_none(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path, state(0), ORIGIN) is None
     assert load_checkpoint(tmp_path / "missing", state(0), ORIGIN) is None

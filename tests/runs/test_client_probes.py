@@ -11,7 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from atoll import Dataset, Experiment, InputError, State, Trainer, init, load, load_model, make_runs, run_events, train
+from atoll import (
+    Dataset,
+    Experiment,
+    InputError,
+    RunError,
+    State,
+    Trainer,
+    init,
+    load,
+    load_model,
+    make_runs,
+    run_events,
+    train,
+)
 from atoll.local.batches import Batches, measure_models
 from atoll.local.models import Model
 from atoll.local.task import ClientTask
@@ -220,6 +233,19 @@ def test_what_is_no_accuracy_is_worst_where_it_is_greatest() -> None:
     found = spread_of("own_loss", np.array([1.0, 3.0, np.nan]))
     assert found == {"own_loss": 2.0, "own_loss_std": 1.0, "p90_own_loss": pytest.approx(2.8), "worst_own_loss": 3.0}
     assert set(spread_of("a_accuracy", np.array([np.nan])).values()) == {None}
+
+
+def test_an_infinite_value_of_one_client_is_not_left_out(tmp_path: Path) -> None:
+    """Others' would look like all clients'; as an infinite number, it ends the run."""
+    found = spread_of("gap", np.array([1.0, np.inf, np.nan]))
+    assert found["gap"] == np.inf
+    assert found["worst_gap"] != 1.0
+    with pytest.raises(RunError, match="gap is not finite; the rows before it are kept"):
+        carry_to_end(experiment(f"run.probes=['{__name__}:gap']"), tmp_path / "run")
+
+
+def gap(population: Any) -> Any:
+    return np.array([np.inf, *(len(population) - 1) * [0.5]])
 
 
 def halves(population: Any) -> Any:

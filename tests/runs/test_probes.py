@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from atoll import Evaluator, Experiment, InputError, Population, RunError, State, find_runs, run, run_events
+from atoll import Dataset, Evaluator, Experiment, InputError, Population, RunError, State, find_runs, run, run_events
 from atoll.evaluation.gradients import heterogeneity
 from atoll.local.models import Model
 from atoll.report import page
@@ -215,6 +215,50 @@ def test_names_and_columns_come_once() -> None:
         check_probes(experiment("share_of_first", "twice"))
     with pytest.raises(InputError, match=r"run\.probes = 'heterogenity': unknown, did you mean 'heterogeneity'\?"):
         check_probes(experiment(run={"probes": ["heterogenity"]}))
+
+
+def epsilon() -> float:
+    return 0.0
+
+
+def norm_limit() -> float:
+    return 0.0
+
+
+def perplexity() -> float:
+    return 0.0
+
+
+def test_columns_that_only_some_runs_have_are_taken_there() -> None:
+    check_probes(experiment("norm_limit", "perplexity", "epsilon"))
+    told = r"run\.probes = '.*:{0}': the column '{0}' exists already"
+    with pytest.raises(InputError, match=told.format("norm_limit")):
+        check_probes(experiment("norm_limit", faults={"usual_norms": "refuse"}))
+    privacy = {"trust": "server", "clip": 1.0, "noise": 2.0, "epsilon": 20.0}
+    with pytest.raises(InputError, match=told.format("epsilon")):
+        check_probes(experiment("epsilon", privacy=privacy))
+    tokens = np.zeros((12, 4), dtype=np.int64)
+    texts = Dataset("letters", tokens, tokens, tokens, tokens, 0, loss="next-token")
+    with pytest.raises(InputError, match=told.format("perplexity")):
+        check_probes(
+            Experiment(
+                data={"dataset": texts, "clients": 2},
+                model=Letters,
+                clustering={"clusters": 2},
+                run={"probes": [perplexity]},
+            )
+        )
+
+
+class Letters(torch.nn.Module):
+    """The log-probability of each token, from a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(2, 1)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.embed(tokens.long())[:, :, 0]
 
 
 def test_the_servers_model_is_there_only_with_a_server() -> None:

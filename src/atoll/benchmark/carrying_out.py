@@ -3,11 +3,13 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from atoll.api import check_runs
-from atoll.benchmark.contestants import Contestant
+from atoll.benchmark.contestants import REFERENCE, Contestant, find_contestants
 from atoll.benchmark.result_files import ResultFile, entry_of, read_results
+from atoll.benchmark.standings import reference_runs
 from atoll.benchmark.suites import Suite
 from atoll.experiment.experiment import Experiment
 from atoll.report.reading.units import format_seconds
@@ -58,9 +60,11 @@ class Campaign:
         left = len(self.suites) * len(self.contestants) * (self.trials + self.seeds)
         for suite in self.suites:
             suite.budgets  # noqa: B018 - so that a budget that is too small is refused before anything runs
+            if REFERENCE not in {one.name for one in self.contestants}:
+                reference_runs(self.results(suite).values())
         make_folder(self.places[0])
         for suite in self.suites:
-            held = read_results(self.places, suite.key)
+            held = self.results(suite)
             files = [held.get(one.name) or ResultFile(suite.key, one.name, one.title) for one in self.contestants]
             for one, file in zip(self.contestants, files, strict=True):
                 if (file.trials or file.runs) and file.code != one.code:
@@ -72,6 +76,16 @@ class Campaign:
                 missing = [each for one, file in pairs for each in find(suite, one, file)]
                 left -= len(files) * (self.trials if find == self._missing_trials else self.seeds)
                 self._carry_out(suite, sorted(missing, key=lambda each: each.made.seed), left)
+
+    def results(self, suite: Suite) -> dict[str, ResultFile]:
+        """Return what is known of a suite, without trials and runs that were made with other settings than now."""
+        found, known = read_results(self.places, suite.key), {one.name: one for one in find_contestants()}
+        known |= {one.name: one for one in self.contestants}
+        for file in (own for own in found.values() if own.method in known):
+            one = known[file.method]
+            file.trials = [each for each in file.trials if each.is_of(partial(suite.trial, one, each.changes))]
+            file.runs = [each for each in file.runs if each.is_of(partial(suite.run, one, each.changes, each.seed))]
+        return found
 
     def _missing_trials(self, suite: Suite, one: Contestant, file: ResultFile) -> Iterator[_Missing]:
         for number, changes in enumerate(one.trials(self.trials)):

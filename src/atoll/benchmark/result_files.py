@@ -1,11 +1,12 @@
 """Result files: one per suite and method, with its trials and its runs' curves; anybody's can be put beside others.
 
-A file is named SUITE/METHOD.json. An entry names the digest of its settings, so one that was made with others does not
-count, and the commit that it ran at.
+A file is named SUITE/METHOD.json. An entry names the commit that it ran at and the digest of its settings: a campaign
+does not count those that were made with others (`Campaign.results`).
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from atoll.report.reading.runs import read_run
 from atoll.reproduce.kept_runs import digest_anywhere
 from atoll.settings.validation import Settings
 from atoll.support.environment import describe_environment
-from atoll.support.errors import refusing
+from atoll.support.errors import InputError, refusing
 from atoll.support.files import make_folder, write_atomically
 from atoll.support.untrusted import read_json
 
@@ -45,6 +46,12 @@ class Entry:
     def score(self) -> float | None:
         """Its last score; None if it failed."""
         return self.columns[SCORE][-1]
+
+    def is_of(self, make: Callable[[], Settings]) -> bool:
+        """Return whether it was made with these settings; they may no longer be valid."""
+        with suppress(InputError):
+            return digest_anywhere(make()) == self.digest
+        return False
 
 
 @dataclass
@@ -135,8 +142,8 @@ def entry_of(made: Settings, changes: Sequence[str], folder: Path | None) -> Ent
     """Return the entry of a finished run, whose settings were these before they were cut; None: it failed."""
     columns: dict[str, list[float | None]] = {**{name: [0.0] for name in COSTS}, SCORE: [None]}
     if folder is not None:
-        rows = read_run(folder).rows
-        rows = {**rows, "bytes": rows["bytes_up"] + rows["bytes_down"]}
+        run = read_run(folder)
+        rows = {**run.rows, "bytes": run.bytes_sent}
         measured = [name for name in (*COSTS, *MEASURED) if name in rows and np.isfinite(rows[name]).any()]
         columns = {name: [float(f"{x:.6g}") if np.isfinite(x) else None for x in rows[name]] for name in measured}
     return Entry(digest_anywhere(made), str(describe_environment(0)["git"] or ""), made.seed, list(changes), columns)

@@ -9,7 +9,7 @@ import numpy as np
 
 from atoll.benchmark.contestants import REFERENCE, Contestant, find_contestants
 from atoll.experiment.experiment import Experiment
-from atoll.settings.experiment_file import make_runs, overlay, parse_changes, read_experiment, recipe_names
+from atoll.settings.experiment_file import Table, make_runs, overlay, parse_changes, read_experiment, recipe_names
 from atoll.settings.validation import Settings
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError, SettingWarning
@@ -82,15 +82,20 @@ class Suite:
             raise InputError(f"{told} {costs['updates'][0]:g}")
         return {"updates": float(updates)} | {name: float(costs[name][events - 1]) for name in BUDGETS[1:]}
 
+    @cached_property
+    def _recipe(self) -> Table:
+        return read_experiment(PREFIX + self.name)
+
     def _make(
         self, contestant: Contestant, changes: Sequence[str], label: str, scales: Sequence[str | None]
     ) -> Settings:
-        table = read_experiment(PREFIX + self.name)
+        table = self._recipe
         base = {key: value for key, value in table.items() if key != "scales"}
         for scale in filter(None, scales):
             base = overlay(base, table["scales"][scale])
         if self.updates is not None:
-            share = base["run"]["client_updates"] / table["run"]["client_updates"]
+            whole = overlay(table, table["scales"].get(self.scale, {}))
+            share = base["run"]["client_updates"] / whole["run"]["client_updates"]
             base = overlay(base, {"run": {"client_updates": max(1, round(share * self.updates))}})
         with catch_warnings(action="ignore", category=SettingWarning):  # a suite has settings for all methods
             run = {"label": label, **overlay(contestant.settings, parse_changes(changes))}

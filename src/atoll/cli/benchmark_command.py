@@ -75,10 +75,9 @@ def benchmark(
 def _show(campaign: "Campaign", budget: str, folder: Path, as_json: bool) -> None:
     """Write tables and page of all results there are, and print the tables."""
     from atoll.benchmark import benchmark_page as page
-    from atoll.benchmark.result_files import read_results
     from atoll.benchmark.standings import stand
 
-    files = {suite.key: list(read_results(campaign.places, suite.key).values()) for suite in campaign.suites}
+    files = {suite.key: list(campaign.results(suite).values()) for suite in campaign.suites}
     if not any(files.values()):
         raise InputError(f"--out {folder}: holds no results; leave out --no-run to make them")
     found = {key: stand(own, budget) for key, own in files.items() if own}

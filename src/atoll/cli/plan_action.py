@@ -91,7 +91,7 @@ def plan_it(asked: PlanOptions, experiment: Experiment, race: bool, resume: bool
     if not race:
         _show_scores(asked, field)
         return
-    entrants = [Entrant(plan, folders.folder_of(asked.folder, plan.name)) for plan in field.plans]
+    entrants = [Entrant(plan, asked.folder / folders.RACE / plan.candidate.folder) for plan in field.plans]
     laid_out = lay_out(field.plans, asked.seeds)
     asked.say(_forecast(field, laid_out))
     with folders.claimed(asked.folder, asked.note):

@@ -71,8 +71,10 @@ def plan(
     found = only_one("atoll plan", read_experiments(experiment, scale, changes, only))
     from atoll.cli.plan_action import PlanOptions, plan_it
     from atoll.planner.budget import PlanBudget
-    from atoll.sweep.goal import require_column
+    from atoll.sweep.goal import COSTS, require_column
 
+    if metric in COSTS:
+        raise InputError(f"--metric {metric}: is a cost; plans are judged by what is learned, such as test_accuracy")
     if metric is not None:
         require_column(metric, [found.settings])
     budget = PlanBudget(seconds, size, target, metric, is_regression=not found.clients.dealt.data.classes)

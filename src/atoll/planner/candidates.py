@@ -12,7 +12,8 @@ from atoll.settings.choices import chosen, taken
 from atoll.settings.experiment_file import make_runs, resolved
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, SettingWarning
-from atoll.sweep.axes import Axis, file_part, short_names
+from atoll.support.wording import slug
+from atoll.sweep.axes import Axis, file_part, require_folders, short_names
 
 TIMED = "time"
 """A `clustering.method`: FedUC for the plan's own time (`clustering.objective = "time"`)."""
@@ -35,13 +36,18 @@ class Candidate:
     """One way to run the experiment.
 
     Attributes:
-        name: unique among candidates; also names its folder.
+        name: unique among candidates.
         values: of the planned settings, as written.
     """
 
     name: str
     values: Mapping[str, str]
     settings: Settings
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder for its runs, unique among candidates."""
+        return slug(self.name.replace(",", " ").replace("=", "-"))
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,7 @@ def make_candidates(settings: Settings, axes: Sequence[Axis], seconds: float) ->
             made.append(Candidate(name, values, whole.model_copy(update={"label": name, "panel": ""})))
         except InputError as error:
             dropped.append(Dropped(name, values, str(error), cannot_be=True))
+    require_folders((each.folder, each.values) for each in made)
     return made, dropped
 
 
@@ -128,7 +135,7 @@ def with_rounds(settings: Settings, rounds: float) -> Settings:
 
 
 def _name_of(values: Mapping[str, str]) -> str:
-    """Return a plan's unique name, which can also name a folder.
+    """Return a plan's name.
 
     >>> _name_of({"method.pattern": "censyn", "method.intra_rounds": "5"})
     'censyn,intra_rounds=5'

@@ -107,7 +107,7 @@ def meets(value: float, target: float, budget: PlanBudget) -> bool:
     return value <= target if budget.falls else value >= target
 
 
-def _values(run: Run, budget: PlanBudget) -> Floats:
+def values_of(run: Run, budget: PlanBudget) -> Floats:
     """Return the metric by which a run is judged, one value per evaluation."""
     column = budget.column_of("mean_cluster_accuracy" not in run.rows)
     if column not in run.rows:
@@ -117,7 +117,7 @@ def _values(run: Run, budget: PlanBudget) -> Floats:
 
 def _met_at(run: Run, budget: PlanBudget) -> int | None:
     """Return the row at which a run meets the target; None if it does not, or there is no target."""
-    return None if budget.target is None else first_met(_values(run, budget), budget.target, budget.falls)
+    return None if budget.target is None else first_met(values_of(run, budget), budget.target, budget.falls)
 
 
 def level_of(entrant: Entrant, seed: int, until: float, budget: PlanBudget) -> float:
@@ -125,7 +125,7 @@ def level_of(entrant: Entrant, seed: int, until: float, budget: PlanBudget) -> f
     run = rows_of(entrant, seed)
     if run is None:
         return math.nan
-    seconds, values = run.rows["virtual_time"], _values(run, budget)
+    seconds, values = run.rows["virtual_time"], values_of(run, budget)
     now = (seconds <= until) & np.isfinite(values)
     if not now.any():
         return math.nan
@@ -161,5 +161,5 @@ def settle(entrant: Entrant, seed: int, until: float, budget: PlanBudget) -> Non
         entrant.costs.append(math.inf)
     else:
         entrant.costs.append(float(run.rows["virtual_time"][probe]))
-        entrant.sizes.append(float(run.rows["bytes_up"][probe] + run.rows["bytes_down"][probe]))
+        entrant.sizes.append(float(run.bytes_sent[probe]))
     entrant.level = level_of(entrant, 0, until, budget)

@@ -20,7 +20,6 @@ from atoll.support.errors import InputError, refusing
 from atoll.support.files import make_folder, to_json, write_atomically
 from atoll.support.lock import LOCK, locked
 from atoll.support.untrusted import read_json
-from atoll.support.wording import slug
 
 NOTE, CHOSEN, RACE, PAGE = "plan.json", "experiment.toml", "race", "index.html"
 _MAY_GROW = ("seeds",)
@@ -58,11 +57,6 @@ def claimed(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
 def write_note(out: Path, note: Mapping[str, Any], **found: Any) -> None:
     """Write ``plan.json``: the request and its results."""
     write_atomically(out / NOTE, to_json({"asked": dict(note), **found}))
-
-
-def folder_of(out: Path, name: str) -> Path:
-    """Return the folder of a plan's runs."""
-    return out / RACE / slug(name.replace(",", " ").replace("=", "-"))
 
 
 def write_chosen(out: Path, settings: Settings, name: str, reason: str) -> None:

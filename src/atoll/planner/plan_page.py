@@ -14,7 +14,7 @@ from atoll.experiment.cluster_waits import work_ends
 from atoll.experiment.experiment import Experiment
 from atoll.network.network import Network
 from atoll.planner.budget import PlanBudget
-from atoll.planner.entrants import Entrant, rows_of
+from atoll.planner.entrants import Entrant, rows_of, values_of
 from atoll.planner.plan_costs import energy_of, price_of
 from atoll.planner.plan_scores import busy_seconds
 from atoll.planner.plan_table import in_words, judged, table_of, why
@@ -99,13 +99,10 @@ def _key(values: Mapping[str, str], axes: Sequence[Mapping[str, Any]]) -> str:
 def _plan(place: int, entrant: Entrant, budget: PlanBudget, field: Field) -> dict[str, Any]:
     """Return one plan's data for the figures."""
     experiment = field.pool.make(entrant.plan.candidate.settings)
-    run, has_server = rows_of(entrant), experiment.method.schedule.has_server
-    empty = np.empty(0)
-    rows = {} if run is None else run.rows
-    levels = rows.get(budget.column_of(has_server), empty)
+    run = rows_of(entrant)
+    levels = np.empty(0) if run is None else values_of(run, budget)
     known = np.isfinite(levels)
-    sent = rows["bytes_up"] + rows["bytes_down"] if len(levels) else empty
-    seconds = rows["virtual_time"][known] if len(levels) else empty
+    seconds, sent = (levels, levels) if run is None else (run.rows["virtual_time"][known], run.bytes_sent[known])
     spent = {"joules": energy_of(experiment), "price": price_of(experiment)}
     is_small = len(experiment.clustering.labels) <= MOST_CLIENTS
     return {
@@ -113,11 +110,11 @@ def _plan(place: int, entrant: Entrant, budget: PlanBudget, field: Field) -> dic
         "place": place,
         "judged": judged(entrant, budget),
         "values": dict(entrant.plan.candidate.values),
-        "hasServer": has_server,
+        "hasServer": experiment.method.schedule.has_server,
         "curve": {
             "time": _numbers(seconds),
             **{name: [] if each is None else _numbers(each.by(experiment, seconds)) for name, each in spent.items()},
-            "bytes": _numbers(sent[known] if len(levels) else empty),
+            "bytes": _numbers(sent),
             "level": _numbers(levels[known]),
         },
         "owner": experiment.clustering.labels.tolist() if is_small else [],

@@ -103,7 +103,8 @@ def score(experiment: Experiment) -> PlanScore:
     cohorts = {id(event.cohort): event.cohort for event in events}  # a cluster's events share theirs
     taking_part = np.unique(np.concatenate(list(cohorts.values())))
     slowest = int(taking_part[busy[taking_part].argmax()])
-    steps = [experiment.plan.rule.steps_of(size) for size in np.unique(experiment.population.sizes).tolist()]
+    sizes, counts = np.unique(experiment.population.sizes, return_counts=True)
+    steps = np.average([experiment.plan.rule.steps_of(size) for size in sizes.tolist()], weights=counts)
     energy, price = energy_of(experiment), price_of(experiment)
     joules = () if energy is None else tuple(energy.of_clusters(experiment).tolist())
     return PlanScore(
@@ -111,7 +112,7 @@ def score(experiment: Experiment) -> PlanScore:
         events=len(events),
         rounds=schedule.rounds,
         merges=float(works[works > 0].mean()),
-        steps=float(np.mean(steps)) * updates / len(experiment.population),
+        steps=float(steps) * updates / len(experiment.population),
         client_updates=updates,
         longest_event=float(lengths.max()),
         mean_event=float(lengths.mean()),

@@ -88,6 +88,8 @@ def fill(settings: Settings, seconds: float, size: float | None, pool: ProcessPo
         end = schedule.events[-1].seconds
         if not end > 0:
             raise InputError("network: events take no time, so a time budget does not end a run")
+        if not math.isfinite(seconds) and not sent[-1]:
+            raise InputError(f"--bytes {size:g}: nothing is ever sent, so bytes do not end a run; add --seconds")
         more = seconds / end if math.isfinite(seconds) else float(size or 0) / float(sent[-1])
         settings = with_rounds(settings, settings.rounds * max(_GROWTH, _GROWTH * min(more, 1e3)) + 1)
     raise InputError(f"rounds = {settings.rounds}: still does not fill the budget")

@@ -14,7 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from atoll.runs.fingerprint import digest
+from atoll.runs.fingerprint import digest, flatten
+from atoll.runs.run_folder import RunFolder
 from atoll.settings.validation import Settings, validate
 from atoll.support.environment import describe_environment
 from atoll.support.errors import InputError, refusing
@@ -123,7 +124,16 @@ def _read(file: Path, names: Sequence[str]) -> dict[str, Any]:
 
 def digest_anywhere(settings: Settings) -> str:
     """Return the digest of a run's settings, wherever it trains."""
-    return digest(settings.model_copy(update={"run": settings.run.model_copy(update={"device": "cpu"})}))
+    return digest(_on(settings, "cpu"))
+
+
+def as_ran(settings: Settings, folder: RunFolder) -> Settings:
+    """Return settings with the device on which the folder's run trained."""
+    return _on(settings, flatten(folder.settings_table()).get("run.device", settings.run.device))
+
+
+def _on(settings: Settings, device: str) -> Settings:
+    return settings.model_copy(update={"run": settings.run.model_copy(update={"device": device})})
 
 
 def seeds_kept(place: Path, recipe: str, scale: str) -> int:

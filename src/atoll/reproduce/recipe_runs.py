@@ -15,7 +15,7 @@ import torch
 from atoll.experiment.client_data import load_dataset
 from atoll.experiment.experiment import Experiment
 from atoll.reproduce.claims import Paper, needs_training
-from atoll.reproduce.kept_runs import PLANS, keep, keep_plans, kept_file, seeds_kept, unpack, unpack_plans
+from atoll.reproduce.kept_runs import PLANS, as_ran, keep, keep_plans, kept_file, seeds_kept, unpack, unpack_plans
 from atoll.reproduce.recipe_plans import make_plans
 from atoll.runs.run import run_events
 from atoll.runs.run_folder import RunFolder
@@ -229,7 +229,7 @@ def _train(task: RecipeTask) -> Outcome:
     (settings,) = task.settings
     folder = RunFolder(task.folder)
     if folder.is_run and folder.is_finished:
-        folder.take_over(settings)
+        folder.take_over(as_ran(settings, folder))
         return Outcome(task, was_finished=True, note=_keep(task))
     experiment = Experiment(settings)
     for _ in run_events(experiment, task.folder, resume=folder.is_run):

@@ -82,13 +82,14 @@ def spread_of(name: str, values: Floats) -> Numbers:
     >>> spread_of("own_accuracy", np.array([0.0, 1.0]))["worst_own_accuracy"]
     0.0
     """
-    known = values[np.isfinite(values)]
+    known = values[~np.isnan(values)]
     tail, worst = (10, 0) if name.endswith(("accuracy", "score")) else (90, 100)
     if not len(known):
         return dict.fromkeys((name, f"{name}_std", f"p{tail}_{name}", f"worst_{name}"))
-    return {
-        name: float(known.mean()),
-        f"{name}_std": float(known.std()),
-        f"p{tail}_{name}": float(np.percentile(known, tail)),
-        f"worst_{name}": float(np.percentile(known, worst)),
-    }
+    with np.errstate(invalid="ignore"):  # infinity, which ends the run
+        return {
+            name: float(known.mean()),
+            f"{name}_std": float(known.std()),
+            f"p{tail}_{name}": float(np.percentile(known, tail)),
+            f"worst_{name}": float(np.percentile(known, worst)),
+        }

@@ -20,9 +20,9 @@ from atoll.engine.run_state import State
 from atoll.evaluation.scores import Evaluator
 from atoll.experiment.experiment import Experiment
 from atoll.local.batches import Batches, measure_models
-from atoll.runs.columns import SPENT, is_built_in
+from atoll.runs.columns import is_built_in
 from atoll.runs.named_probes import PROBES, Numbers, Probe, heterogeneity, parameter_error, spread_of
-from atoll.runs.stopping import stop_rules
+from atoll.runs.stopping import some_columns, stop_rules
 from atoll.settings.choices import method_needs
 from atoll.settings.plugins import call, resolve
 from atoll.settings.signatures import REQUIRED, asks_for, parameters_of
@@ -60,11 +60,12 @@ class Probes:
     def measure(self, state: State) -> Numbers:
         """Return all probes' columns at a state."""
         columns: Numbers = {}
+        taken = {*some_columns(self.experiment)}
         self.by_client = {}
         for name, function in self.functions.items():
             found = self._measure(name, function, state)
-            taken = {*columns, *((SPENT,) if self.experiment.planned.private is not None else ())}
-            if clash := [key for key in found if key in taken or (is_built_in(key) and name not in PROBES)]:
+            own = [] if name in PROBES else [key for key in found if is_built_in(key) or key in taken]
+            if clash := [key for key in found if key in columns] + own:
                 raise InputError(
                     f"run.probes = {name!r}: the column {clash[0]!r} exists already; rename the function, or the "
                     "column that it returns"

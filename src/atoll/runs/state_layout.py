@@ -1,5 +1,6 @@
 """How a checkpoint stores a state: a list of distinct models, and where each of them belongs."""
 
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -45,10 +46,10 @@ def _lay_out_norms(state: State) -> dict[str, Any]:
 
 def restore(layout: dict[str, Any], tensors: Model) -> State:
     """Return the state with this layout, given its tensors as ``index/name``."""
-    models: dict[int, Model] = {}
+    models = defaultdict[int, Model](dict)  # one without tensors, such as a rule's empty state, is in no file
     for key, tensor in tensors.items():
         number, _, name = key.partition("/")
-        models.setdefault(int(number), {})[name] = tensor
+        models[int(number)][name] = tensor
     server, server_state = layout["server"], layout.get("server_state")
     norms = [tuple((norm, client) for norm, client in each) for each in layout["norms"]["lists"]]
     return State(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from atoll.experiment.experiment import Experiment
-from atoll.experiment.faults import is_counted
+from atoll.experiment.faults import is_counted, usual_norms
 from atoll.runs.columns import LOSSES, SPENT, rises
 from atoll.runs.run_folder import Row
 from atoll.support.errors import InputError
@@ -59,7 +59,7 @@ def stop_rules(experiment: Experiment, probed: Sequence[str]) -> list[StopRule]:
         if not found:
             forms = "'test_accuracy >= 0.9', 'test_loss <= 0.1', 'test_loss patience 5' (rounds), or several with 'or'"
             raise InputError(f"{told}: must be such as {forms}")
-        if found[1] not in (known := [*_COLUMNS, *_some(experiment), *_COSTS, *probed]):
+        if found[1] not in (known := [*_COLUMNS, *some_columns(experiment), *_COSTS, *probed]):
             raise InputError(f"{told}: {found[1]!r} is {unknown(found[1], known)}")
         if found[1].endswith("accuracy") and not experiment.clients.dealt.data.classes:
             raise InputError(f"{told}: the data have no classes, so there is no {found[1]}")
@@ -75,7 +75,7 @@ def stop_rules(experiment: Experiment, probed: Sequence[str]) -> list[StopRule]:
     return rules
 
 
-def _some(experiment: Experiment) -> Iterator[str]:
+def some_columns(experiment: Experiment) -> Iterator[str]:
     """Yield the columns that only some runs have, as this one does."""
     planned = experiment.planned
     if planned.tests_by_client:
@@ -90,6 +90,8 @@ def _some(experiment: Experiment) -> Iterator[str]:
         yield "learning_rate"
     if is_counted(experiment.settings):
         yield from LOSSES
+    if usual_norms(experiment.settings) != "off":
+        yield "norm_limit"
     if experiment.settings.run.heterogeneity:
         yield from ("h_device", "h_cluster")
 

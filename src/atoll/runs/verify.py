@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
 from atoll.experiment.executor_choice import count_cores
 from atoll.experiment.experiment import Experiment
 from atoll.local.models import Model
 from atoll.runs.run import run_events
+from atoll.runs.run_files import HAPPENED
 from atoll.runs.run_folder import Row, RunFolder
 from atoll.runs.saved import SavedRun, read_saved
 from atoll.settings.experiment_file import make_runs, overlay
@@ -100,20 +100,20 @@ def verify_run(run: Path | str, place: Path) -> Check:
     if private and live:
         raise InputError(f"{run}: cannot be carried out again, since its noise for privacy came from the system")
     events = None if private else folder.happened if live else folder.schedule
+    if live and not saved.is_finished:  # more may have happened since: it would train together with these
+        events = place.with_name(f"{place.name}-{HAPPENED}")
+        events.write_bytes(b"".join(folder.happened.read_bytes().splitlines(keepends=True)[: done + 1]))
     with closing(run_events(Experiment(saved.settings), place, schedule=events)) as steps:
         for progress in steps:
             if progress.events_done >= done and progress.is_settled:
                 break
-    again = read_saved(place)
-    pairs = list(zip(_timeless(folder), _timeless(RunFolder(place)), strict=False))
+    until = [row for row in _timeless(folder) if row["event"] <= done]
+    pairs = list(zip(until, _timeless(RunFolder(place)), strict=False))
     in_rows = next(filter(None, (_difference_of_rows(*pair) for pair in pairs)), "")
-    apart = [
-        max((_difference(first[name], second[name]) for name in first), default=0.0)
-        for first, second in zip(_models(saved), _models(again), strict=True)
-    ]
-    in_models = f"after event {done}, a model's numbers: {max(apart):.1e} apart, relative to the largest"
-    first = in_rows or in_models * (max(apart) > 0)
-    return Check(f"{run}: {done} events and {len(pairs)} rows once more", "bits", max(apart), not in_rows, first)
+    apart = _apart(saved, read_saved(place))
+    in_models = f"after event {done}, a model's numbers: {apart:.1e} apart, relative to the largest"
+    first = in_rows or in_models * (apart > 0)
+    return Check(f"{run}: {done} events and {len(pairs)} rows once more", "bits", apart, not in_rows, first)
 
 
 def _difference_of_rows(first: Row, second: Row) -> str:
@@ -154,10 +154,15 @@ def _experiment(table: dict[str, Any]) -> Experiment:
 
 
 def _compare(what: str, must: str, whole: RunFolder, other: RunFolder) -> Check:
-    first, second = _last_models(whole), _last_models(other)
-    different = first.keys() != second.keys()
-    difference = float("inf") if different else max(_difference(first[key], second[key]) for key in first)
-    return Check(what, must, difference, _timeless(whole) == _timeless(other))
+    return Check(
+        what, must, _apart(read_saved(whole.path), read_saved(other.path)), _timeless(whole) == _timeless(other)
+    )
+
+
+def _apart(one: SavedRun, other: SavedRun) -> float:
+    """Return the largest difference between the models of two runs' last checkpoints."""
+    pairs = list(zip(_models(one), _models(other), strict=True))
+    return max(_difference(first[name], second[name]) for first, second in pairs for name in first)
 
 
 def _difference(first: torch.Tensor, second: torch.Tensor) -> float:
@@ -165,10 +170,6 @@ def _difference(first: torch.Tensor, second: torch.Tensor) -> float:
         return 0.0
     apart = (first.double() - second.double()).abs().max()
     return float(apart / first.double().abs().max().clamp(min=torch.finfo(torch.float32).tiny))
-
-
-def _last_models(folder: RunFolder) -> Model:
-    return load_file(max((folder.path / "checkpoint").glob("*.safetensors")))
 
 
 def _timeless(folder: RunFolder) -> list[Row]:

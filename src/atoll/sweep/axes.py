@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,6 +118,15 @@ def file_part(text: str) -> str:
     """
     bare = re.sub(r"[\[\]{}'\"\s]", "", text)
     return re.sub(r"[^\w.+-]+", "-", bare)[:60] or "empty"
+
+
+def require_folders(named: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """Refuse two combinations of values that give their folders the same name."""
+    seen: dict[str, Mapping[str, Any]] = {}
+    for name, values in named:
+        if name in seen:
+            raise InputError(f"--over: {dict(seen[name])} and {dict(values)} have the same folder name {name!r}")
+        seen[name] = values
 
 
 def parse_value(name: str, text: str) -> Any:

@@ -11,8 +11,8 @@ from atoll.runs.run_folders import name_folders
 from atoll.runs.titles import title_of
 from atoll.settings.experiment_file import Table, make_grid
 from atoll.settings.validation import Settings
-from atoll.support.errors import InputError, reading
-from atoll.sweep.axes import Axis, combinations, file_part, parse_value, short_names
+from atoll.support.errors import reading
+from atoll.sweep.axes import Axis, combinations, file_part, parse_value, require_folders, short_names
 
 _LONGEST = 200  # characters of a folder's name; file systems take 255 bytes
 
@@ -49,7 +49,7 @@ def make_members(
         runs = [settings for settings in made if not titles or title_of(settings) in titles]
         values = {name: parse_value(name, text) for name, text in zip(names, texts, strict=True)}
         members += _members_of(runs, values, list(zip(short_names(names), texts, strict=True)))
-    _require_names(members)
+    require_folders((member.name.casefold(), member.values) for member in members)
     return members
 
 
@@ -80,13 +80,3 @@ def check_settings(runs: Mapping[str, Settings]) -> None:
     for name, settings in runs.items():
         with reading(name):
             check_runs([Experiment(settings)])
-
-
-def _require_names(members: Sequence[Member]) -> None:
-    seen: dict[str, Member] = {}
-    for member in members:
-        before = seen.setdefault(member.name.casefold(), member)
-        if before is not member:
-            raise InputError(
-                f"--over: {dict(before.values)} and {dict(member.values)} have the same folder name {member.name!r}"
-            )

@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from atoll.report.figures.style import WIDTH_INCHES, drawn_width, title_and_factor, use_log_scale
 from atoll.report.reading.runs import Run
 from atoll.report.reading.units import byte_unit, format_count, time_unit
+from atoll.runs.columns import is_share, rises
 from atoll.support.arrays import Floats
 from atoll.support.requiring import require
 
@@ -89,7 +90,8 @@ def set_x(column: Sequence[Axes], values: Floats, axis: CurveAxis, *, stacked: b
 
 def set_y(row: Sequence[Axes], panels: Sequence[Floats], axis: CurveAxis) -> None:
     """Set scale, limits and title of the vertical axes of a row of charts, given each one's values."""
-    log = axis.log or (axis is not ACCURACY and any(map(_spans_decades, panels)))
+    may_be_log = not rises(axis.column) and not is_share(axis.column)
+    log = axis.log or (may_be_log and any(map(_spans_decades, panels)))
     leftmost = row[:: panel_columns(len(row))]
     limits = list(_common(list(_limits(panels, axis, log=log)), log=log))
     for axes, panel_limits, values in zip(row, limits, panels, strict=True):

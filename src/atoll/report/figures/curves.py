@@ -25,7 +25,7 @@ from atoll.report.figures.curve_axes import (
     x_axis,
 )
 from atoll.report.figures.style import STYLE, WIDTH_INCHES, add_legend, drawn_width, line_styles, new_figure
-from atoll.report.reading.groups import Group, group_runs, make_panels
+from atoll.report.reading.groups import Group, group_runs, make_panels, overlay
 from atoll.report.reading.mean_curves import Band, mean_curve
 from atoll.report.reading.runs import Run
 from atoll.runs.columns import is_built_in
@@ -62,7 +62,7 @@ def draw_curves(
     Raises InputError if no run has recorded it.
     """
     axis, known = axis_of(y), _having(runs, y)
-    groups, across = group_runs(known), x_axis(known, x)
+    groups, across = group_runs(overlay(known) if len({run.panel for run in known}) > 1 else known), x_axis(known, x)
     styles = line_styles(group.label for group in groups)
     set_y([ax], [_draw(ax, groups, across, axis, styles, band)], axis)
     set_x([ax], _across(groups, across), across, stacked=False)

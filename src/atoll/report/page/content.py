@@ -91,8 +91,11 @@ def _compared(panels: Sequence[Panel], baseline: str) -> dict[str, Any]:
         "baseline": baseline or next((each[0] for each in labels), ""),
         "labels": labels,
         "differences": [
-            [differences_to(panel, group) for group in panel.groups] if len(panel.groups) <= MOST_BASELINES else []
-            for panel in panels
+            [
+                differences_to(panel, each) if len(panel.groups) <= MOST_BASELINES or each is first else []
+                for each in panel.groups
+            ]
+            for panel, first in ((panel, panel.baseline(baseline)) for panel in panels)
         ],
     }
 

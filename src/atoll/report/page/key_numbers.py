@@ -15,7 +15,6 @@ from atoll.report.reading.runs import Run
 from atoll.report.tables.run_tables import lead_of
 from atoll.report.tables.writing import show_number
 from atoll.runs.columns import column_title, is_share
-from atoll.support.arrays import Floats
 from atoll.support.estimates import t_point
 
 AXES = (
@@ -34,11 +33,6 @@ _QUANTITIES = (
 _TITLES = {"train_loss": "Training loss", "ari": "Adjusted Rand index"}
 _NO_QUANTITIES = {"event", "bytes_up", "bytes_down", *(column for column, _, _ in AXES)}
 _MAX_CLIENTS = 1000  # drawn in a curve of single clients
-
-
-def bytes_sent(run: Run) -> Floats:
-    """Return the bytes sent up and down so far, [rows]."""
-    return np.asarray(run.rows["bytes_up"] + run.rows["bytes_down"])
 
 
 def quantities(runs: Sequence[Run]) -> dict[str, str]:
@@ -108,7 +102,7 @@ def curves(panels: Sequence[Panel], pool: RunPool) -> dict[str, Any]:
 
 
 def _columns(run: Run, shown: Iterable[str], pool: RunPool) -> dict[str, int]:
-    rows = {**run.rows, "bytes": bytes_sent(run)}
+    rows = {**run.rows, "bytes": run.bytes_sent}
     names = [*(column for column, _, _ in AXES), *shown]
     return {name: pool.put(rows[name]) for name in names if name in rows and np.isfinite(rows[name]).any()}
 

@@ -7,12 +7,13 @@ from html import escape
 
 @dataclass(frozen=True)
 class Cell:
-    """A table cell: its text, a smaller note below it, a class of the style sheet, and a number for the script."""
+    """A table cell: its text, a smaller note below it, a class of the style sheet, and what the script compares."""
 
     text: str
     note: str = ""
     style: str = ""
     value: float | None = None
+    clock: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,4 +57,5 @@ def _cell(cell: Cell, tag: str = "td") -> str:
     note = f"<small>{escape(cell.note)}</small>" if cell.note else ""
     scope = ' scope="row"' if tag == "th" else ""
     value = "" if cell.value is None else f' data-value="{cell.value:.9g}"'
+    value += f' data-clock="{escape(cell.clock)}"' if cell.clock else ""
     return f"<{tag}{scope}{style}{value}>{escape(cell.text)}{note}</{tag}>"

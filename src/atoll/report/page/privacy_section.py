@@ -17,9 +17,9 @@ _SEEDED = "The noise is drawn from the seed, for reproducibility: anyone who kno
 
 
 def privacy_tables(groups: Sequence[Group]) -> str:
-    """Return a table for the first run of each group that is finished and private; nothing for others."""
+    """Return a table for the first finished run of each group that is private; nothing for others."""
     tables = []
-    for run in (group.runs[0] for group in groups):
+    for run in (group.counted[0] for group in groups):
         # A summary is missing or damaged, or of a run that is not private.
         with suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
             tables.append(_table(run, read_json(run.folder / "summary.json", run.folder)["privacy"]))

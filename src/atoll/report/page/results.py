@@ -5,19 +5,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atoll.report.page.key_numbers import bytes_sent
 from atoll.report.page.markup import Body, Cell, table
 from atoll.report.reading.groups import Group, Panel
 from atoll.report.reading.runs import Run
 from atoll.report.reading.units import byte_unit, time_unit
 from atoll.report.tables.formats import DASH, show_p
-from atoll.report.tables.spread import compare, corrected
+from atoll.report.tables.spread import differences_in
 from atoll.report.tables.spread_tables import show_difference
 from atoll.runs.columns import column_title, is_built_in, is_share
 
 DIFFERENCE_NOTE = (
     "Difference: in final test accuracy, or else loss, to the baseline, over the seeds of both, ± half of its 95 % t "
-    "interval; p by a two-sided paired t test over seeds, corrected for all comparisons with the baseline by Holm's "
+    "interval; p by a two-sided paired t test over seeds, corrected for all comparisons in the panel by Holm's "
     "method."
 )
 SEEDS_NOTE = "Over several seeds: mean ± sample standard deviation of the finished runs; no ± if all are equal."
@@ -72,9 +71,10 @@ def results_table(panels: Sequence[Panel], baseline: str = "") -> str:
 
 def differences_to(panel: Panel, baseline: Group) -> list[tuple[str, str]]:
     """Return each group's difference to a baseline in final accuracy, or else loss, and its p value, as texts."""
-    found = [None if group is baseline else compare(group, baseline) for group in panel.groups]
-    known = [each if each is not None and each.estimate.n > 1 else None for each in found]
-    return [("", "") if each is None else (show_difference(each), show_p(each.p, "p")) for each in corrected(known)]
+    return [
+        ("", "") if each is None or each.estimate.n < 2 else (show_difference(each), show_p(each.p, "p"))
+        for each in differences_in(panel, baseline)
+    ]
 
 
 def write_moments(values: Sequence[float], unit_of: UnitOf) -> str:
@@ -151,7 +151,7 @@ def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Run], float],
         ("ARI", last("ari"), lambda _: Unit(1, ".3f", ".3f")),
         *((column_title(name), last(name), share if is_share(name) else plain) for name in probed),
         ("Client updates", last("client_updates"), count),
-        ("Bytes sent", lambda run: float(bytes_sent(run)[-1]), size),
+        ("Bytes sent", lambda run: float(run.bytes_sent[-1]), size),
         ("Virtual time", last("virtual_time"), seconds),
         ("Wall time", last("wall_time"), seconds),
     ]

@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from atoll.report.page.key_numbers import bytes_sent
 from atoll.report.page.markup import Body, Cell, paragraph, table
 from atoll.report.page.results import UnitOf, count, seconds, size, write_moments
 from atoll.report.reading.groups import Group, Panel
 from atoll.report.tables.formats import DASH
-from atoll.report.tables.run_tables import FIRST, STABLE, first_met, is_on_network, lead_of, rounds_to_target
+from atoll.report.tables.run_tables import FIRST, STABLE, clock_of, first_met, lead_of, rounds_to_target
 from atoll.report.tables.spread import choose_targets
 
 NOTE = (
@@ -68,9 +67,9 @@ def _lines(panel: Panel, target: float, stable: bool, baseline: str) -> list[lis
         base = _reached(against, target, stable, column)
         for line, group in zip(lines, groups, strict=True):
             values = _reached(group, target, stable, column)
-            cell = _cell(values, unit_of)
-            is_apart = column == "virtual_time" and is_on_network(group.runs[0]) != is_on_network(against.runs[0])
-            line.append(cell if group is against or is_apart else _with_speed_up(cell, values, base))
+            clock, other = (clock_of(each.runs) if column == "virtual_time" else "" for each in (group, against))
+            cell = replace(_cell(values, unit_of), clock=clock)
+            line.append(cell if group is against or clock != other else _with_speed_up(cell, values, base))
     return lines
 
 
@@ -79,7 +78,7 @@ def _reached(group: Group, target: float, stable: bool, column: str) -> list[flo
     costs: list[float | None] = []
     for run in group.counted:
         probe = first_met(run.rows["test_accuracy"], target, stable=stable)
-        cost = np.nan if probe is None else float((bytes_sent(run) if column == "bytes" else run.rows[column])[probe])
+        cost = np.nan if probe is None else float((run.bytes_sent if column == "bytes" else run.rows[column])[probe])
         costs.append(cost if np.isfinite(cost) else None)
     return costs
 

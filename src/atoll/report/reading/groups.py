@@ -76,13 +76,21 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     """
     numbers = {id(run): number for number, run in enumerate(runs)}
     asked = {sweep: _seeds_asked(sweep) for sweep in {run.sweep for run in runs}}
-    members = defaultdict[tuple[str, int], list[Run]](list)
-    seen = Counter[tuple[str, int]]()
+    bundles, seen = defaultdict[tuple[str, Path, int], list[Run]](list), Counter[tuple[str, Path, int]]()
     for run in sorted(runs, key=lambda run: not asked[run.sweep]):  # a sweep's first: others' repeat their seeds
         key, seed = json.dumps(settings_of(run), sort_keys=True, default=str), seed_of(run)
-        members[key, seen[key, seed]].append(run)
-        seen[key, seed] += 1
-    groups = [sorted(group, key=lambda run: numbers[id(run)]) for group in members.values()]
+        whose = run.sweep if run.sweep and asked[run.sweep] else run.folder
+        bundles[key, whose, seen[key, whose, seed]].append(run)
+        seen[key, whose, seed] += 1
+    members = defaultdict[str, list[list[Run]]](list)
+    for (key, _, _), bundle in bundles.items():
+        seeds = {*map(seed_of, bundle)}
+        room = next((group for group in members[key] if seeds.isdisjoint(map(seed_of, group))), None)
+        if room is None:
+            members[key].append(bundle)
+        else:
+            room += bundle
+    groups = [sorted(group, key=lambda run: numbers[id(run)]) for own in members.values() for group in own]
     groups.sort(key=lambda group: numbers[id(group[0])])
     return _with_unique_labels([_make_group(group, asked) for group in groups])
 

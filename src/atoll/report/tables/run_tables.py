@@ -125,7 +125,13 @@ def lead_of(runs: Sequence[Run]) -> str:
         rounds_compare = not known or max(known) <= SAME_WORK * min(known)
     if rounds_compare:
         return "round"
-    return "client_updates" if len({(run.own_seconds, is_on_network(run)) for run in runs}) > 1 else "virtual_time"
+    return "client_updates" if len({clock_of([run]) for run in runs}) > 1 else "virtual_time"
+
+
+def clock_of(runs: Sequence[Run]) -> str:
+    """Return the kind of clock of a setting's runs; virtual times of different kinds are not comparable."""
+    kind = "network" if is_on_network(runs[0]) else "clients"
+    return f"{kind}, own" if any(run.own_seconds for run in runs) else kind
 
 
 def is_on_network(run: Run) -> bool:
@@ -158,9 +164,9 @@ def _reach(run: Run, target: float, metric: str, stable: bool) -> Reached:
     probe = _first_probe(run, target, metric, stable)
     if probe is None:
         return Reached(target, None, None, None, None)
-    at = {name: _number(column[probe]) for name, column in run.rows.items()}
-    sent = _number(run.rows["bytes_up"][probe] + run.rows["bytes_down"][probe])
-    return Reached(target, _whole(at["round"]), _whole(at["client_updates"]), at["virtual_time"], _whole(sent))
+    costs = (run.rows["round"], run.rows["client_updates"], run.rows["virtual_time"], run.bytes_sent)
+    rounds, updates, seconds, sent = (_number(column[probe]) for column in costs)
+    return Reached(target, _whole(rounds), _whole(updates), seconds, _whole(sent))
 
 
 def _choose_targets(runs: Sequence[Run], metric: str, stable: bool) -> list[float]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from atoll.report.reading.groups import Group, find_baseline, group_runs, seed_of
+from atoll.report.reading.groups import Group, Panel, find_baseline, group_runs, make_panels, seed_of
 from atoll.report.reading.runs import Run
 from atoll.report.tables.run_tables import COSTS, Row, first_met, is_on_network, rounds_to_target
 from atoll.runs.columns import is_built_in
@@ -44,7 +44,7 @@ class Difference:
         column: whose values.
         baseline: label of the baseline.
         estimate: mean, deviation and 95 % t interval of the differences, uncorrected.
-        p: of a two-sided paired t test, corrected by Holm's method for all comparisons with the baseline; None if all
+        p: of a two-sided paired t test, corrected by Holm's method for all comparisons in the panel; None if all
             differences are equal, or a single seed is shared.
     """
 
@@ -72,6 +72,7 @@ class Spread:
     difference: Difference | None = None
     own_seconds: bool = False
     on_network: bool = False
+    dataset: str = ""
 
 
 def spread_over_seeds(
@@ -104,20 +105,22 @@ def compare(group: Group, baseline: Group) -> Difference | None:
     return None
 
 
-def corrected(differences: Sequence[Difference | None]) -> list[Difference | None]:
-    """Return differences to one baseline with their p values corrected for their number, by Holm's method."""
-    ps = holm([None if each is None else each.p for each in differences])
-    return [each and replace(each, p=p) for each, p in zip(differences, ps, strict=True)]
+def differences_in(panel: Panel, baseline: Group | None) -> list[Difference | None]:
+    """Return each setting's difference to a baseline, with p values corrected for the panel's by Holm's method."""
+    found = [compare(group, baseline) if baseline and group is not baseline else None for group in panel.groups]
+    ps = holm([None if each is None else each.p for each in found])
+    return [each and replace(each, p=p) for each, p in zip(found, ps, strict=True)]
 
 
 def _compared(groups: Sequence[Group], spreads: Sequence[Spread], baseline: Group) -> list[Spread]:
     """Return the spreads with their differences to those of the same data set and panel and the baseline's label."""
-    bases = {(group.panel, group.dataset): group for group in reversed(groups) if group.label == baseline.label}
-    pairs = [(group, bases.get((group.panel, group.dataset))) for group in groups]
-    found = [compare(group, base) if base is not None and base is not group else None for group, base in pairs]
-    if not any(each is not None and each.estimate.n > 1 for each in found):
+    found = dict[int, Difference | None]()
+    for panel in make_panels(groups):
+        base = next((group for group in panel.groups if group.label == baseline.label), None)
+        found |= zip(map(id, panel.groups), differences_in(panel, base), strict=True)
+    if not any(each is not None and each.estimate.n > 1 for each in found.values()):
         raise InputError(_no_pairs(baseline))
-    return [replace(one, difference=each) for one, each in zip(spreads, corrected(found), strict=True)]
+    return [replace(one, difference=found[id(group)]) for one, group in zip(spreads, groups, strict=True)]
 
 
 def _no_pairs(baseline: Group) -> str:
@@ -143,6 +146,7 @@ def _sum_up(group: Group, rows: Sequence[Row]) -> Spread:
         targets=tuple(_targets(rows)),
         own_seconds=any(run.own_seconds for run in runs),
         on_network=any(map(is_on_network, runs)),
+        dataset=group.dataset,
     )
 
 

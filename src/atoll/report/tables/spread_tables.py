@@ -1,6 +1,7 @@
 """Results over seeds as tables of text and as comma-separated values."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,15 +56,16 @@ def narrow_tables(rows: Sequence[Row], spreads: Sequence[Spread], band: Band = "
 def final_note(spreads: Sequence[Spread], band: Band = "interval") -> str:
     """Return the note below final results, which names the test if there is a baseline."""
     note = f"Final values of finished runs: mean ± {_HALF[band]} over seeds.{_missing_note(spreads)}"
-    told = [spread.difference for spread in spreads if spread.difference is not None]
-    return f"{note} {difference_note(told)}" if told else note
+    return f"{note} {_difference_note(spreads)}" if any(spread.difference for spread in spreads) else note
 
 
-def difference_note(differences: Sequence[Difference]) -> str:
+def _difference_note(spreads: Sequence[Spread]) -> str:
     """Return what differences to a baseline are, and the test behind their p values."""
-    first, count = differences[0], sum(each.p is not None for each in differences)
-    what = " or ".join(dict.fromkeys(column_title(each.column).lower() for each in differences))
-    many = f", corrected for {count} comparisons by Holm's method" if count > 1 else ""
+    told = [(spread, spread.difference) for spread in spreads if spread.difference is not None]
+    first, counts = told[0][1], Counter((spread.panel, spread.dataset) for spread, each in told if each.p is not None)
+    what = " or ".join(dict.fromkeys(column_title(each.column).lower() for _, each in told))
+    of = "all comparisons in a panel" if len(counts) > 1 else f"{counts.total()} comparisons"
+    many = f", corrected for {of} by Holm's method" if max(counts.values(), default=0) > 1 else ""
     return (
         f"Difference: in final {what} to {first.baseline}, over the seeds of both, with its 95 % t interval. "
         f"p: two-sided paired t test over seeds{many}."

@@ -17,9 +17,10 @@ function compareAll() {
   }
   const bodies = byId("results-body").querySelector("table")?.tBodies || [];
   data.compared.differences.forEach((all, panel) => {
-    const found = all[Math.max(0, data.compared.labels[panel].indexOf(baseline))] || [];
+    const found = all[Math.max(0, data.compared.labels[panel].indexOf(baseline))];
     [...bodies[panel].querySelectorAll("td.difference")].forEach((cell, i) => {
-      if (found[i]) cell.replaceChildren(found[i][0], ...(found[i][1] ? [make("small", {}, found[i][1])] : []));
+      const [text, p] = found[i] || ["–", ""]; // of many settings, only to the first baseline
+      cell.replaceChildren(text, ...(p ? [make("small", {}, p)] : []));
     });
   });
 }
@@ -30,6 +31,7 @@ function showSpeedUp(cell, base, isBase) {
   cell.querySelector("small")?.remove();
   cell.classList.remove("faster", "slower");
   const own = Number(cell.dataset.value), ratio = Math.round(100 * Number(base.dataset.value) / own) / 100;
+  if (cell.dataset.clock !== base.dataset.clock) return; // not comparable
   if (isBase || base.dataset.value === undefined || !own) return;
   if (ratio !== 1) cell.classList.add(ratio > 1 ? "faster" : "slower");
   cell.append(make("small", {}, `${ratio < 10 ? ratio.toFixed(2) : Math.round(ratio).toLocaleString("en")}×`));

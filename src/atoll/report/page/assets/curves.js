@@ -84,15 +84,14 @@ function points(run, y) {
 
 /** The mean over seeds and the edges of its band, at the rounds that all seeds have. */
 function meanOf(runs, share) {
-  const started = runs.filter((run) => run.round.length);
-  const at = started.map((run) => new Map(run.round.map((round, i) => [round, i])));
+  const at = runs.map((run) => new Map(run.round.map((round, i) => [round, i])));
   const mean = { x: [], y: [], low: [], high: [] };
-  for (const round of started.length ? started[0].round : []) {
+  for (const round of runs[0].round) {
     const places = at.map((map) => map.get(round));
     if (places.includes(undefined)) continue;
-    const ys = started.map((run, k) => run.y[places[k]]);
+    const ys = runs.map((run, k) => run.y[places[k]]);
     const middle = ys.reduce((sum, y) => sum + y, 0) / ys.length;
-    mean.x.push(started.reduce((sum, run, k) => sum + run.x[places[k]], 0) / ys.length);
+    mean.x.push(runs.reduce((sum, run, k) => sum + run.x[places[k]], 0) / ys.length);
     mean.y.push(middle);
     const std = ys.length > 1 ? Math.sqrt(ys.reduce((sum, y) => sum + (y - middle) ** 2, 0) / (ys.length - 1)) : 0;
     const half = view.band === "spread" ? std : std * (data.curves.t[ys.length] || 0) / Math.sqrt(ys.length);
