@@ -73,11 +73,11 @@ def drifting_clients(settings: Settings) -> tuple[Population, Population]:
     data = turned(settings, load_dataset(settings))
     concepts = _concepts(settings, data)
     every = np.repeat(np.arange(concepts.max() + 1)[:, None], concepts.shape[1], axis=1)
-    if settings.drift.kind == "partition":
-        of_concepts = enumerate(_phases(settings, data, every, "drift"))
-        dealt = [_alike(data, parts, generator(settings.seed, "drift of tests", each)) for each, parts in of_concepts]
-    else:
-        dealt = _phases(settings, data.test, every, "drift of tests")
+    as_dealt = settings.drift.kind == "partition"
+    dealt = _phases(settings, data if as_dealt else data.test, every, "drift" if as_dealt else "drift of tests")
+    if as_dealt:
+        rngs = (generator(settings.seed, "drift of tests", concept) for concept in range(len(every)))
+        dealt = [_alike(data, parts, rng) for parts, rng in zip(dealt, rngs, strict=True)]
     tests = [[dealt[concept][client] for client, concept in enumerate(row)] for row in concepts.tolist()]
     training = _population(settings, data, _phases(settings, data, concepts, "drift"))
     return replace(training, attributes=attributes_of(settings)), _population(settings, data.test, tests)
