@@ -6,16 +6,7 @@ from typing import Annotated
 import typer
 
 from atoll.cli.common import app, end_interrupted, read_experiments, resumable
-from atoll.cli.options import (
-    ExperimentArg,
-    JsonOption,
-    OnlyOption,
-    QuietOption,
-    RunsOption,
-    ScaleOption,
-    SetOption,
-    VerboseOption,
-)
+from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, QuietOption, ScaleOption, SetOption, VerboseOption
 from atoll.support.errors import InputError
 
 OverOption = Annotated[
@@ -27,6 +18,7 @@ OverOption = Annotated[
     ),
 ]
 JobsOption = Annotated[int, typer.Option(metavar="N", help="Runs at a time, each in its own process.")]
+FolderOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results; by default runs/NAME.")]
 MetricOption = Annotated[
     str | None,
     typer.Option(
@@ -57,7 +49,7 @@ def sweep(
     scale: ScaleOption = None,
     only: OnlyOption = None,
     jobs: JobsOption = 1,
-    folder: RunsOption = None,
+    folder: FolderOption = None,
     metric: MetricOption = None,
     target: TargetOption = None,
     resume: ResumeOption = False,
