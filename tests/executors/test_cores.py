@@ -374,6 +374,8 @@ def test_a_model_that_is_larger_than_was_said() -> None:
 class Masked(nn.Module):
     """Leaves values out by a buffer of one byte each, so that a model's bytes are no multiple of 4."""
 
+    mask: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mask", torch.eye(5, dtype=torch.bool))

@@ -77,7 +77,7 @@ def test_a_lost_card_ends_the_run_in_a_sentence_and_it_resumes_to_the_same_bits(
             real = train_stack
             patched.setattr(stacked_executor, "train_stack", fails_after(7, real, lost, LOST))
         elif where == "one by one":
-            patched.setattr(Serial, "_train_unchecked", fails_after(17, Serial._train_unchecked, lost, LOST))
+            patched.setattr(Serial, "_train", fails_after(17, Serial._train, lost, LOST))
         else:
             from atoll.evaluation.scores import Evaluator
 
