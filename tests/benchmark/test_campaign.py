@@ -116,7 +116,8 @@ def test_updates_are_those_of_a_run_at_any_scale() -> None:
 def test_what_was_made_with_other_settings_competes_with_nothing(tmp_path: Path) -> None:
     campaign(tmp_path, ["fedavg"]).carry_out()
     held = read_results([tmp_path], SMALL.key)["fedavg"]
-    lucky = {**held.trials[0].columns, "client_score": [9.0] * len(held.trials[0].columns["client_score"])}
+    scores: list[float | None] = [9.0] * len(held.trials[0].columns["client_score"])
+    lucky = {**held.trials[0].columns, "client_score": scores}
     held.trials.append(replace(held.trials[0], digest="before", changes=["local.lr=7"], columns=lucky))
     held.runs.append(replace(held.runs[0], digest="before", changes=["local.lr=7"], columns=lucky))
     held.trials.append(replace(held.trials[0], digest="before", changes=["local.gone=7"], columns=lucky))

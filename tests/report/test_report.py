@@ -275,7 +275,9 @@ class TestCurves:
         runs = [*write_pair(tmp_path / "1", "first"), *write_pair(tmp_path / "2", "second")]
         ax = Figure().subplots()
         draw_curves(ax, runs, "train_loss")
-        texts = [text.get_text() for text in ax.get_legend().get_texts()]
+        legend = ax.get_legend()
+        assert legend is not None
+        texts = [text.get_text() for text in legend.get_texts()]
         assert len({*texts}) == 4
         assert all(text.startswith(("first, ", "second, ")) for text in texts)
         assert len({(line.get_color(), line.get_linestyle()) for line in ax.get_lines()}) == 4

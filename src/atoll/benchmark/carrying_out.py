@@ -9,8 +9,8 @@ from pathlib import Path
 from atoll.api import check_runs
 from atoll.benchmark.contestants import REFERENCE, Contestant, find_contestants
 from atoll.benchmark.result_files import ResultFile, entry_of, read_results
-from atoll.benchmark.standings import reference_runs
-from atoll.benchmark.suites import Suite
+from atoll.benchmark.standings import stand
+from atoll.benchmark.suites import BUDGETS, Suite
 from atoll.experiment.experiment import Experiment
 from atoll.report.reading.units import format_seconds
 from atoll.reproduce.kept_runs import digest_anywhere
@@ -61,7 +61,7 @@ class Campaign:
         for suite in self.suites:
             suite.budgets  # noqa: B018 - so that a budget that is too small is refused before anything runs
             if REFERENCE not in {one.name for one in self.contestants}:
-                reference_runs(self.results(suite).values())
+                stand(self.results(suite).values(), BUDGETS[0])  # which asks for it if there are no results of it
         make_folder(self.places[0])
         for suite in self.suites:
             held = self.results(suite)
@@ -79,10 +79,9 @@ class Campaign:
 
     def results(self, suite: Suite) -> dict[str, ResultFile]:
         """Return what is known of a suite, without trials and runs that were made with other settings than now."""
-        found, known = read_results(self.places, suite.key), {one.name: one for one in find_contestants()}
-        known |= {one.name: one for one in self.contestants}
-        for file in (own for own in found.values() if own.method in known):
-            one = known[file.method]
+        found = read_results(self.places, suite.key)
+        known = {one.name: one for one in (*find_contestants(), *self.contestants)}
+        for one, file in ((known[name], file) for name, file in found.items() if name in known):
             file.trials = [each for each in file.trials if each.is_of(partial(suite.trial, one, each.changes))]
             file.runs = [each for each in file.runs if each.is_of(partial(suite.run, one, each.changes, each.seed))]
         return found

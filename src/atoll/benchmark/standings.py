@@ -49,19 +49,13 @@ class Placing:
 def stand(files: Iterable[ResultFile], budget: str) -> list[Placing]:
     """Return the methods of a suite that have runs, the best mean score first."""
     able = [file for file in files if file.counted and not file.why_missing]
-    reference = reference_runs(able)
+    reference = [each for file in able if file.method == REFERENCE for each in file.counted]
+    if not reference:
+        raise InputError(f"--methods: there are no runs of {REFERENCE}, whose costs are the budgets; add it")
     amount = float(np.mean([each.columns[COST_OF[budget]][-1] or 0.0 for each in reference]))
     goals = {each.seed: each.score or 0.0 for each in reference}
     found = [_place(file, COST_OF[budget], amount, goals) for file in able]
     return sorted(found, key=lambda each: -each.score)
-
-
-def reference_runs(files: Iterable[ResultFile]) -> list[Entry]:
-    """Return the runs of the method whose costs are the budgets."""
-    found = [each for file in files if file.method == REFERENCE and not file.why_missing for each in file.counted]
-    if not found:
-        raise InputError(f"--methods: there are no runs of {REFERENCE}, whose costs are the budgets; add it")
-    return found
 
 
 def _place(file: ResultFile, cost: str, amount: float, goals: Mapping[int, float]) -> Placing:

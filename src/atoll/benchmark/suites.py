@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from warnings import catch_warnings
 
 import numpy as np
 
 from atoll.benchmark.contestants import REFERENCE, Contestant, find_contestants
 from atoll.experiment.experiment import Experiment
-from atoll.settings.experiment_file import Table, make_runs, overlay, parse_changes, read_experiment, recipe_names
+from atoll.settings.experiment_file import make_runs, overlay, parse_changes, read_experiment, recipe_names
 from atoll.settings.validation import Settings
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError, SettingWarning
@@ -20,6 +20,7 @@ BUDGETS = ("updates", "seconds", "bytes")
 LONGEST = 2  # times the budget of client updates, after which a run ends whatever it has used of the others
 _ROWS = 4
 _MOST_ROUNDS = 2**20
+_read = cache(read_experiment)
 
 
 def suite_names() -> list[str]:
@@ -82,14 +83,10 @@ class Suite:
             raise InputError(f"{told} {costs['updates'][0]:g}")
         return {"updates": float(updates)} | {name: float(costs[name][events - 1]) for name in BUDGETS[1:]}
 
-    @cached_property
-    def _recipe(self) -> Table:
-        return read_experiment(PREFIX + self.name)
-
     def _make(
         self, contestant: Contestant, changes: Sequence[str], label: str, scales: Sequence[str | None]
     ) -> Settings:
-        table = self._recipe
+        table = _read(PREFIX + self.name)
         base = {key: value for key, value in table.items() if key != "scales"}
         for scale in filter(None, scales):
             base = overlay(base, table["scales"][scale])

@@ -25,6 +25,7 @@ from atoll.settings.choices import method_needs
 from atoll.settings.validation import Settings
 from atoll.support.errors import RunError
 from atoll.support.files import write_atomically
+from atoll.support.wording import slug
 from atoll.sweep.axes import parse_axes
 
 MOST_REASONS = 3  # why plans cannot be carried out, shown without --verbose
@@ -91,7 +92,7 @@ def plan_it(asked: PlanOptions, experiment: Experiment, race: bool, resume: bool
     if not race:
         _show_scores(asked, field)
         return
-    entrants = [Entrant(plan, asked.folder / folders.RACE / plan.candidate.folder) for plan in field.plans]
+    entrants = [Entrant(plan, asked.folder / folders.RACE / slug(plan.name)) for plan in field.plans]
     laid_out = lay_out(field.plans, asked.seeds)
     asked.say(_forecast(field, laid_out))
     with folders.claimed(asked.folder, asked.note):

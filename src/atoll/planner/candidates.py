@@ -36,18 +36,13 @@ class Candidate:
     """One way to run the experiment.
 
     Attributes:
-        name: unique among candidates.
+        name: unique among candidates; also names its folder.
         values: of the planned settings, as written.
     """
 
     name: str
     values: Mapping[str, str]
     settings: Settings
-
-    @property
-    def folder(self) -> str:
-        """The name of the folder for its runs, unique among candidates."""
-        return slug(self.name.replace(",", " ").replace("=", "-"))
 
 
 @dataclass(frozen=True)
@@ -107,7 +102,7 @@ def make_candidates(settings: Settings, axes: Sequence[Axis], seconds: float) ->
             made.append(Candidate(name, values, whole.model_copy(update={"label": name, "panel": ""})))
         except InputError as error:
             dropped.append(Dropped(name, values, str(error), cannot_be=True))
-    require_folders((each.folder, each.values) for each in made)
+    require_folders((slug(each.name), each.values) for each in made)
     return made, dropped
 
 

@@ -127,9 +127,8 @@ def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
     """
     experiment = Experiment(settings)
     if settings.data.clients != measured.clients:
-        raise InputError(
-            f"--from {measured.folder}: has {measured.clients} clients, but data.clients = {settings.data.clients}"
-        )
+        told = f"--from {measured.folder}: has {measured.clients} clients"
+        raise InputError(f"{told}, but data.clients = {settings.data.clients}")
     make_folder(out)
     changes = [f"network.clients_file={out / CLIENTS}", f"faults.dropout={min(measured.lost, 0.99):.4g}"]
     if method_needs(experiment.settings, "network"):

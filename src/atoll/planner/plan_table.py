@@ -94,9 +94,8 @@ def _interval(found: Estimate, budget: PlanBudget) -> str:
 
 
 def _facts(score: PlanScore) -> list[str]:
-    slowest = (
-        DASH if score.slowest_client is None else f"{score.slowest_client} ({format_seconds(score.slowest_seconds)})"
-    )
+    seconds = format_seconds(score.slowest_seconds)
+    slowest = DASH if score.slowest_client is None else f"{score.slowest_client} ({seconds})"
     megabytes = " + ".join(f"{(hop.up + hop.down) / 1e6:,.4g}" for hop in score.hops)
     stale = f"{score.mean_staleness:.3g}, at most {score.max_staleness}"
     return [f"{score.events:,}", f"{score.waiting:.0%}", slowest, megabytes, stale]
@@ -132,9 +131,8 @@ def why(ranked: Sequence[Entrant], budget: PlanBudget) -> str:
     if gains:
         told.append(f"The first has {_joined(gains)}.")
     if pays:
-        told.append(
-            f"{in_words(rival.name)} has {_joined(pays)}, which {'matters less here' if gains else 'did not help'}."
-        )
+        effect = "matters less here" if gains else "did not help"
+        told.append(f"{in_words(rival.name)} has {_joined(pays)}, which {effect}.")
     return " ".join(told)
 
 

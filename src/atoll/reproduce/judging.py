@@ -69,15 +69,13 @@ def judge(claim: Claim, runs: Sequence[Run], plans: Plans, scale: str, missing: 
 def _judge(claim: Claim, runs: Sequence[Run], plans: Plans, scale: str, missing: str) -> Verdict:
     measured = [_measured(claim, label, runs, plans) for label in claim.runs]
     if claim.against:
-        measured += [
-            _measured(claim.model_copy(update={"panel": claim.against}), own, runs, plans) for own in claim.runs
-        ]
+        there = claim.model_copy(update={"panel": claim.against})
+        measured += [_measured(there, label, runs, plans) for label in claim.runs]
     values = [{seed: value for seed, value in each if value is not None} for each in measured]
     found = tuple(summarise(each) if each else None for each in values)
     if not all(measured):
-        return Verdict(
-            claim, "not run", found if any(found) and claim.check not in ("ratio", "lead") else (), reason=missing
-        )
+        ours = found if any(found) and claim.check not in ("ratio", "lead") else ()
+        return Verdict(claim, "not run", ours, reason=missing)
     not_here = claim.not_at.get(scale) or _why_chance(claim, runs)
     if not all(values):
         return Verdict(claim, "not comparable", found, reason=not_here or "not all runs have this value")

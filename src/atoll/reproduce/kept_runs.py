@@ -124,15 +124,12 @@ def _read(file: Path, names: Sequence[str]) -> dict[str, Any]:
 
 def digest_anywhere(settings: Settings) -> str:
     """Return the digest of a run's settings, wherever it trains."""
-    return digest(_on(settings, "cpu"))
+    return digest(settings.model_copy(update={"run": settings.run.model_copy(update={"device": "cpu"})}))
 
 
 def as_ran(settings: Settings, folder: RunFolder) -> Settings:
     """Return settings with the device on which the folder's run trained."""
-    return _on(settings, flatten(folder.settings_table()).get("run.device", settings.run.device))
-
-
-def _on(settings: Settings, device: str) -> Settings:
+    device = flatten(folder.settings_table()).get("run.device", settings.run.device)
     return settings.model_copy(update={"run": settings.run.model_copy(update={"device": device})})
 
 

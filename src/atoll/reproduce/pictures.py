@@ -36,10 +36,7 @@ def _curves(result: ClaimResult) -> Iterator[tuple[str, Figure]]:
         if "pattern" in runs[0].config.get("method", {}):
             yield "The same against virtual time", plot_curves(runs, "virtual_time")
     if any(has_column(run, "parameter_error") for run in runs):
-        yield (
-            "Distance to the planted parameters, the mean over seeds and its 95 % t interval",
-            plot_probe(runs, "parameter_error"),
-        )
+        yield f"Distance to the planted parameters, {MEANS}", plot_probe(runs, "parameter_error")
 
 
 def _bars(result: ClaimResult) -> Iterator[tuple[str, Figure]]:

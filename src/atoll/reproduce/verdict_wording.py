@@ -89,10 +89,9 @@ def tolerance_in_words(claim: Claim) -> str:
 
 def count(verdicts: Iterable[Verdict]) -> str:
     """Return the number of verdicts of each kind, such as '3 hold, 1 fails'; exploratory ones are counted apart."""
-    all_of_them = list(verdicts)
-    first, other = (
-        Counter(each.status for each in all_of_them if each.claim.exploratory == apart) for apart in (False, True)
-    )
+    first, other = Counter[Status](), Counter[Status]()
+    for each in verdicts:
+        (other if each.claim.exploratory else first)[each.status] += 1
     apart = f" (exploratory: {_counted(other)})" if other else ""
     return (_counted(first) or "no claims") + apart
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import groupby
 
+from atoll.report.page.markup import Body, Cell, paragraph, table
 from atoll.report.reading.units import format_seconds
 from atoll.reproduce.claim_results import ClaimResult
 from atoll.reproduce.claims import Claim, Paper
@@ -172,13 +173,7 @@ def _costs(costs: Sequence[RunCost], scale: str) -> str:
         return ""
     is_estimated = scale not in ("paper", "largest")
     heads = ("Recipe", "Runs", "Time here", "Seconds per round", *(("Paper scale, expected",) if is_estimated else ()))
-    columns = "".join(f'<th scope="col">{head}</th>' for head in heads)
-    rows = ""
-    for cost in costs:
-        cells = [str(cost.runs), format_seconds(cost.seconds), f"{cost.seconds / max(cost.rounds, 1):.3g}"]
-        if is_estimated:
-            cells.append(NONE if cost.paper_seconds is None else format_seconds(cost.paper_seconds))
-        rows += f'<tr><th scope="row">{escape(cost.recipe)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+    lines = [[Cell(text) for text in _cost(cost)[: len(heads)]] for cost in costs]
     total = sum(cost.seconds for cost in costs)
     expected = [cost.paper_seconds for cost in costs if cost.paper_seconds is not None]
     text = f"The runs took {format_seconds(total)} in all, each on one core, probes included."
@@ -188,7 +183,9 @@ def _costs(costs: Sequence[RunCost], scale: str) -> str:
             "scaled by rounds (or virtual seconds), by clients, and by the seconds of a client's local training, timed "
             "now for both. The estimate is too long if the machine was busy with other work."
         )
-    return (
-        f'<section><h2>Time</h2><p>{escape(text)}</p><div class="scroll" tabindex="0" role="region" aria-label="Time">'
-        f"<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table></div></section>"
-    )
+    return f"<section><h2>Time</h2>{paragraph(text)}{table('Time', heads, [Body('', lines)])}</section>"
+
+
+def _cost(cost: RunCost) -> list[str]:
+    each = [cost.recipe, str(cost.runs), format_seconds(cost.seconds), f"{cost.seconds / max(cost.rounds, 1):.3g}"]
+    return [*each, NONE if cost.paper_seconds is None else format_seconds(cost.paper_seconds)]

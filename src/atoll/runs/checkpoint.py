@@ -156,9 +156,8 @@ def _require_origin(path: Path, note: Note, origin: Fingerprint) -> None:
         )
     if before != now:
         other = f"seed {before['seed']}" if before["seed"] != now["seed"] else "other settings"
-        raise InputError(
-            f"--resume: the checkpoint {path} is of a run with {other}; remove it, or add --overwrite to start again"
-        )
+        told = f"--resume: the checkpoint {path} is of a run with {other}"
+        raise InputError(f"{told}; remove it, or add --overwrite to start again")
 
 
 def _changed_packages(path: Path, note: Note) -> list[str]:
@@ -177,9 +176,8 @@ def _require_same(state: State, first: State) -> None:
     """Reject models of other names, shapes or types: a custom module may have changed since."""
     form = without_moments(form_of(first.starts[0]))
     if len(state.starts) != len(first.starts):
-        raise InputError(
-            f"--resume: the checkpoint has {len(state.starts)} clusters, method.name now makes {len(first.starts)}"
-        )
+        told = f"--resume: the checkpoint has {len(state.starts)} clusters"
+        raise InputError(f"{told}, method.name now makes {len(first.starts)}")
     server = () if state.server is None else (state.server,)
     for model in (*server, *state.starts, *state.published):
         if without_moments(form_of(model)) != form:

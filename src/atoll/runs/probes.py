@@ -177,9 +177,8 @@ class Probes:
         if missing := [key for key in needed if key not in offered]:
             raise InputError(f"{told}: its parameter {missing[0]!r} is {unknown(missing[0], offered)}")
         if not {"model", "cycle_accuracies"}.isdisjoint(needed) and not self.experiment.method.schedule.has_server:
-            raise InputError(
-                f"{told}: is measured at the server's model, and method.name = {settings.method.name!r} has none"
-            )
+            named = f"method.name = {settings.method.name!r}"
+            raise InputError(f"{told}: is measured at the server's model, and {named} has none")
         anew = settings.fleet.recluster_every if settings.run.executor == "fleet" else None
         if anew is not None and (changing := {"clustering", "labels"}.intersection(needed)):
             raise InputError(
@@ -199,9 +198,8 @@ def _read_number(name: str, made: Any, value: Any) -> float | None:
     """Return a number of any type as a Python number, NaN as None."""
     number = value.item() if getattr(value, "ndim", None) == 0 else value
     if not (isinstance(number, float) or (type(number) is int and number.bit_length() < 64)):  # as JSON holds it
-        raise InputError(
-            f"run.probes = {name!r}: must return a number, or a dict of numbers by name; it returned {made!r:.100}"
-        )
+        told = f"run.probes = {name!r}: must return a number, or a dict of numbers by name"
+        raise InputError(f"{told}; it returned {made!r:.100}")
     return None if math.isnan(number) else number
 
 

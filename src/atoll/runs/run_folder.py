@@ -180,13 +180,12 @@ class RunFolder:
 
     def write_clients(self, row: Row, values: Mapping[str, Floats]) -> None:
         """Write the row's metrics of single clients, replacing earlier ones."""
-        if not values:
-            return
         columns = {
             name: {"clients": (known := np.flatnonzero(np.isfinite(each))).tolist(), "values": each[known].tolist()}
             for name, each in values.items()
         }
-        write_atomically(self.path / CLIENTS, to_json({"event": row["event"], "round": row["round"]} | columns))
+        if columns:
+            write_atomically(self.path / CLIENTS, to_json({"event": row["event"], "round": row["round"]} | columns))
 
     def rows(self) -> list[Row]:
         """Return the complete rows of metrics so far; one cut short by a crash is left out."""

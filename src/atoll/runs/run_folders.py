@@ -29,9 +29,8 @@ def prepare_folders(names: Sequence[str], out: Path, resume: bool, overwrite: bo
         folders = [out]
     else:
         if (out / "config.toml").exists():
-            raise InputError(
-                f"--out {out}: holds a single run, but this experiment has {len(names)}; give another folder"
-            )
+            told = f"holds a single run, but this experiment has {len(names)}"
+            raise InputError(f"--out {out}: {told}; give another folder")
         if is_taken(out, ("experiment.json", "report", *names)):
             raise InputError(f"--out {out}: holds files other than this experiment's runs; give another folder")
         folders = [out / name for name in names]
@@ -43,7 +42,6 @@ def prepare_folders(names: Sequence[str], out: Path, resume: bool, overwrite: bo
 
 def begin_folders(out: Path, names: Sequence[str]) -> None:
     """Record which runs a folder holds, and in which order; a single run needs no such list."""
-    if len(names) == 1:
-        return
-    make_folder(out)
-    write_atomically(out / "experiment.json", to_json({"runs": list(names)}))
+    if len(names) > 1:
+        make_folder(out)
+        write_atomically(out / "experiment.json", to_json({"runs": list(names)}))

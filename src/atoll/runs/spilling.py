@@ -17,9 +17,9 @@ from safetensors.torch import save
 from atoll.engine.run_state import ClientStates, State
 from atoll.local.models import Model
 from atoll.local.weights import count_bytes
+from atoll.runs.data_files import digest_of_file
 from atoll.support.errors import RunError
 from atoll.support.files import write_atomically
-from atoll.support.untrusted import open_regular
 
 FILE_BYTES, FILE_STATES = 2**24, 256  # in a file, at the most: more slows reading one, fewer makes many files
 
@@ -93,9 +93,8 @@ class Shelf:
     def require_whole(self) -> None:
         """Compare the files with their checksums."""
         for number, file in self._files.items():
-            with open_regular(self._path(number)) as content:
-                if hashlib.file_digest(content, "sha256").hexdigest() != file["sha256"]:
-                    raise ValueError(f"the checksum of {self._path(number).name} does not match")
+            if digest_of_file(self._path(number)) != file["sha256"]:
+                raise ValueError(f"the checksum of {self._path(number).name} does not match")
 
     def _batches(self, states: Iterable[tuple[int, _Kept]]) -> Iterator[dict[int, tuple[_Kept, Model]]]:
         batch: dict[int, tuple[_Kept, Model]] = {}

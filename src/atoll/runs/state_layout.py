@@ -1,6 +1,5 @@
 """How a checkpoint stores a state: a list of distinct models, and where each of them belongs."""
 
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -46,10 +45,10 @@ def _lay_out_norms(state: State) -> dict[str, Any]:
 
 def restore(layout: dict[str, Any], tensors: Model) -> State:
     """Return the state with this layout, given its tensors as ``index/name``."""
-    models = defaultdict[int, Model](dict)  # one without tensors, such as a rule's empty state, is in no file
+    models: dict[int, Model] = {}  # without those that have no tensors, such as a rule's empty state
     for key, tensor in tensors.items():
         number, _, name = key.partition("/")
-        models[int(number)][name] = tensor
+        models.setdefault(int(number), {})[name] = tensor
     server, server_state = layout["server"], layout.get("server_state")
     norms = [tuple((norm, client) for norm, client in each) for each in layout["norms"]["lists"]]
     return State(
@@ -58,8 +57,8 @@ def restore(layout: dict[str, Any], tensors: Model) -> State:
         starts=tuple(models[i] for i in layout["starts"]),
         published=tuple(models[i] for i in layout["published"]),
         refused=layout["refused"],
-        server_state=None if server_state is None else models[server_state],
-        clients={int(client): models[i] for client, i in layout.get("clients", {}).items()},
+        server_state=None if server_state is None else models.get(server_state, {}),
+        clients={int(client): models.get(i, {}) for client, i in layout.get("clients", {}).items()},
         labels=None if layout.get("labels") is None else np.array(layout["labels"], np.int64),
         norms=norms[0],
         usual=tuple(norms[number] for number in layout["norms"]["usual"]),

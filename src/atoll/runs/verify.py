@@ -154,9 +154,8 @@ def _experiment(table: dict[str, Any]) -> Experiment:
 
 
 def _compare(what: str, must: str, whole: RunFolder, other: RunFolder) -> Check:
-    return Check(
-        what, must, _apart(read_saved(whole.path), read_saved(other.path)), _timeless(whole) == _timeless(other)
-    )
+    apart = _apart(read_saved(whole.path), read_saved(other.path))
+    return Check(what, must, apart, _timeless(whole) == _timeless(other))
 
 
 def _apart(one: SavedRun, other: SavedRun) -> float:

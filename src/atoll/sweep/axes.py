@@ -89,9 +89,8 @@ def parse_part(text: str) -> slice:
     """
     found = _PART.fullmatch(text.strip())
     if found is None or not 1 <= int(found["number"]) <= int(found["parts"]) <= MOST:
-        raise InputError(
-            f"--part {text}: must have the form I/N, such as 2/8, with I from 1 to N and N at most {MOST:,}"
-        )
+        form = f"the form I/N, such as 2/8, with I from 1 to N and N at most {MOST:,}"
+        raise InputError(f"--part {text}: must have {form}")
     return slice(int(found["number"]) - 1, None, int(found["parts"]))
 
 
@@ -144,9 +143,8 @@ def around(axes: Sequence[Axis]) -> list[list[str]]:
     [['method.combine=mean', 'seed=0'], ['method.combine=median', 'seed=0']]
     """
     first = [axis.changes()[0] for axis in axes]
-    others = (
-        (place, text) for place, axis in enumerate(axes) for text in axis.texts[1:] if not _NUMBER.fullmatch(text)
-    )
+    texts = ((place, text) for place, axis in enumerate(axes) for text in axis.texts[1:])
+    others = (pair for pair in texts if not _NUMBER.fullmatch(pair[1]))
     return [first, *([*first[:i], f"{axes[i].name}={text}", *first[i + 1 :]] for i, text in others)]
 
 

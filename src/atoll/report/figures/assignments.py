@@ -15,6 +15,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from atoll.report.figures.curves import BESIDE_INCHES
+from atoll.report.figures.network_map import LUMINANCE
 from atoll.report.figures.style import PALETTE, STYLE, WIDTH_INCHES, add_legend, new_figure, strip_frame, use_log_scale
 from atoll.report.reading.records import is_number
 from atoll.report.reading.runs import Run
@@ -23,7 +24,6 @@ from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
 BAND = 0.86  # share of a group's row filled by its band
-LUMINANCE = np.array([0.21, 0.72, 0.07])  # of red, green and blue
 MAX_NUMBERED = 12  # models beyond which a count does not fit its cell
 NO_CLIENT = np.array([0.96, 0.96, 0.96])  # the colour of an empty cell
 MEAN_STYLE: Any = {"color": "#444444", "linewidth": 3.2, "solid_capstyle": "round"}

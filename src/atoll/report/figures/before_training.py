@@ -203,9 +203,8 @@ def _rectangles(lefts: Floats, rights: Floats, centres: Floats, height: float) -
 
 def _draw_heatmap(axes: Axes, shares: Floats, label: str) -> None:
     """Draw [columns, classes] with classes downwards, and a labelled bar; the darkest colour is the largest share."""
-    image = axes.imshow(
-        shares.T, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0.0, vmax=shares.max() or 1.0
-    )
+    most = shares.max() or 1.0
+    image = axes.imshow(shares.T, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0.0, vmax=most)
     axes.set_yticks(index_ticks(shares.shape[1], 20))
     axes.set_ylabel("Class")
     strip_frame(axes)

@@ -90,8 +90,7 @@ def set_x(column: Sequence[Axes], values: Floats, axis: CurveAxis, *, stacked: b
 
 def set_y(row: Sequence[Axes], panels: Sequence[Floats], axis: CurveAxis) -> None:
     """Set scale, limits and title of the vertical axes of a row of charts, given each one's values."""
-    may_be_log = not rises(axis.column) and not is_share(axis.column)
-    log = axis.log or (may_be_log and any(map(_spans_decades, panels)))
+    log = axis.log or (not rises(axis.column) and not is_share(axis.column) and any(map(_spans_decades, panels)))
     leftmost = row[:: panel_columns(len(row))]
     limits = list(_common(list(_limits(panels, axis, log=log)), log=log))
     for axes, panel_limits, values in zip(row, limits, panels, strict=True):

@@ -78,7 +78,9 @@ def draw_map(
     server = None if server_xy is None else as_finite(server_xy, "server_xy", "[2]", last=2)
     owners = _as_labels(labels, len(clients), len(aggregators))
     links = _as_links(neighbours, len(aggregators))
-    low, high = _limits(np.concatenate([clients, aggregators, *([] if server is None else [server[None]])]))
+    points = np.concatenate([clients, aggregators, *([] if server is None else [server[None]])])
+    margin = 0.04 * float(np.ptp(points, axis=0).max()) or 1.0
+    low, high = points.min(axis=0) - margin, points.max(axis=0) + margin
     ax.set(aspect="equal", xlim=(low[0], high[0]), ylim=(low[1], high[1]))
     ax.set(xlabel="x (metres)", ylabel="y (metres)", title=title)
     if len(links):
@@ -157,13 +159,6 @@ def _as_links(neighbours: Sequence[Sequence[int]] | None, aggregators: int) -> I
     return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
 
 
-def _limits(points: Floats) -> tuple[Floats, Floats]:
-    """Return the lower left and upper right corners of the points with a margin."""
-    low, high = points.min(axis=0), points.max(axis=0)
-    margin = 0.04 * float((high - low).max()) or 1.0
-    return low - margin, high + margin
-
-
 def _draw_clusters(axes: Axes, clients: Floats, aggregators: Floats, owners: Ids, *, numbered: bool) -> None:
     colors, markers = cluster_styles(aggregators)
     member = owners >= 0
@@ -181,9 +176,8 @@ def _draw_clusters(axes: Axes, clients: Floats, aggregators: Floats, owners: Ids
     faces, edges = np.where(filled, COLORS[colors], 1.0), np.where(filled, DARK, COLORS[colors])
     area = float(np.clip(3000 / len(aggregators), 42.0, 170.0))
     areas = area * np.where(np.isin(np.array(MARKERS)[markers], list(TRIANGLES)), 1.4, 1.0)
-    _scatter(
-        axes, aggregators, markers, {"s": areas, "c": faces, "edgecolors": edges}, {"linewidths": 1.1, "zorder": 4}
-    )
+    looks = {"s": areas, "c": faces, "edgecolors": edges}
+    _scatter(axes, aggregators, markers, looks, {"linewidths": 1.1, "zorder": 4})
     if numbered:
         _number(axes, aggregators, markers, faces)
 

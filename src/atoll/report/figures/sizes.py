@@ -88,9 +88,8 @@ def _as_panels(
     across: Mapping[str, ArrayLike] = x if isinstance(x, Mapping) else {"": x}
     upwards: Mapping[str, ArrayLike] = sizes if isinstance(sizes, Mapping) else {"": sizes}
     if not across or across.keys() != upwards.keys():
-        raise InputError(
-            f"x has the panels {list(across)} and sizes {list(upwards)}: they must be the same, at least one"
-        )
+        told = f"x has the panels {list(across)} and sizes {list(upwards)}"
+        raise InputError(f"{told}: they must be the same, at least one")
     panels = {}
     for name in across:
         shape = "[aggregators] or [seeds, aggregators]"

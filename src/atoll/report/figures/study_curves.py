@@ -72,9 +72,8 @@ def runs_of(study: Any) -> list[Run]:
         return each
     if all(hasattr(one, "history") and hasattr(one, "settings") for one in each):
         return [_run_of(one) for one in each]
-    raise InputError(
-        f"study = {show(study)}: must be a folder, runs as atoll.find_runs returns them, or results of atoll.run"
-    )
+    forms = "a folder, runs as atoll.find_runs returns them, or results of atoll.run"
+    raise InputError(f"study = {show(study)}: must be {forms}")
 
 
 def _run_of(result: Any) -> Run:

@@ -7,10 +7,9 @@ import numpy as np
 from atoll.report.page.markup import Body, Cell, table
 from atoll.report.reading.groups import Group, Panel
 from atoll.report.reading.runs import Run
+from atoll.report.tables.formats import DASH
 from atoll.report.tables.run_tables import CLOCKS_NOTE, OWN_SECONDS, OWN_SECONDS_NOTE, is_on_network
 from atoll.runs.fingerprint import flatten
-
-UNSET = "–"
 
 
 def settings_table(groups: Sequence[Group]) -> str:
@@ -18,7 +17,7 @@ def settings_table(groups: Sequence[Group]) -> str:
     columns = [_flat(group) for group in groups]
     sections: dict[str, list[list[Cell]]] = {}
     for name in dict.fromkeys(name for column in columns for name in column):
-        values = [column.get(name, UNSET) for column in columns]
+        values = [column.get(name, DASH) for column in columns]
         differs = len(set(values)) > 1
         section, _, key = name.rpartition(".")
         line = [Cell(key, "differs" if differs else "", "differs" if differs else "same")]

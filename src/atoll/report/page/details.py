@@ -135,14 +135,12 @@ def _identity(run: Run, pool: RunPool) -> list[Figure]:
 
 def _last_counts(found: Assignments, pool: RunPool) -> Figure:
     last = found.confusion[-1]
-    rows = [
-        f"group {g}: " + ", ".join(f"{n} take model {m}" for m, n in enumerate(row) if n) for g, row in enumerate(last)
-    ]
+    taken = (", ".join(f"{n} take model {m}" for m, n in enumerate(row) if n) for row in last)
+    rows = [f"group {g}: {told}" for g, told in enumerate(taken)]
     return {
         "kind": "confusion",
         "title": f"Clients by planted group and model at round {found.rounds[-1]:g}",
         "alt": f"Counts at the last evaluation. {'; '.join(rows[:12])}.",
-        "note": "",
         "shape": [found.groups, found.models],
         "counts": pool.put(last.ravel()),
     }
@@ -165,7 +163,6 @@ def _cluster_accuracy(run: Run, pool: RunPool) -> Figure | None:
         "kind": "models",
         "title": "Test accuracy of each cluster's model",
         "alt": f"Test accuracy of each cluster's model over rounds. At the end: {ends}.",
-        "note": "",
         "shape": [len(picked), models],
         "rounds": pool.put([rows[i][0] for i in picked]),
         "values": pool.put(values[picked].ravel()),
@@ -207,7 +204,6 @@ def _clusters(scene: Scene, pool: RunPool) -> Figure | None:
         "kind": "clusters",
         "title": "Clusters: clients and class shares",
         "alt": alt,
-        "note": "",
         "shape": [clusters, classes],
         "sizes": pool.put(sizes),
         "shares": pool.put(scene.shares.ravel()),

@@ -35,9 +35,7 @@ def _table(run: Run, told: Mapping[str, Any]) -> str:
     notes = [
         "For each cluster, its worst client as planned.",
         f"Epsilon at delta = {float(told['delta']):g} ({told['adjacency']}), trust = {told['trust']}{budget}.",
-        f"Only the first {MOST_CLUSTERS} of {len(clusters):,} clusters are shown."
-        if len(clusters) > MOST_CLUSTERS
-        else "",
+        f"Only the first {MOST_CLUSTERS} of {len(clusters):,} clusters are shown." * (len(clusters) > MOST_CLUSTERS),
         "" if told["is_private"] else _SEEDED,
     ]
     caption = f"Privacy: {name_of(run)}" if name_of(run) else "Privacy"

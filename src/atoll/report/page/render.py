@@ -81,13 +81,8 @@ def policy(*, live: bool) -> str:
 def _policy(script: str, *more: str) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     rules = [
-        "default-src 'none'",
-        f"script-src 'sha256-{digest}'",
-        "style-src 'unsafe-inline'",
-        "img-src data: blob:",
-        "base-uri 'none'",
-        "form-action 'none'",
-        *more,
+        *("default-src 'none'", f"script-src 'sha256-{digest}'", "style-src 'unsafe-inline'", "img-src data: blob:"),
+        *("base-uri 'none'", "form-action 'none'", *more),
     ]
     return "; ".join(rules)
 

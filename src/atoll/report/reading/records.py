@@ -16,16 +16,8 @@ Columns: TypeAlias = dict[str, Floats]
 Tables: TypeAlias = dict[str, list[list[Any] | None]]
 
 COLUMNS = (
-    "event",
-    "round",
-    "virtual_time",
-    "wall_time",
-    "train_loss",
-    "test_loss",
-    "test_accuracy",
-    "client_updates",
-    "bytes_up",
-    "bytes_down",
+    *("event", "round", "virtual_time", "wall_time", "train_loss", "test_loss", "test_accuracy"),
+    *("client_updates", "bytes_up", "bytes_down"),
 )
 """The columns every run has; one that the run did not record is all nan."""
 
@@ -43,8 +35,7 @@ def read_records(file: Path) -> list[dict[str, Any]]:
         raise InputError(f"{file} cannot be read ({reason_of(error)})") from error
     except ValueError as error:
         raise InputError(f"{file}, {error}") from error
-    records = []
-    names = set[str]()
+    records, names = list[dict[str, Any]](), set[str]()
     for number, line in enumerate(lines, start=1):
         try:
             records.append(_parse_record(line))
@@ -95,9 +86,7 @@ def to_tables(records: Sequence[dict[str, Any]]) -> Tables:
     """Return the columns of lists."""
     names = dict.fromkeys(name for record in records for name, value in record.items() if isinstance(value, list))
     values = {name: [record.get(name) for record in records] for name in names}
-    return {
-        name: column for name, column in values.items() if all(value is None or _is_list(value) for value in column)
-    }
+    return {name: column for name, column in values.items() if all(each is None or _is_list(each) for each in column)}
 
 
 def _is_number_or_none(value: object) -> bool:

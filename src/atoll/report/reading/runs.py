@@ -67,7 +67,7 @@ def read_run(folder: Path | str) -> Run:
     folder = require_path("folder", folder)
     if not folder.exists():
         raise InputError(f"{folder} does not exist")
-    if not is_run(folder):
+    if not _is_run(folder):
         raise InputError(f"{folder} is not a run: it holds no config.toml")
     config = _read_config(folder / "config.toml")
     records = read_records(folder / "metrics.jsonl")
@@ -163,14 +163,14 @@ def _why_empty(path: Path) -> InputError:
 def run_folders(path: Path) -> tuple[list[Path], list[str]]:
     """Return the run folders at a path, in it, or in the experiments in it, in order; and what could not be read."""
     folders, faults = listed_folders(path)
-    return list(filter(is_run, folders)), faults
+    return list(filter(_is_run, folders)), faults
 
 
 def listed_folders(path: Path) -> tuple[list[Path], list[str]]:
     """Return what `run_folders` does, and the folders of runs that an experiment lists but has not begun."""
-    if is_run(path):
+    if _is_run(path):
         return [path], []
-    if is_experiment(path):
+    if _is_experiment(path):
         return _runs_of(path)
     try:
         children = sorted(path.iterdir())
@@ -178,7 +178,7 @@ def listed_folders(path: Path) -> tuple[list[Path], list[str]]:
         return [], [f"{path} cannot be read ({reason_of(error)})"]
     found, faults = [], []
     for child in children:
-        runs, wrong = ([child], []) if is_run(child) else _runs_of(child) if is_experiment(child) else ([], [])
+        runs, wrong = ([child], []) if _is_run(child) else _runs_of(child) if _is_experiment(child) else ([], [])
         found += runs
         faults += wrong
     return found, faults
@@ -188,7 +188,7 @@ def _runs_of(experiment: Path) -> tuple[list[Path], list[str]]:
     """Return the folders of an experiment's runs, in its order, or of those that are there if it cannot be read."""
     faults = []
     try:
-        children = sorted(filter(is_run, experiment.iterdir()))
+        children = sorted(filter(_is_run, experiment.iterdir()))
         children = [experiment / name for name in _read_order(experiment / "experiment.json")]
     except InputError as error:
         faults.append(str(error))
@@ -197,13 +197,11 @@ def _runs_of(experiment: Path) -> tuple[list[Path], list[str]]:
     return children, faults
 
 
-def is_experiment(folder: Path) -> bool:
-    """Return whether a folder lists runs in it."""
+def _is_experiment(folder: Path) -> bool:
     return (folder / "experiment.json").exists()
 
 
-def is_run(folder: Path) -> bool:
-    """Return whether a folder is that of a run."""
+def _is_run(folder: Path) -> bool:
     return (folder / "config.toml").is_file()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from atoll.report.reading.records import is_number
-from atoll.report.reading.runs import Run, find_runs, is_experiment, is_run, run_folders
+from atoll.report.reading.runs import Run, find_runs, run_folders
 from atoll.report.tables.formats import csv_table
 from atoll.runs.fingerprint import flatten
 from atoll.schedules.schedule_files import read_schedule
@@ -113,7 +113,7 @@ def _events(run: Run) -> Columns:
 
 def _holding(path: Path, depth: int = 0) -> Iterable[Path]:
     """Return the folders at or below a path that hold runs; the path itself if there are none."""
-    if not path.is_dir() or is_run(path) or is_experiment(path):
+    if not path.is_dir() or run_folders(path)[0] == [path] or (path / "experiment.json").exists():
         return [path]
     below = [each for each in sorted(path.iterdir()) if each.is_dir()] if depth <= DEEPEST else []
     found = [place for each in below for place in _holding(each, depth + 1) if run_folders(place)[0]]

@@ -10,7 +10,7 @@ from atoll.report.reading.units import byte_unit, time_unit
 from atoll.report.tables.formats import DASH, TextTable, csv_table, show_p, upright
 from atoll.report.tables.run_tables import CLOCKS_NOTE, COSTS, OWN_SECONDS, OWN_SECONDS_NOTE, Row
 from atoll.report.tables.spread import USUAL, Difference, Spread
-from atoll.report.tables.writing import MAX_PROBED, narrow_table, probe_table, target_name
+from atoll.report.tables.writing import MAX_PROBED, narrow_table, probe_table, target_name, texts_of
 from atoll.runs.columns import column_title, is_share
 from atoll.support.estimates import Estimate
 
@@ -21,12 +21,12 @@ Column = tuple[str, float, int]  # title, factor from stored to shown values, di
 
 def final_table(spreads: Sequence[Spread], band: Band = "interval", shown: Sequence[str] | None = None) -> TextTable:
     """Return final results over seeds, or only the columns to be `shown`; unknown values are en dashes."""
-    return TextTable(_final_cells(spreads, band, shown), _texts(spreads), final_note(spreads, band))
+    return TextTable(_final_cells(spreads, band, shown), texts_of(spreads), final_note(spreads, band))
 
 
 def target_table(spreads: Sequence[Spread], band: Band = "interval") -> TextTable:
     """Return the costs of targets over seeds, a line for each target and setting."""
-    return TextTable(_target_cells(spreads, band), 1 + _texts(spreads), targets_note(spreads, band))
+    return TextTable(_target_cells(spreads, band), 1 + texts_of(spreads), targets_note(spreads, band))
 
 
 def spread_as_csv(spreads: Sequence[Spread]) -> str:
@@ -44,7 +44,7 @@ def narrow_tables(rows: Sequence[Row], spreads: Sequence[Spread], band: Band = "
     tables = [final_table(spreads, band, shown)]
     if many:
         header, *lines = _final_cells(spreads, band, probed, whole=False)
-        texts = _texts(spreads)
+        texts = texts_of(spreads)
         cells = [["Over seeds", *header[texts + 1 :]]]
         cells += [[" ".join(filter(None, line[:texts])), *line[texts + 1 :]] for line in lines]
         tables.append(TextTable(upright(cells), 1))
@@ -148,15 +148,11 @@ def as_columns(name: str, found: Estimate | None) -> dict[str, float | None]:
 
 
 def _head(spreads: Sequence[Spread]) -> list[str]:
-    return ["Panel", "Run"] if _texts(spreads) > 1 else ["Run"]
+    return ["Panel", "Run"] if texts_of(spreads) > 1 else ["Run"]
 
 
 def _name(spread: Spread, spreads: Sequence[Spread], mark: str = "") -> list[str]:
-    return [*([spread.panel] if _texts(spreads) > 1 else []), spread.label + mark]
-
-
-def _texts(spreads: Sequence[Spread]) -> int:
-    return 2 if any(spread.panel for spread in spreads) else 1
+    return [*([spread.panel] if texts_of(spreads) > 1 else []), spread.label + mark]
 
 
 def _seeds(spread: Spread) -> str:

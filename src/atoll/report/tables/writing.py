@@ -7,6 +7,7 @@ from typing import Any
 from atoll.report.reading.units import format_bytes, format_seconds
 from atoll.report.tables.formats import DASH, TextTable, csv_table, upright
 from atoll.report.tables.run_tables import CLOCKS_NOTE, COSTS, FIRST, OWN_SECONDS_NOTE, STABLE, Reached, Row
+from atoll.report.tables.spread import Spread
 from atoll.runs.columns import column_title, is_share
 
 MAX_PROBED = 2  # custom metrics beyond which a terminal is too narrow
@@ -26,7 +27,7 @@ def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def table_of(rows: Sequence[Row]) -> TextTable:
     """Return the rows as a table for files; unreached targets are en dashes."""
-    return TextTable(_cells(rows, *_costs(rows)), _texts(rows), _note(rows, *_costs(rows)))
+    return TextTable(_cells(rows, *_costs(rows)), texts_of(rows), _note(rows, *_costs(rows)))
 
 
 def as_csv(rows: Sequence[Row]) -> str:
@@ -46,7 +47,7 @@ def narrow_table(rows: Sequence[Row]) -> TextTable:
     """
     shown = _costs(rows)[: 2 if _lead(rows) != "round" else 1]
     probed = _probed(rows) if len(_probed(rows)) <= MAX_PROBED else []
-    return TextTable(_cells(rows, *shown, probed=probed), _texts(rows), _note(rows, *shown))
+    return TextTable(_cells(rows, *shown, probed=probed), texts_of(rows), _note(rows, *shown))
 
 
 def probe_table(rows: Sequence[Row]) -> TextTable | None:
@@ -68,14 +69,14 @@ def _note(rows: Sequence[Row], *costs: str) -> str:
     told = " / ".join(cost.replace("_", " ") for cost in costs)
     note = f"To a target: {told} of {STABLE if rows[0].stable else FIRST}."
     if (lead := _lead(rows)) != "round":
-        note += (
-            f" {column_title(lead)} {'comes' if lead == 'virtual_time' else 'come'} first, since rounds differ in work."
-        )
+        come = "comes" if lead == "virtual_time" else "come"
+        note += f" {column_title(lead)} {come} first, since rounds differ in work."
     note += f" {CLOCKS_NOTE}" if len({row.on_network for row in rows}) > 1 else ""
     return f"{note} {OWN_SECONDS_NOTE}" if any(row.own_seconds for row in rows) else note
 
 
-def _texts(rows: Sequence[Row]) -> int:
+def texts_of(rows: Sequence[Row] | Sequence[Spread]) -> int:
+    """Return how many columns of text a table has: panels, if there are any, and labels."""
     return 2 if any(row.panel for row in rows) else 1
 
 
@@ -99,7 +100,7 @@ def _probed(rows: Sequence[Row]) -> list[str]:
 
 def _cells(rows: Sequence[Row], *costs: str, probed: Sequence[str] | None = None) -> list[list[str]]:
     """Return the table as text, its header first; panel, accuracies, Rand index and custom metrics only if present."""
-    panels, aris, probed = _texts(rows) > 1, _has_ari(rows), _probed(rows) if probed is None else probed
+    panels, aris, probed = texts_of(rows) > 1, _has_ari(rows), _probed(rows) if probed is None else probed
     has_accuracy = not rows or any(row.best_test_accuracy is not None for row in rows)
     header = [*(["Panel"] if panels else []), "Run", "Final loss"]
     header += [*(["Final accuracy", "Best accuracy"] if has_accuracy else [])]

@@ -19,7 +19,7 @@ function drawDetail() {
   [...byId("detail-charts").querySelectorAll("figure")].forEach((figure, index) => {
     const told = own.figures[index];
     figure.querySelector("h3").textContent = told.title;
-    figure.querySelector(".note").textContent = told.note;
+    figure.querySelector(".note").textContent = told.note || "";
     const element = figure.querySelector(".plot");
     element.setAttribute("aria-label", told.alt);
     drawInSight(element, () => DRAW[told.kind](element, told));
