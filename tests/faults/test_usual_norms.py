@@ -15,8 +15,8 @@ from atoll.aggregation.screening import Screening
 from atoll.aggregation.usual_norms import ENOUGH, KEPT, Norms, are_few, limit_of, limits_of, remember, require_usual
 from atoll.engine.engine import advance
 from atoll.engine.run_state import State
+from atoll.runs.checkpoint import lay_out, restore
 from atoll.runs.run import run_events
-from atoll.runs.state_layout import lay_out, restore
 from atoll.runs.variants import replaying, with_fleet
 from tests.faults.test_dropouts import POPULATION, RULE, TWO, bits, schedule_of, without
 from tests.faults.test_dropouts import run_events as run

@@ -146,13 +146,12 @@ def make_private(method: Method, mechanism: Mechanism, shape: Shape, sizes: Ids,
         require_hidden_choice(mechanism, counts=not over_cohort or method.rule.carry_moments)
     publisher = Publisher(mechanism, shape, noise, method.schedule.clusters, chosen, over_cohort)
     local, told = mechanism.is_local, f"privacy.trust = {mechanism.trust!r}"
-    adapts = mechanism.quantile is not None
     stage = Stage(
         name="privacy",
         told=told,
         send=NoisyClient(mechanism, shape, noise).send if local else None,
         assign=ToldAtRandom(mechanism, noise) if chosen and local else None,
-        combine=SumOfUpdates(shape, None if local else mechanism.clip, adapts=adapts and not local),
+        combine=SumOfUpdates(shape, None if local else mechanism.clip, adapts=mechanism.quantile is not None),
         release=publisher,
         tells_loss=not local,
         cost=publisher.cost,

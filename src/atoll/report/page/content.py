@@ -1,21 +1,22 @@
 """The content of a page at one moment: texts and tables as HTML, and the numbers of its figures."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from atoll.report.page.compared import settings_table, warnings
+from atoll.report.page.compared import name_of, settings_table, warnings
 from atoll.report.page.details import details
 from atoll.report.page.key_numbers import RunPool, curves
-from atoll.report.page.markup import items, paragraph
-from atoll.report.page.privacy_section import privacy_tables
+from atoll.report.page.markup import Body, Cell, items, paragraph, table
 from atoll.report.page.results import differences_to, results_table
 from atoll.report.page.scenes import Scenes
 from atoll.report.page.targets import targets_table
 from atoll.report.reading.groups import Group, Panel, find_baseline, group_runs, make_panels
 from atoll.report.reading.recovery import changes_of
 from atoll.report.reading.runs import Run
+from atoll.report.tables.formats import DASH
 from atoll.support.untrusted import read_json
 from atoll.support.wording import printable
 
@@ -136,3 +137,40 @@ def _place(run: Run) -> str:
         return f"{', '.join([*versions, 'Python ' + found['python']])}, on {where}, device {device}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ""
+
+
+MOST_CLUSTERS = 20
+_HEADER = ("Cluster", "Clients", "Releases", "Epsilon")
+_SEEDED = "The noise is drawn from the seed, for reproducibility: anyone who knows the seed can remove it."
+
+
+def privacy_tables(groups: Sequence[Group]) -> str:
+    """Return a table for the first finished run of each group that is private; nothing for others."""
+    tables = []
+    for run in (group.counted[0] for group in groups):
+        # A summary is missing or damaged, or of a run that is not private.
+        with suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
+            tables.append(_table(run, read_json(run.folder / "summary.json", run.folder)["privacy"]))
+    return "".join(tables)
+
+
+def _table(run: Run, told: Mapping[str, Any]) -> str:
+    clusters = told["clusters"]
+    lines = [_line(str(int(own["cluster"])), own) for own in clusters[:MOST_CLUSTERS]]
+    worst = {"releases": told["worst_client_releases"], "epsilon": told["epsilon"]}
+    lines.append(_line("Worst client, spent", worst))
+    budget = "" if told["budget"] is None else f", budget {float(told['budget']):g}"
+    notes = [
+        "For each cluster, its worst client as planned.",
+        f"Epsilon at delta = {float(told['delta']):g} ({told['adjacency']}), trust = {told['trust']}{budget}.",
+        f"Only the first {MOST_CLUSTERS} of {len(clusters):,} clusters are shown." * (len(clusters) > MOST_CLUSTERS),
+        "" if told["is_private"] else _SEEDED,
+    ]
+    caption = f"Privacy: {name_of(run)}" if name_of(run) else "Privacy"
+    return table(caption, _HEADER, [Body("", lines)], " ".join(filter(None, notes)))
+
+
+def _line(name: str, told: Mapping[str, Any]) -> list[Cell]:
+    clients = f"{int(told['clients']):,}" if "clients" in told else ""
+    epsilon = DASH if told["epsilon"] is None else f"{float(told['epsilon']):.3f}"
+    return [Cell(name), Cell(clients), Cell(f"{int(told['releases']):,}"), Cell(epsilon)]
