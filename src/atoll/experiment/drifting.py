@@ -76,8 +76,7 @@ def drifting_clients(settings: Settings) -> tuple[Population, Population]:
     as_dealt = settings.drift.kind == "partition"
     dealt = _phases(settings, data if as_dealt else data.test, every, "drift" if as_dealt else "drift of tests")
     if as_dealt:
-        rngs = (generator(settings.seed, "drift of tests", concept) for concept in range(len(every)))
-        dealt = [_alike(data, parts, rng) for parts, rng in zip(dealt, rngs, strict=True)]
+        dealt = [_alike(data, parts, generator(settings.seed, "drift of tests", k)) for k, parts in enumerate(dealt)]
     tests = [[dealt[concept][client] for client, concept in enumerate(row)] for row in concepts.tolist()]
     training = _population(settings, data, _phases(settings, data, concepts, "drift"))
     return replace(training, attributes=attributes_of(settings)), _population(settings, data.test, tests)
