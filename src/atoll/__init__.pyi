@@ -35,12 +35,12 @@ from atoll.engine.engine import init as init
 from atoll.engine.engine import train as train
 from atoll.engine.grouping import Grouping as Grouping
 from atoll.engine.method import Method as Method
+from atoll.engine.method import TrainerSpec as TrainerSpec
 from atoll.engine.run_state import State as State
 from atoll.engine.run_state import Step as Step
 from atoll.engine.server_rule import ServerRule as ServerRule
 from atoll.engine.stages import Need as Need
 from atoll.engine.stages import Stage as Stage
-from atoll.engine.trainer_spec import TrainerSpec as TrainerSpec
 from atoll.evaluation.gradients import Heterogeneity as Heterogeneity
 from atoll.evaluation.gradients import heterogeneity as heterogeneity
 from atoll.evaluation.scores import Evaluator as Evaluator

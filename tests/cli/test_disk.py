@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from atoll.cli.common import err
-from atoll.cli.fleet_run_commands import Teller
+from atoll.cli.teller import Teller
 from tests.cli.conftest import Command
 
 Mount = Callable[[str], Path]

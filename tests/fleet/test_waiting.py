@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from atoll import RunError
-from atoll.cli.fleet_run_commands import Teller
+from atoll.cli.teller import Teller
 from atoll.fleet.agreed.waiting import Waiting, waiting
 from atoll.fleet.flower import wire
 from atoll.fleet.server import gathering, joining

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from atoll import InputError
-from atoll.network.energy_prices import merge_prices, training_joules, training_prices
 from atoll.network.links import LinksFile, read_links
 from atoll.network.network import Network
 from atoll.network.network_records import read_records
 from atoll.network.routes import linked_network
+from atoll.planner.plan_costs import merge_prices, training_joules, training_prices
 
 MB = 1_000_000  # of a model: 8 Mbit, so that it takes 8 / rate seconds
 CLIENTS = """client,seconds_per_sample,samples,compute_watts,send_watts,receive_watts

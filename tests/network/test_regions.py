@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll import Experiment, InputError, make_runs
-from atoll.network.energy_prices import merge_prices
 from atoll.network.links import Link, Way
 from atoll.network.network import Network
 from atoll.network.routes import linked_network
 from atoll.network.transfers import merged_seconds, pattern_transfer_seconds
-from atoll.planner.plan_costs import price_of
+from atoll.planner.plan_costs import merge_prices, price_of
 
 
 def link(lower: str, upper: str, up: float, down: float, latency: float = 0.0, price: float = 0.0) -> Link:

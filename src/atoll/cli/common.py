@@ -65,7 +65,6 @@ _width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
 out = Console(markup=False, emoji=False, highlight=False, soft_wrap=True, width=_width)
 err = Console(file=cast(IO[str], Enduring()), markup=False, emoji=False, highlight=False, soft_wrap=True)
 
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # In the order of work: see what there is and what it would do, do it, look at the results, check the machine.

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.control import Control
-from rich.segment import ControlType
 
 from atoll.cli.common import err, experiment_words, only_one, out, read_experiments, refuse_both, resumable
 from atoll.cli.fleet_commands import ConfigDir, fleet_app
@@ -26,7 +23,8 @@ from atoll.cli.options import (
     ScaleOption,
     SetOption,
 )
-from atoll.fleet.agreed.waiting import EVERY_SECONDS, Waiting, passed, waiting
+from atoll.cli.teller import Teller
+from atoll.fleet.agreed.waiting import EVERY_SECONDS, passed, waiting
 from atoll.fleet.folder.certificates import require_flower
 from atoll.support.errors import InputError
 from atoll.support.files import make_folder
@@ -40,6 +38,8 @@ if TYPE_CHECKING:
     from atoll.fleet.node.sites import Sites
     from atoll.fleet.node.store import FolderStore
     from atoll.settings.validation import Settings
+
+_tell = Teller(err)
 
 
 @fleet_app.command("up")
@@ -236,44 +236,3 @@ def _ended_by_signals() -> Iterator[None]:
         for number in SIGNALS:
             signal.signal(number, stop)
         yield
-
-
-_LONGEST_GAP = 64  # sentences about waiting between two that are logged: about five minutes
-
-
-class Teller:
-    """Prints sentences as they come; safe to call from several threads.
-
-    In a terminal a `Waiting` stays in the last line until the next sentence. In a file or a journal, where it would
-    remain, only the first, second, fourth and so on are printed.
-    """
-
-    def __init__(self, console: Console) -> None:
-        """Print to this console."""
-        self._console = console
-        self._lock = threading.Lock()
-        self._unsaid, self._gap = 0, 1
-
-    def __call__(self, sentence: str) -> None:
-        """Print a sentence, if it is time."""
-        with self._lock:
-            if self._console.is_terminal:
-                self._replace(sentence)
-            elif not isinstance(sentence, Waiting):
-                self._unsaid, self._gap = 0, 1
-                self._console.print(sentence)
-            else:
-                self._unsaid += 1
-                if self._unsaid >= self._gap:
-                    self._unsaid, self._gap = 0, min(2 * self._gap, _LONGEST_GAP)
-                    self._console.print(sentence)
-
-    def _replace(self, sentence: str) -> None:
-        self._console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
-        if isinstance(sentence, Waiting):
-            self._console.print(sentence, end="", no_wrap=True, overflow="ellipsis", crop=True)
-        else:
-            self._console.print(sentence)
-
-
-_tell = Teller(err)

@@ -10,16 +10,17 @@ from atoll.engine.cohorts import Executor
 from atoll.engine.engine import init, train
 from atoll.engine.run_state import State, Step
 from atoll.experiment.experiment import Experiment
-from atoll.privacy.ledger import RunLedger, open_ledger
+from atoll.privacy.ledger import open_ledger
 from atoll.runs.checkpoint import drop_others, load_checkpoint
-from atoll.runs.checkpointer import Checkpointer, Stopwatch
+from atoll.runs.checkpointer import Checkpointer
 from atoll.runs.fingerprint import Fingerprint, fingerprint_of
 from atoll.runs.going_on import is_longer, mend_schedule, require_data, require_kind, stopped_otherwise, with_starts
+from atoll.runs.row_writer import RowWriter
 from atoll.runs.rows import Recorder
 from atoll.runs.run_folder import Row, RunFolder
-from atoll.runs.run_privacy import account_of, spent_in
+from atoll.runs.run_privacy import account_of
 from atoll.runs.spilling import place_states
-from atoll.runs.stopping import OnRow, Stopping
+from atoll.runs.stopping import OnRow
 from atoll.runs.warnings import warnings_of
 from atoll.schedules.schedule_files import digest_of, keep_events
 from atoll.support.errors import InputError, RunError, telling_of_gpus
@@ -27,50 +28,6 @@ from atoll.support.errors import InputError, RunError, telling_of_gpus
 if TYPE_CHECKING:  # what only runs on a fleet need is imported by them: it takes a third of a second
     from atoll.fleet.agreed.transport import Fleet
     from atoll.runs.live_runs import Live
-
-
-class RowWriter:
-    """Measures rows, writes each to the run's folder at once, and tells whether it ends the run.
-
-    Attributes:
-        rows: all rows so far, those before a resume too.
-        events: events of the whole run.
-    """
-
-    def __init__(self, recorder: Recorder, folder: RunFolder, rows: list[Row], on_row: OnRow | None) -> None:
-        """Go on after these rows, which are in the folder."""
-        self.rows = rows
-        self.events = len(recorder.schedule)
-        self._recorder = recorder
-        self._folder = folder
-        self._stopping = Stopping(recorder.rules, on_row)
-        self._stopping.resume(rows)
-        self._clock = Stopwatch(rows[-1]["wall_time"] if rows else 0.0)
-
-    def take(self, step: Step) -> Row | None:
-        """Return the row of an event, if it has one."""
-        if self._recorder.is_due(step.state.events_done, self._recorder.experiment.settings.run.evaluate_every):
-            return self.measure(step.state, step.loss)
-        self._recorder.watch(step.state)
-        return None
-
-    def measure(self, state: State, local_loss: float | None = None) -> Row:
-        """Return the row of a state, which is written first."""
-        row = self._recorder.measure(state, local_loss, self._clock.seconds())
-        self._folder.append(row)
-        self._folder.write_clients(row, self._recorder.probes.by_client)
-        self.rows.append(row)
-        self._stopping.take(self.rows)
-        return row
-
-    def why_over(self, events_done: int) -> str:
-        """Return why the run is over after this many events, before its last; or else nothing."""
-        return self._stopping.why * (0 < events_done < self.events)
-
-    def summarize(self, events_done: int, ledger: RunLedger | None) -> None:
-        """Write the summary of a finished run."""
-        made = self._recorder.summarize(self.rows, events_done, self.why_over(events_done))
-        self._folder.write_summary(made | spent_in(self._recorder.experiment, ledger))
 
 
 @dataclass(frozen=True)

@@ -144,8 +144,7 @@ def make_event(
         "server": Mix(published=tuple((cluster, 1 / len(active)) for cluster in active)),
         "starts": tuple((cluster, FROM_SERVER) for cluster in active),
         "staleness": (0,) * len(active),
-        "models_down": len(cohort),
-        "models_up": len(cohort),
+        **dict.fromkeys(("models_down", "models_up"), len(cohort)),
     }
     clients, shares = np.asarray(cohort, np.int64), np.asarray(weights, float)
     fields = {**plain, "cohort": clients, "weights": shares, "began": (float(began),) * len(active), **others}

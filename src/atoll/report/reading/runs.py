@@ -154,9 +154,8 @@ def _why_empty(path: Path) -> InputError:
     folders, _ = run_folders(path)
     if not folders:
         return InputError(f"{path} is not a run, and no folder in it is one: no config.toml found")
-    whose = "its metrics.jsonl is missing or empty"
-    if folders != [path]:
-        whose = f"none of its {len(folders)} runs has reached its first evaluation"
+    waiting = f"none of its {len(folders)} runs has reached its first evaluation"
+    whose = "its metrics.jsonl is missing or empty" if folders == [path] else waiting
     return NotBegun(f"{path} has no rows yet: {whose}")
 
 
