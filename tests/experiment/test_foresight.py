@@ -13,8 +13,9 @@ HIERARCHY = {"name": "hierarchical", "intra_rounds": 2}
 
 
 def experiment(rounds: int, **method: object) -> Experiment:
-    table = {"rounds": rounds, "data": {"clients": 6}, "local": {"steps": 2}, "clustering": {"clusters": 2}}
-    return Experiment(make_runs({**table, "method": method})[0])
+    table = {"rounds": rounds, "data": {"clients": 6}, "local": {"steps": 2}, "method": method}
+    clusters = {"clustering": {"clusters": 2}} if method.get("name") != "fedavg" else {}
+    return Experiment(make_runs({**table, **clusters})[0])
 
 
 @pytest.mark.parametrize(("rounds", "method"), [(10**9, {}), (10**9, {"name": "fedavg"}), (4 * 10**9, HIERARCHY)])
