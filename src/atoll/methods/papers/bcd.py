@@ -47,7 +47,7 @@ def bcd(
         server_lr: the server's step toward the mean; 1 minimises over z exactly.
 
     Raises:
-        InputError: the rule has its own proximal term, or resamples.
+        InputError: the rule has its own proximal term.
     """
     refuse_proximal(rule, "method.name = 'bcd', whose penalty is method.gamma")
     from atoll.methods.parts.personal_trainer import PersonalTrainer  # late: reading settings needs no PyTorch

@@ -78,7 +78,7 @@ def hierarchical(
     one local step index t: T = `rounds` must be a multiple of T'T'', and the rule's `lr_decay` is per local step,
     evaluated at the first step of an event. Clients that have not uploaded by the deadline are left out of averages,
     but not of their cluster's weight. Aggregators without clients never train and have weight 0; in 'decsyn'
-    they still receive and pass on models, which count.
+    they still receive models, which count.
 
     For clients that move, `phases` gives the `clustering` and `network` from each round on. Work in flight finishes
     with the clients that began it. A cluster that lost all its clients stops; one that gets clients again begins at the
