@@ -55,7 +55,7 @@ def class_gradient_gram(
     data, held = population.data, np.asarray(population.indices)
     labels = data.labels_of(held) if data.classes else data.groups_of(held)
     rows = []
-    for label in range(data.classes or int(labels.max()) + 1):
+    for label in range(data.classes or int(data.groups_of(np.arange(len(data))).max()) + 1):
         own = held[np.flatnonzero(labels == label)]
         rows.append(rng.choice(own, samples, replace=False) if len(own) > samples else own)
     return _gram_at(population, module, model, rows)
