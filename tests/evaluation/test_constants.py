@@ -1,5 +1,7 @@
 """Estimators against quadratics, whose gradients and Hessians are known, and against plain loops."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -114,6 +116,16 @@ def test_a_class_that_nobody_holds_has_no_gradient() -> None:
     assert gram.shape == (3, 3)
     assert not gram[1].any()
     assert gram[0, 0] > 0
+
+
+def test_planted_groups_that_nobody_holds_have_rows_too() -> None:
+    whole, module = quadratics(), linear_module()
+    groups = np.repeat([0, 1], [len(whole.data) - 1, 1])
+    population = make_population(replace(whole.data, groups=groups), [np.arange(4), np.arange(4, 8)])
+    gram = class_gradient_gram(population, module, read_model(module), 100, np.random.default_rng(0))
+    assert gram[0, 0] > 0
+    assert not gram[1].any()
+    assert label_deviations(population.class_counts(), gram).shape[0] == 2
 
 
 def test_smoothness_and_mu_of_known_hessians() -> None:

@@ -92,6 +92,28 @@ def test_heterogeneity_by_definition() -> None:
     assert found.cluster == pytest.approx(cluster)
 
 
+class Recurrent(nn.Module):
+    """Takes each input as a sequence of numbers; notes whether cuDNN may be used."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.taken = layer, list[bool]()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.taken.append(torch.backends.cudnn.enabled)
+        out = self.layer(inputs[:, :, None])
+        return (out[0] if isinstance(out, tuple) else out)[:, -1]
+
+
+@pytest.mark.parametrize(("layer", "uses"), [(nn.LSTM(1, 3, batch_first=True), False), (nn.Linear(1, 3), True)])
+def test_gradients_of_recurrent_layers_are_taken_without_cudnn(layer: nn.Module, uses: bool) -> None:
+    """Its recurrent layers have no gradients in evaluation mode."""
+    module = Recurrent(layer).double()
+    assert heterogeneity(classification(), one_cluster(6), module, read_model(module)).device > 0
+    assert set(module.taken) == {uses}
+    assert torch.backends.cudnn.enabled
+
+
 def test_one_cluster_has_none_and_single_clients_have_all() -> None:
     population, module = classification(), network()
     model = read_model(module)

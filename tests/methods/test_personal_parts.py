@@ -23,6 +23,7 @@ from atoll import (
     fedbn,
     fedper,
     fedrep,
+    ifca,
     init,
     make_runs,
     read_model,
@@ -282,6 +283,20 @@ def test_names_of_one_tensor_stay_together() -> None:
         fedper(POPULATION, RULE, 1, module, 1)
     module[0].weight.requires_grad_(False)  # which nobody changes, so that it need not travel
     assert fedper(POPULATION, RULE, 1, module, 1).stays == ("2.weight", "2.bias")
+
+
+def test_layers_without_parameters_are_not_counted_and_go_with_those_before_them() -> None:
+    first, middle, last = (nn.BatchNorm1d(3, affine=False) for _ in range(3))
+    ends = nn.Sequential(first, nn.Linear(3, 3), middle, nn.Linear(3, 3), last)
+    statistics = [name.rpartition(".")[2] for name in last.state_dict()]
+    assert len(statistics) == 3
+    assert fedper(POPULATION, RULE, 1, ends, 1).stays == ("3.weight", "3.bias", *(f"4.{each}" for each in statistics))
+    shared = ifca(POPULATION, RULE, 1, 2, shared_layers=1, module=ends).shared
+    assert shared == tuple(name for name in ends.state_dict() if name[0] in "012")
+    with pytest.raises(
+        InputError, match=r"personal_layers = 2: must be less than the model's 2 layers with parameters"
+    ):
+        fedper(POPULATION, RULE, 1, ends, 2)
 
 
 @pytest.mark.parametrize("make", [fedbn, fedper, fedrep])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from atoll import InputError, Trainer, fedavg, stocfl
+from atoll import Clock, InputError, Trainer, fedavg, stocfl
 from atoll.local.task import ClientTask
 from atoll.schedules.events import Event
 from atoll.support.arrays import Floats
@@ -41,6 +41,16 @@ def merged(clusters: dict[int, set[int]], updates: dict[int, Floats], most: int,
         if len(set(owner)) == len(parts):
             return parts
         parts = [set().union(*(part for part, own in zip(parts, owner, strict=True) if own == o)) for o in set(owner)]
+
+
+def test_only_those_who_train_two_models_compute_twice_as_long() -> None:
+    count = len(POPULATION)
+    method = stocfl(
+        POPULATION, RULE, 4, linear_module(), clock=Clock(np.full(count, 3.0), np.ones(count)), fraction=0.5
+    )
+    events = method.schedule.events
+    assert {event.regroups for event in events} == {True, False}
+    assert all(event.seconds - event.began[0] == (4.0 if event.regroups else 7.0) for event in events)
 
 
 @pytest.mark.parametrize(

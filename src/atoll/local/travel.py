@@ -54,31 +54,32 @@ def norms(module: nn.Module) -> tuple[str, ...]:
     """
     kinds = nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm
     layers = {name for name, layer in module.named_modules() if isinstance(layer, kinds)}
-    return names_in(module, layers)
-
-
-def last_layers(module: nn.Module, count: int) -> tuple[str, ...]:
-    """Return the names of the parameters and buffers of the last `count` layers that have any.
-
-    >>> last_layers(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)), 1)
-    ('2.weight', '2.bias')
-    """
-    layers = layers_of(module)
-    return names_in(module, layers[len(layers) - count :])
+    return tuple(name for name in module.state_dict() if _layer_of(name) in layers)
 
 
 def layers_of(module: nn.Module) -> list[str]:
-    """Return the names of the layers that have parameters or buffers, in order.
+    """Return the names of the layers that have parameters, in order.
 
-    >>> layers_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)))
-    ['0', '2']
+    >>> layers_of(nn.Sequential(nn.BatchNorm1d(2, affine=False), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)))
+    ['1', '3']
     """
-    return list(dict.fromkeys(name.rpartition(".")[0] for name in module.state_dict()))
+    tensors = module.state_dict(keep_vars=True).items()
+    return list(dict.fromkeys(_layer_of(name) for name, tensor in tensors if isinstance(tensor, nn.Parameter)))
 
 
-def names_in(module: nn.Module, layers: Collection[str]) -> tuple[str, ...]:
-    """Return the names of the parameters and buffers of these layers."""
-    return tuple(name for name in module.state_dict() if name.rpartition(".")[0] in layers)
+def cut_before(module: nn.Module, layer: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the parameters and buffers before this one of `layers_of`, and from it on.
+
+    >>> cut_before(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)), 2)[1]
+    ('2.weight', '2.bias')
+    """
+    names, layers = tuple(module.state_dict()), layers_of(module)
+    place = [*map(_layer_of, names)].index(layers[layer]) if layer < len(layers) else len(names)
+    return names[:place], names[place:]
+
+
+def _layer_of(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def require_whole(module: nn.Module, names: Collection[str], told: str) -> None:

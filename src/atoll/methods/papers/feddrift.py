@@ -55,7 +55,7 @@ def feddrift(
         clusters: maximum number of clusters; the paper sets no limit.
         delta: rise of the loss that means drift, and distance up to which clusters merge.
         variant: feddrift, eager, or oracle.
-        clock: clients' training and upload times, of all models at once; None: every round takes one second.
+        clock: clients' training and upload times; all of a client's models take as long as one. None: one second.
         seed: unused, as all clients train.
 
     Raises:

@@ -92,13 +92,13 @@ def resampled(rule: LocalRule, population: Population, rounds: int) -> LocalRule
 
 
 def first_layers(module: "nn.Module", count: int) -> tuple[str, ...]:
-    """Return the names of the parameters and buffers of the first `count` layers that have any."""
-    from atoll.local.travel import layers_of, names_in, require_whole  # late: reading settings needs no PyTorch
+    """Return the names of the parameters and buffers of the first `count` layers that have parameters."""
+    from atoll.local.travel import cut_before, layers_of, require_whole  # late: reading settings needs no PyTorch
 
-    layers, told = layers_of(module), f"method.shared_layers = {count}"
-    if count >= len(layers):
-        raise InputError(f"{told}: must be less than the model's {len(layers)} layers with parameters")
-    names = names_in(module, layers[:count])
+    told = f"method.shared_layers = {count}"
+    if count >= (most := len(layers_of(module))):
+        raise InputError(f"{told}: must be less than the model's {most} layers with parameters")
+    names, _ = cut_before(module, count)
     require_whole(module, names, told)
     return names
 

@@ -110,12 +110,12 @@ def fedrep(
 
 
 def head_of(module: "nn.Module", layers: int, setting: str = "personal_layers") -> tuple[str, ...]:
-    """Return the names of the tensors of the last layers that have any; some layer must be left."""
-    from atoll.local.travel import last_layers, layers_of
+    """Return the names of the tensors of the last layers that have parameters; some layer must be left."""
+    from atoll.local.travel import cut_before, layers_of
 
     if layers >= (most := len(layers_of(module))):
         raise InputError(f"method.{setting} = {layers}: must be less than the model's {most} layers with parameters")
-    return last_layers(module, layers)
+    return cut_before(module, most - layers)[1]
 
 
 def _keep_part(method: Method, names: tuple[str, ...], module: "nn.Module", told: str) -> Method:

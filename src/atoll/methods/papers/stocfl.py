@@ -55,8 +55,8 @@ def stocfl(
 
     As in the authors' code a new cluster begins with omega, and a merged one goes on with the model of its largest
     part. There the clusters of a cohort are compared, once a round, by the clients drawn; here all that were found are,
-    by all of their clients. Two models are communicated, and one for Psi; a round takes twice the computation. With
-    lambda = 0 and a single cluster it is FedAvg, on full batches to the bit.
+    by all of their clients. Two models are communicated, and one for Psi; a round takes twice the
+    computation, and Psi once. With lambda = 0 and a single cluster it is FedAvg, on full batches to the bit.
 
     Args:
         clusters: maximum number of clusters; the paper sets no limit.
@@ -70,7 +70,7 @@ def stocfl(
     from atoll.methods.parts.personal_trainer import BiLevelTrainer  # late: reading settings needs no PyTorch
 
     turns = newcomers_first(population, rounds, fraction, seed, np.array([], np.int64))
-    schedule = apart(population, clusters, turns, rounds, clock and clock.slower(2))
+    schedule = apart(population, clusters, turns, rounds, clock and clock.slower(2), asking=clock)
     halved = (  # the initial model down and Psi up are half of what is communicated otherwise
         replace(e, models_down=-(-e.models_down // 2), models_up=-(-e.models_up // 2)) if e.regroups else e
         for e in schedule.events

@@ -71,6 +71,7 @@ def apart(
     rounds: int,
     clock: Clock | None = None,
     labels: Ids | None = None,
+    asking: Clock | None = None,
 ) -> Schedule:
     """Return the schedule of independently training clusters: each client receives and returns its cluster's model.
 
@@ -78,6 +79,7 @@ def apart(
         clusters: maximum number of clusters.
         clock: clients' training and upload times; None: every event takes one second.
         labels: each client's cluster, if known before training.
+        asking: the times of turns that ask, if they are others.
     """
     require_enough(population, clusters)
     active = tuple(range(clusters))
@@ -85,7 +87,8 @@ def apart(
     events: list[Event] = []
     now = 0.0
     for index, turn in enumerate(turns):
-        began, now = now, now + (clock.event_seconds(turn.cohort, now) if clock else 1.0)
+        timed = asking if turn.asks and asking else clock
+        began, now = now, now + (timed.event_seconds(turn.cohort, now) if timed else 1.0)
         known = np.zeros(len(population), np.int64) if turn.asks else labels
         events.append(
             make_event(
