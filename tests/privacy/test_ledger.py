@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from atoll import Experiment, InputError, RunError, Settings, run_events
 from atoll.privacy.ledger import LEDGER, SEAL, Account, begin_ledger, open_ledger
 from atoll.privacy.private_release import Publisher
-from atoll.runs.run_privacy import account_of
+from atoll.runs.row_writer import account_of
 
 pytest.importorskip("dp_accounting")
 

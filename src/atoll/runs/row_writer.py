@@ -1,11 +1,14 @@
-"""Measuring a run's rows, and writing them to its folder."""
+"""Measuring a run's rows, writing them to its folder, and what a private run writes beside them."""
+
+from typing import Any
 
 from atoll.engine.run_state import State, Step
-from atoll.privacy.ledger import RunLedger
+from atoll.experiment.experiment import Experiment
+from atoll.privacy.ledger import Account, RunLedger
 from atoll.runs.checkpointer import Stopwatch
+from atoll.runs.fingerprint import digest
 from atoll.runs.rows import Recorder
 from atoll.runs.run_folder import Row, RunFolder
-from atoll.runs.run_privacy import spent_in
 from atoll.runs.stopping import OnRow, Stopping
 
 
@@ -51,3 +54,26 @@ class RowWriter:
         """Write the summary of a finished run."""
         made = self._recorder.summarize(self.rows, events_done, self.why_over(events_done))
         self._folder.write_summary(made | spent_in(self._recorder.experiment, ledger))
+
+
+def account_of(experiment: Experiment) -> Account | None:
+    """Return the account of the run's ledger; None without privacy."""
+    private = experiment.planned.private
+    if private is None:
+        return None
+    return Account(
+        run=digest(experiment.settings),
+        clients=len(experiment.population),
+        mechanism=private.mechanism,
+        cost=private.plan.cost,
+        most_releases=private.most_releases,
+        is_fleet=private.is_fleet,
+    )
+
+
+def spent_in(experiment: Experiment, ledger: RunLedger | None) -> dict[str, Any]:
+    """Return the summary's entry of a private run: what was spent, and what was planned for each cluster."""
+    private = experiment.planned.private
+    if ledger is None or private is None:
+        return {}
+    return {"privacy": ledger.summary() | {"clusters": private.plan.table()}}

@@ -15,10 +15,9 @@ from atoll.runs.checkpoint import drop_others, load_checkpoint
 from atoll.runs.checkpointer import Checkpointer
 from atoll.runs.fingerprint import Fingerprint, fingerprint_of
 from atoll.runs.going_on import is_longer, mend_schedule, require_data, require_kind, stopped_otherwise, with_starts
-from atoll.runs.row_writer import RowWriter
+from atoll.runs.row_writer import RowWriter, account_of
 from atoll.runs.rows import Recorder
 from atoll.runs.run_folder import Row, RunFolder
-from atoll.runs.run_privacy import account_of
 from atoll.runs.spilling import place_states
 from atoll.runs.stopping import OnRow
 from atoll.runs.warnings import warnings_of
