@@ -156,22 +156,14 @@ def measure_samples(
     """Return each model's loss on each sample of a batch, and whether it is correct: [samples, models]."""
     module.eval()
     inputs, targets = batches.gather(rows)
-    outputs = [_answer(module, model, inputs) for model in models]
+    outputs = []
+    for model in models:
+        load_model(module, model)  # `torch.func.functional_call` does not restore a layer used in two places
+        outputs.append(module(inputs))
     losses = torch.stack([batches.losses(each, targets).double() for each in outputs], dim=1)
     if batches.hits is None:
         return losses, torch.zeros_like(losses)
     return losses, torch.stack([batches.hits(each, targets) for each in outputs], dim=1).double()
-
-
-def _answer(module: nn.Module, model: Model, inputs: Tensor) -> Tensor:
-    """Return a model's outputs.
-
-    The model is copied into the module, since `torch.func.functional_call` does not restore a layer used in two places,
-    and shared parameters need care.
-    """
-    load_model(module, model)
-    outputs: Tensor = module(inputs)
-    return outputs
 
 
 def cut_rows(rows: Sequence[npt.NDArray[np.int32]], device: str = "cpu") -> list[npt.NDArray[np.int32]]:

@@ -81,10 +81,7 @@ def _set_products(precision: Precision) -> Iterator[None]:
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     cudnn.allow_tf32, cudnn.deterministic = precision == "tf32", True
     try:
-        if precision == "bfloat16":
-            with _InBfloat16():
-                yield
-        else:
+        with _InBfloat16() if precision == "bfloat16" else _AS_IT_IS:
             yield
     finally:
         torch.set_float32_matmul_precision(products)

@@ -16,9 +16,8 @@ def why_wrong_state(before: Model | None, after: Model | None, keeps_state: bool
     if before is None or (form := form_of(after)) == (given := form_of(before)):
         return ""
     name = next(name for name in {**given, **form} if given.get(name) != form.get(name))
-    return f"returned a state of another form than it was given: {name!r} was {_show(before, name)}, is now " + _show(
-        after, name
-    )
+    changed = f"{name!r} was {_show(before, name)}, is now {_show(after, name)}"
+    return f"returned a state of another form than it was given: {changed}"
 
 
 def _show(state: Model, name: str) -> str:

@@ -62,12 +62,7 @@ def by_tiers(clock: Clock | None = None, seed: int = 0, select_tiers: Positive =
     """
     if clock is None:
         raise InputError("method.select = 'tiers': needs a method with a clock, which says how fast each client is")
-    clients = len(clock.compute_seconds)
-    if not 1 <= select_tiers <= clients:
-        raise InputError(
-            f"method.select_tiers = {select_tiers}: must be at least 1 and at most data.clients = {clients}"
-        )
-    members = tiers_of(clock, select_tiers)
+    members = tiers_of(clock, select_tiers, f"method.select_tiers = {select_tiers}")
 
     def draw(index: int, size: int) -> Ids:
         if (least := min(map(len, members))) < size:

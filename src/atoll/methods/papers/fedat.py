@@ -45,9 +45,7 @@ def fedat(
     Raises:
         InputError: more tiers than clients.
     """
-    if not 1 <= tiers <= len(population):
-        raise InputError(f"method.tiers = {tiers}: must be at least 1 and at most data.clients = {len(population)}")
-    members = tiers_of(clock, tiers)
+    members = tiers_of(clock, tiers, f"method.tiers = {tiers}")
     rounds_of = np.zeros(tiers)
 
     def begin(tier: int, now: float, number: int, version: int) -> PendingWork:
@@ -68,7 +66,10 @@ def fedat(
     return Method(Schedule(tuple(events), tiers, rounds), rule)
 
 
-def tiers_of(clock: Clock, tiers: int) -> list[Ids]:
-    """Return the clients of each tier in ascending order, fastest tier first."""
-    by_speed = np.argsort(clock.seconds_of(np.arange(len(clock.compute_seconds))), kind="stable")
+def tiers_of(clock: Clock, tiers: int, told: str) -> list[Ids]:
+    """Return the clients of each tier in ascending order, fastest tier first; refuse more tiers than clients."""
+    clients = len(clock.compute_seconds)
+    if not 1 <= tiers <= clients:
+        raise InputError(f"{told}: must be at least 1 and at most data.clients = {clients}")
+    by_speed = np.argsort(clock.seconds_of(np.arange(clients)), kind="stable")
     return [np.sort(own) for own in np.array_split(by_speed, tiers)]

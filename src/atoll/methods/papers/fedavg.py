@@ -30,12 +30,7 @@ def fedavg(
     McMahan et al. 2017; Li et al. 2020.
 
     Args:
-        population: the clients.
-        rule: the local training rule.
-        rounds: number of rounds, T.
         fraction: share of clients in each cohort.
-        clock: clients' training and upload times; None: every round takes one second.
-        seed: seed for drawing cohorts.
     """
     clustering = one_cluster(len(population))
     return fedcluster(population, clustering, rule, rounds, fraction, "fixed", clock, seed)
@@ -63,8 +58,7 @@ def unsent(
     population: Population, rule: LocalRule, rounds: int, fraction: float, clock: Clock | None, seed: int
 ) -> Method:
     """Return FedAvg whose models are not sent: uploads take no time, and no model counts as traffic."""
-    if clock is not None:
-        clock = replace(clock, upload_seconds=np.zeros(len(population)))
-    method = fedavg(population, rule, rounds, fraction, clock, seed)
+    silent = clock and replace(clock, upload_seconds=np.zeros(len(population)))
+    method = fedavg(population, rule, rounds, fraction, silent, seed)
     events = pack(replace(event, models_down=0, models_up=0) for event in method.schedule.events)
     return replace(method, schedule=replace(method.schedule, events=events))

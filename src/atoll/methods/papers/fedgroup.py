@@ -55,10 +55,8 @@ def fedgroup(
 
     everyone = np.arange(len(population))
     founders = draw_cohort(everyone, min(len(everyone), pretrained * clusters), generator(seed, "founders"))
-    turns = [
-        Turn(founders, 0, regroups=True, asks=True),
-        *newcomers_first(population, rounds, fraction, seed, founders),
-    ]
+    first = Turn(founders, 0, regroups=True, asks=True)
+    turns = [first, *newcomers_first(population, rounds, fraction, seed, founders)]
     return Method(
         apart(population, clusters, turns, rounds, clock),
         rule,

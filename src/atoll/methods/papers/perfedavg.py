@@ -53,7 +53,6 @@ def perfedavg(
     refuse_proximal(rule, why)
     from atoll.methods.parts.gradient_trainers import MetaTrainer  # late: reading settings needs no PyTorch
 
-    gradients = 4 if variant == "hessian-free" else 2
+    gradients, difference = (4, delta) if variant == "hessian-free" else (2, None)
     plain = weigh_equally(fedavg(population, rule, rounds, fraction, clock and clock.slower(gradients), seed))
-    difference = delta if variant == "hessian-free" else None
     return replace(plain, trainer=partial(MetaTrainer, inner_lr=inner_lr, delta=difference))

@@ -50,11 +50,12 @@ class Turn:
 def newcomers_first(population: Population, rounds: int, fraction: float, seed: int, seen: Ids) -> Iterator[Turn]:
     """Yield each round's turn, after one that asks those of its cohort who were not `seen` before."""
     everyone = np.arange(len(population))
+    new = ~np.isin(everyone, seen)
     for j in range(rounds):
         cohort = draw_cohort(everyone, cohort_size(fraction, len(everyone)), generator(seed, "cohort", j))
-        if len(newcomers := np.setdiff1d(cohort, seen)):
+        if len(newcomers := cohort[new[cohort]]):
             yield Turn(newcomers, j, regroups=True, asks=True)
-            seen = np.union1d(seen, newcomers)
+            new[newcomers] = False
         yield Turn(cohort, j)
 
 
