@@ -12,11 +12,13 @@ from atoll.engine.method import Method
 from atoll.engine.run_state import State
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
-from atoll.methods.parts.learned import Linkage, Turn, agglomerate, apart, as_vectors, cosine_distances, newcomers_first
+from atoll.methods.parts.learned import Linkage, Turn, agglomerate, apart, as_vectors, cosine_distances
 from atoll.schedules.clock import Clock
 from atoll.schedules.events import Event
+from atoll.schedules.timeline import cohort_size, draw_cohort
 from atoll.support.errors import InputError
 from atoll.support.limits import Count, NotNegative, Positive, Share
+from atoll.support.seeds import generator
 
 Metric = Literal["euclidean", "manhattan", "cosine"]
 
@@ -58,7 +60,8 @@ def flhc(
     from atoll.methods.parts.update_trainers import UpdateTrainer  # late: reading settings needs no PyTorch
 
     everyone = np.arange(len(population))
-    turns = [*newcomers_first(population, rounds, fraction, seed, everyone)]
+    size = cohort_size(fraction, len(everyone))
+    turns = [Turn(draw_cohort(everyone, size, generator(seed, "cohort", j)), j) for j in range(rounds)]
     turns[warmup] = Turn(everyone, warmup, regroups=True, asks=True)
     return Method(
         apart(population, clusters, turns, rounds, clock),

@@ -15,14 +15,15 @@ from atoll.engine.method import Method
 from atoll.local.models import Model
 from atoll.local.rule import LocalRule
 from atoll.methods.parts.checking import checked
-from atoll.methods.parts.learned import newcomers_first
 from atoll.methods.parts.rule_requirements import refuse_epochs
 from atoll.schedules.clock import Clock
 from atoll.schedules.events import Mix, Schedule, make_event
 from atoll.schedules.packed import pack
+from atoll.schedules.timeline import cohort_size, draw_cohort
 from atoll.support.arrays import least
 from atoll.support.errors import InputError
 from atoll.support.limits import Count, Positive, Share
+from atoll.support.seeds import generator
 
 if TYPE_CHECKING:
     from torch import nn
@@ -110,16 +111,17 @@ def all_together(
     Each client receives all clusters' models and returns one. Clusters are never merged, and there is no server
     model. The cohort is ``cohort_size(fraction, clients)`` clients drawn without replacement.
     """
+    everyone = np.arange(len(population))
     active = tuple(range(clusters))
     starts = tuple((c, Mix(published=((c, 1.0),))) for c in active)  # one object for all events
     events = []
     now = 0.0
-    for turn in newcomers_first(population, rounds, fraction, seed, np.arange(len(population))):
-        cohort = turn.cohort
+    for index in range(rounds):
+        cohort = draw_cohort(everyone, cohort_size(fraction, len(everyone)), generator(seed, "cohort", index))
         began, now = now, now + (clock.event_seconds(cohort, now) if clock else 1.0)
         weights, down = population.sizes[cohort].astype(float), len(cohort) * clusters
         fields = {"clusters": None, "server": None, "starts": starts, "models_down": down}
-        events.append(make_event(turn.round, cohort, weights, began, now, active, **fields))
+        events.append(make_event(index, cohort, weights, began, now, active, **fields))
     return Schedule(pack(events), clusters, rounds, has_server=False)
 
 
