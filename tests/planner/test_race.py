@@ -117,7 +117,7 @@ def test_a_race_ends_with_the_finalists_first(raced: tuple[Path, Field, PlanBudg
     for seed in range(2):
         run = rows_of(first, seed)
         assert run is not None
-        met = int((run.rows[budget.column_of(True)] >= 0.5).argmax())
+        met = int((run.rows[budget.column_of()] >= 0.5).argmax())
         assert first.costs[seed] == run.rows["virtual_time"][met]
         assert first.sizes[seed] == run.rows["bytes_up"][met] + run.rows["bytes_down"][met]
 

@@ -64,8 +64,7 @@ class SweepOptions:
 
     def run_command(self, changes: Sequence[str], only: str | None = None, settings: Settings | None = None) -> str:
         """Return the command for one run, with those of the sweep's own changes that its settings have."""
-        keys = ((change, change.partition("=")[0].split(".")) for change in self.changes)
-        paths = [(change, [part.strip() for part in parts]) for change, parts in keys]
+        paths = [(change, [*map(str.strip, change.partition("=")[0].split("."))]) for change in self.changes]
         used = [c for c, path in paths if settings is None or path[-1] in dict(reduce(getattr, path[:-1], settings))]
         return shlex.join(["atoll", "run", *self._experiment((*used, *changes), only)])
 

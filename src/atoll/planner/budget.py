@@ -1,6 +1,7 @@
 """What a plan is made for: time, bytes, and a target accuracy."""
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass
 
 from atoll.runs.columns import rises
@@ -31,16 +32,17 @@ class PlanBudget:
         if self.target is not None and not (0 < self.target <= 1 if share else 0 < self.target < math.inf):
             raise InputError(f"--target {self.target:g}: must be greater than 0" + " and at most 1" * share)
 
-    def column_of(self, has_server: bool) -> str:
-        """Return the column that a plan is judged by.
+    def column_of(self, columns: Container[str] = ()) -> str:
+        """Return the column that a plan is judged by, of the `columns` that its rows have.
 
         Without a server clients receive their aggregators' models, so it is these models' mean accuracy: the mean
         model's can be much higher than that of any client's model.
 
-        >>> PlanBudget().column_of(True), PlanBudget().column_of(False), PlanBudget(metric="test_loss").column_of(False)
+        >>> own = ["mean_cluster_accuracy"]
+        >>> PlanBudget().column_of(), PlanBudget().column_of(own), PlanBudget(metric="test_loss").column_of(own)
         ('test_accuracy', 'mean_cluster_accuracy', 'test_loss')
         """
-        accuracy = "test_accuracy" if has_server else "mean_cluster_accuracy"
+        accuracy = "mean_cluster_accuracy" if "mean_cluster_accuracy" in columns else "test_accuracy"
         return self.metric or ("test_loss" if self.is_regression else accuracy)
 
     @property

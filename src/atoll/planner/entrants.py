@@ -72,7 +72,7 @@ def estimate_of(entrant: Entrant, budget: PlanBudget) -> Estimate | None:
     """Return a finalist's mean over seeds, and its interval; None if it has none, or a seed misses the target."""
     if not entrant.costs or not np.isfinite(entrant.costs).all():
         return None
-    of_shares = budget.target is None and is_share(budget.column_of(True))
+    of_shares = budget.target is None and is_share(budget.column_of())
     return (estimate_share if of_shares else estimate)(entrant.costs)
 
 
@@ -109,7 +109,7 @@ def meets(value: float, target: float, budget: PlanBudget) -> bool:
 
 def values_of(run: Run, budget: PlanBudget) -> Floats:
     """Return the metric by which a run is judged, one value per evaluation."""
-    column = budget.column_of("mean_cluster_accuracy" not in run.rows)
+    column = budget.column_of(run.rows)
     if column not in run.rows:
         raise InputError(f"--metric {column}: {run.folder} has no such column, but {', '.join(run.rows)}")
     return run.rows[column]

@@ -34,7 +34,7 @@ _DIGITS = 5  # of numbers in figures
 def render(ranked: Sequence[Entrant], budget: PlanBudget, field: Field, command: str) -> str:
     """Return the page of a finished race, self-contained and without network requests."""
     experiment = field.pool.make(ranked[0].plan.candidate.settings)
-    column, values = budget.column_of(True), {each.name: each.plan.candidate.values for each in ranked}
+    column, values = budget.column_of(), {each.name: each.plan.candidate.values for each in ranked}
     every = [*values.values(), *(dict(each.values) for each in field.dropped)]
     names = list(dict.fromkeys(name for each in every for name in each))
     axes = [

@@ -27,7 +27,7 @@ def level_in_words(level: float, budget: PlanBudget) -> str:
     """
     if math.isnan(level):
         return DASH
-    return f"{100 * level:.1f} %" if is_share(budget.column_of(True)) else f"{level:.4g}"
+    return f"{100 * level:.1f} %" if is_share(budget.column_of()) else f"{level:.4g}"
 
 
 def table_of(ranked: Sequence[Entrant], budget: PlanBudget) -> TextTable:

@@ -178,8 +178,7 @@ class _Track:
 
     def _may_stop(self, progress: RunProgress, schedule: Schedule, wanted: int) -> bool:
         """Return whether a run may stop; one that has met the target never continues, so nothing is lost."""
-        row = progress.row or {}
-        value = row.get(self.budget.column_of("mean_cluster_accuracy" not in row))
+        value = (progress.row or {}).get(self.budget.column_of(progress.row or ()))
         if self.budget.target is not None and value is not None and meets(value, self.budget.target, self.budget):
             return True
         return progress.is_settled and (self.is_over() or _is_near(schedule, progress.events_done, wanted))
