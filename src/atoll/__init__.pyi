@@ -22,9 +22,9 @@ from atoll.data.dataset import Dataset as Dataset
 from atoll.data.datasets import load as load
 from atoll.data.dealing import partition
 from atoll.data.files.torch_data import from_torch as from_torch
+from atoll.data.named_datasets import from_pandas as from_pandas
 from atoll.data.population import Population as Population
 from atoll.data.population import make_population as make_population
-from atoll.data.tabular.data_frames import from_pandas as from_pandas
 from atoll.engine.assignment import as_scheduled as as_scheduled
 from atoll.engine.assignment import least_loss as least_loss
 from atoll.engine.chain import Chain as Chain

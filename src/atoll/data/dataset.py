@@ -1,6 +1,6 @@
 """A data set: one pool of samples for training and one for testing."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,6 +73,7 @@ class Dataset:
         owners: the client that holds each sample, [samples], if the data says so (`partition.natural`).
         test_owners: the same for the test samples, if clients have their own.
         names: names by number, if known, of "inputs", "targets", "owners" and "groups".
+        encode: for tables, turns the rows of a data frame into inputs.
 
     Arrays may be lists, tensors, or Series and frames of pandas, with any type of number. Labels become int64; texts
     are numbered in their natural order.
@@ -97,6 +98,7 @@ class Dataset:
     owners: npt.NDArray[Any] | None = None
     test_owners: npt.NDArray[Any] | None = None
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    encode: Callable[[Any], npt.NDArray[Any]] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Convert the parts to arrays, and refuse those that do not fit each other."""

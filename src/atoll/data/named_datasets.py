@@ -1,10 +1,11 @@
-"""The data sets by name.
+"""The data sets by name, and those of data frames.
 
 A user's own is a function that returns a `Dataset`; it may have the parameters `root`, the folder in `data.root`, and
 `rng`. Its other parameters are settings of ``[data]``.
 """
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ from atoll.data.dataset import Dataset
 from atoll.data.datasets import load, make_regression, make_sea
 from atoll.data.files.folders import folder_files, read_folder
 from atoll.data.files.images import image_files, read_images
-from atoll.data.tabular.data_frames import make_source
 from atoll.data.tabular.make import make_table
 from atoll.data.tabular.packaged import read_packaged
-from atoll.data.tabular.source import open_source, table_files
+from atoll.data.tabular.source import make_source, open_source, table_files
 from atoll.data.tabular.table_settings import Wanted, with_table_settings
 from atoll.support.errors import InputError
 from atoll.support.extras import load_extra
+from atoll.support.wording import unknown
 
 
 def digits() -> Dataset:
@@ -85,6 +86,42 @@ def read_hub(repository: str, configuration: str | None = None, **settings: Any)
         raise InputError(f"{told} has no split train, only {', '.join(splits)}")
     test = splits["test"].data.table if "test" in splits else None
     return make_table(make_source(repository, splits["train"].data.table, test), Wanted(**settings))
+
+
+def from_pandas(
+    frame: Any,
+    *,
+    target: str | list[str] | None = None,
+    client: str | list[str] | None = None,
+    group: str | None = None,
+    test: Any = None,
+    name: str = "frame",
+    **settings: Any,
+) -> Dataset:
+    """Return a data frame of pandas (2.2 or later), polars, or any library that exports Arrow, as a data set.
+
+    >>> import pyarrow as pa
+    >>> visits = pa.table({"ward": ["a", "b"] * 10, "age": range(20), "ill": ["no", "yes"] * 10})
+    >>> from_pandas(visits, client="ward", target="ill")
+    Dataset('frame': 16 samples of [1], 4 to test, 2 classes)
+
+    Args:
+        frame: one row per sample; its index is not a column.
+        target: the column to predict, or several; None with task="causal".
+        client: the column that says which client holds a row; or several, taken together.
+        group: the column with the client's planted group.
+        test: a frame of test rows; None: `split` or `test_every` decides.
+        name: the data set's name.
+        settings: further ones of ``data.dataset = "table"``, such as ``time="date"`` (see `read_table`).
+
+    Raises:
+        InputError: if the frame or the settings do not fit, in one sentence.
+    """
+    known = {each.name for each in fields(Wanted)}
+    if odd := [key for key in settings if key not in known]:
+        raise InputError(f"from_pandas: {odd[0]}: {unknown(odd[0], known)}")
+    wanted = Wanted(target=target, client=client, group=group, **settings)
+    return make_table(make_source(name, frame, test), wanted)
 
 
 DATASETS: dict[str, Callable[..., Dataset]] = {

@@ -83,7 +83,8 @@ class Result:
         """Return the model's predictions for inputs as the data set stores them; their scaling is applied.
 
         Args:
-            inputs: [n, *shape], such as ``dataset.test_inputs``.
+            inputs: [n, *shape], such as ``dataset.test_inputs``; of a table also a data frame
+                of new rows, which are encoded as fitted in training.
             cluster: whose model, as for `model`.
             probabilities: each class's instead of the likeliest class.
 
@@ -92,7 +93,7 @@ class Result:
             real numbers, [n] or [n, numbers].
 
         Raises:
-            InputError: inputs of another shape; or as for `model`.
+            InputError: inputs of another shape, or rows that lack a column or hold other values; or as for `model`.
         """
         return predict(self.settings, self.model(cluster), inputs, probabilities)
 

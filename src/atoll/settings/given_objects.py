@@ -87,7 +87,7 @@ def _name(choice: NamedChoice, given: Any) -> str:
 def _digest(data: Dataset) -> str:
     """Return a checksum of a data set's contents, so that a run is not resumed with another."""
     told = hashlib.sha256()
-    for field in fields(data):
+    for field in (each for each in fields(data) if each.compare):
         value = getattr(data, field.name)
         if isinstance(value, np.ndarray):
             told.update(f"{field.name} {value.dtype} {value.shape}".encode())

@@ -1,6 +1,7 @@
 """A table's inputs as arrays, encoded as fitted to the training rows."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
@@ -8,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.data.files.sample_files import read_column
-from atoll.data.tabular.column_types import is_discrete, is_numeric, is_text, kind_of_values
+from atoll.data.tabular.column_types import is_discrete, is_numeric, is_text, kind_of_values, plain, whole_column
 from atoll.data.tabular.encoders import Category, Encoder, Number, Text
-from atoll.data.tabular.source import TableSource
+from atoll.data.tabular.source import TableSource, make_source
 from atoll.data.tabular.table_rows import LEFT_OUT, TRAIN, Uses
 from atoll.data.tabular.table_settings import Wanted
 from atoll.support.errors import InputError, SettingWarning
@@ -94,9 +95,7 @@ def warn_of_names(source: TableSource, inputs: Sequence[str]) -> None:
     import pyarrow as pa
 
     whole = [name for name in inputs if pa.types.is_integer(source.schema.field(name).type)]
-    if not (batches := list(source.batches(whole)) if whole else []):
-        return
-    table = pa.Table.from_batches(batches)
+    table = source.table(whole)
     for name in whole:
         if table.num_rows >= _FEW_ROWS and len(table[name].unique()) == table.num_rows:
             told = f"column {name!r} is an input, but has another value in every row, as names of rows have"
@@ -142,3 +141,42 @@ def read_dense(source: TableSource, name: str, keep: Sequence[npt.NDArray[np.boo
     if len(shapes) > 1:
         raise InputError(f"{source.name}: column {name!r} holds arrays of different shapes; all must be the same")
     return [np.concatenate(part) if part else np.empty(0, np.float32) for part in parts]
+
+
+@dataclass(frozen=True)
+class RowEncoder:
+    """Turns new rows into inputs, as its encoders were fitted to the training rows.
+
+    Attributes:
+        schema: the columns as they were in training.
+        inputs: those of inputs.
+        encoders: one for each; none for one column of arrays or images.
+    """
+
+    schema: "pa.Schema"
+    inputs: Sequence[str]
+    encoders: Sequence[Encoder]
+
+    def __call__(self, rows: Any) -> npt.NDArray[Any]:
+        """Return the inputs of a data frame's rows, [rows, ...]; its other columns are ignored."""
+        source = make_source("the frame", rows, None)
+        table = source.table([source.require("data.inputs", name) for name in self.inputs])
+        if not self.encoders:
+            return read_dense(source, self.inputs[0], [np.ones(table.num_rows, np.bool_)])[0]
+        blocks = [np.zeros((table.num_rows, len(each.names)), np.float32) for each in self.encoders]
+        for encoder, block in zip(self.encoders, blocks, strict=True):
+            column = self._as_in_training(whole_column(table, encoder.name), encoder)
+            encoder.see(column, np.zeros(len(column), np.bool_))  # none is for training, but all are checked
+            encoder.write(column, block)
+        return np.concatenate(blocks, axis=1)
+
+    def _as_in_training(self, column: "pa.Array", encoder: Encoder) -> "pa.Array":
+        import pyarrow as pa
+
+        is_number = isinstance(encoder, Number)
+        kind = pa.float64() if is_number else kind_of_values(self.schema.field(encoder.name))
+        try:
+            return plain(column).cast(kind, safe=not is_number)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            told = f"holds {kind_of_values(column)}, which cannot be read as {kind}, as in training"
+            raise InputError(f"column {encoder.name!r} {told}") from error

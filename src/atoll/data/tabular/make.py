@@ -10,7 +10,16 @@ from atoll.data.dataset import Dataset
 from atoll.data.files.join import PIXEL_SCALE
 from atoll.data.tabular.arrow import as_damage
 from atoll.data.tabular.encoders import Encoder
-from atoll.data.tabular.inputs import encode, fit, is_dense, make_encoder, read_dense, warn_of_exceptions, warn_of_names
+from atoll.data.tabular.inputs import (
+    RowEncoder,
+    encode,
+    fit,
+    is_dense,
+    make_encoder,
+    read_dense,
+    warn_of_exceptions,
+    warn_of_names,
+)
 from atoll.data.tabular.roles import Roles, find_roles
 from atoll.data.tabular.source import TableSource
 from atoll.data.tabular.table_rows import (
@@ -142,6 +151,7 @@ def _make(source: TableSource, wanted: Wanted) -> Dataset:
         owners=owners.codes[train] if owners else None,
         test_owners=owners.codes[test] if owners and own_tests else None,
         names={key: each for key, each in named.items() if each},
+        encode=None if tokens or windows else RowEncoder(source.schema, roles.inputs, encoders),
     )
 
 

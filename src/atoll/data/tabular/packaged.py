@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from atoll.data.dataset import Dataset
-from atoll.data.tabular.data_frames import make_source
 from atoll.data.tabular.make import make_table
+from atoll.data.tabular.source import make_source
 from atoll.data.tabular.table_settings import Wanted, names_in, with_table_settings
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive

@@ -3,10 +3,11 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from atoll.data.array_inputs import kind_of
 from atoll.data.files.folders import listed, require_root
-from atoll.data.tabular.arrow import Reads, open_arrow, open_parquet
+from atoll.data.tabular.arrow import BATCH, Reads, open_arrow, open_parquet
 from atoll.data.tabular.csv import CsvFiles
 from atoll.support.errors import InputError
 from atoll.support.wording import nearest
@@ -71,6 +72,13 @@ class TableSource:
         """Yield all rows in batches, with these columns in this order."""
         for piece in self.pieces:
             yield from piece.read(columns)
+
+    def table(self, columns: Sequence[str]) -> "pa.Table":
+        """Return all rows of these columns."""
+        import pyarrow as pa
+
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        return pa.Table.from_batches(self.batches(columns), schema).unify_dictionaries()
 
     def require(self, setting: str, name: str) -> str:
         """Return the column's name."""
@@ -152,3 +160,44 @@ def _told(stem: str) -> Split | None:
     """Return the split in a name such as ``cifar-train-00000-of-00002``."""
     words = stem.lower().replace("_", "-").replace(".", "-").split("-")
     return next((SPLITS[word] for word in words if word in SPLITS), None)
+
+
+def make_source(name: str, frame: Any, test: Any) -> TableSource:
+    """Return a table in memory, with or without a second one of test rows."""
+    tables = [_as_table(name, frame), *([] if test is None else [_as_table(f"{name}'s test", test)])]
+    schema = tables[0].schema
+    if tables[-1].schema.names != schema.names or tables[-1].schema.types != schema.types:
+        raise InputError(f"{name}: the columns of test, or their types, differ from those of frame")
+    splits: tuple[Split | None, ...] = (None,) if test is None else ("train", "test")
+    return TableSource(name, schema, tuple(map(_piece, (name, f"{name}'s test"), tables, splits)))
+
+
+def _as_table(name: str, frame: Any) -> "pa.Table":
+    import pyarrow as pa
+
+    if not (hasattr(frame, "__arrow_c_stream__") or isinstance(frame, pa.Table)):
+        raise InputError(f"{name}: must be a data frame, not {kind_of(frame)}")
+    try:
+        table = pa.table(frame)
+    except Exception as error:  # a foreign container may raise anything
+        told = " ".join(str(error).split())
+        raise InputError(f"{name}: cannot be read as columns of one type each ({told})") from error
+    index = [each for each in (table.schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(each, str)]
+    return _without_views(table.drop_columns(index) if index else table)
+
+
+def _without_views(table: "pa.Table") -> "pa.Table":
+    """Return the table with texts stored as files store them; polars keeps them as views."""
+    import pyarrow as pa
+
+    kinds = [pa.large_string() if pa.types.is_string_view(each.type) else each.type for each in table.schema]
+    return table.cast(
+        pa.schema([each.with_type(kind) for each, kind in zip(table.schema, kinds, strict=True)], table.schema.metadata)
+    )
+
+
+def _piece(name: str, table: "pa.Table", split: Split | None) -> Piece:
+    def read(columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
+        yield from table.select(list(columns)).to_batches(BATCH)
+
+    return Piece(name, read, split)
