@@ -12,8 +12,7 @@ from atoll.engine.cohorts import ClientTrainer
 from atoll.engine.method import Method
 from atoll.engine.stages import Stage, Train, sent_form
 from atoll.local.models import Form, Model, form_of
-from atoll.local.state import why_wrong_state
-from atoll.local.task import ClientTask, ClientUpdate
+from atoll.local.task import ClientTask, ClientUpdate, why_wrong_state
 from atoll.support.errors import InputError, blaming
 
 T = TypeVar("T")

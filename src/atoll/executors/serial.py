@@ -10,8 +10,7 @@ from atoll.engine.combining import combine_updates
 from atoll.executors.debugging import measure_watched, train_watched
 from atoll.local.models import Model
 from atoll.local.precision import products_in
-from atoll.local.state import why_wrong_state
-from atoll.local.task import ClientTask, ClientUpdate
+from atoll.local.task import ClientTask, ClientUpdate, why_wrong_state
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import AtollError, RunError
 from atoll.support.process import one_thread

@@ -17,8 +17,7 @@ from atoll.local.augment import AUGMENTS
 from atoll.local.models import MODELS, Model
 from atoll.local.rates import SCHEDULES, fill, scheduled_rates, warmed_up
 from atoll.local.rule import OPTIMIZERS, LocalRule, MakeOptimizer
-from atoll.local.state import why_wrong_state
-from atoll.local.task import ClientTask, ClientUpdate
+from atoll.local.task import ClientTask, ClientUpdate, why_wrong_state
 from atoll.local.travel import staying
 from atoll.methods.parts.staying import keep_at_clients
 from atoll.schedules.events import Event

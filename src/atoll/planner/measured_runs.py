@@ -24,7 +24,7 @@ from atoll.settings.validation import Settings, validate
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError, refusing
 from atoll.support.files import make_folder, write_atomically
-from atoll.support.strict import StrictRecord
+from atoll.support.limits import StrictRecord
 from atoll.support.untrusted import read_bytes, read_toml
 
 CLIENTS, LINKS = "clients.csv", "links.csv"

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 from atoll.schedules.events import Event, Merge, Mix, Schedule
 from atoll.schedules.packed import pack
 from atoll.support.errors import InputError
-from atoll.support.strict import StrictRecord
+from atoll.support.limits import StrictRecord
 from atoll.support.untrusted import parse_json
 
 FORMAT = 2

@@ -1,8 +1,8 @@
-"""Types of settings with their limits, for the signatures of functions that settings can name."""
+"""Types of settings with their limits, for signatures of functions that settings can name; and strict records."""
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 LARGEST = 10**15  # larger counts are typing errors, and their products would not fit into 64 bits
 
@@ -16,3 +16,9 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Cosine = Annotated[float, Field(ge=-1, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Range = Annotated[list[PositiveFloat], Field(min_length=2, max_length=2)]
+
+
+class StrictRecord(BaseModel):
+    """Fields read from a file or a message; unknown, missing or malformed ones and NaN are rejected."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)

@@ -14,8 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from atoll.fleet.agreed.terms import Terms
 from atoll.local.models import Form, Model
-from atoll.support.limits import LARGEST
-from atoll.support.strict import StrictRecord
+from atoll.support.limits import LARGEST, StrictRecord
 
 MAGIC = b"ATL1"
 MOST_HEADER_BYTES = 1 << 20

@@ -11,7 +11,7 @@ from atoll.fleet.node.work_count import WorkBudget
 from atoll.privacy.accounting import epsilon_of_all
 from atoll.privacy.mechanism import Adjacency, Cost, Mechanism
 from atoll.support.errors import InputError
-from atoll.support.strict import StrictRecord
+from atoll.support.limits import StrictRecord
 
 _ALONE = Lock()  # two concurrent charges would lose one
 

@@ -29,8 +29,7 @@ from atoll.fleet.node.store import Store
 from atoll.fleet.node.versions import Versions
 from atoll.fleet.node.working import Done, Handler, agreed, computing, count, require_client, require_form, timed
 from atoll.local.models import Model
-from atoll.local.state import why_wrong_state
-from atoll.local.task import ClientTask, ClientUpdate
+from atoll.local.task import ClientTask, ClientUpdate, why_wrong_state
 from atoll.support.environment import package_versions
 from atoll.support.errors import AtollError
 

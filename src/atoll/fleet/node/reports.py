@@ -11,7 +11,7 @@ from atoll.fleet.node.noise_added import Hidden
 from atoll.fleet.node.store import Store
 from atoll.fleet.node.work_count import read_tally
 from atoll.support.arrays import Ids
-from atoll.support.strict import StrictRecord
+from atoll.support.limits import StrictRecord
 
 
 class _Pace(StrictRecord):

@@ -16,7 +16,7 @@ from atoll.fleet.node.work_count import RUNS, WorkBudget
 from atoll.secure.participant import Identity
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
-from atoll.support.strict import StrictRecord
+from atoll.support.limits import StrictRecord
 
 KEPT = 4
 """Number of a server's choices that survive a restart, with their client states; older ones are dropped."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from atoll.fleet.agreed.messages import Count
 from atoll.fleet.node.store import Store
-from atoll.support.strict import StrictRecord
+from atoll.support.limits import StrictRecord
 
 RUNS = 3
 """Without a limit by the owner, losses, and trainings beside private reports, are answered for so many whole runs."""

@@ -13,8 +13,7 @@ from threading import Lock
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.files import append_line, line_as_bytes, whole_lines, write_atomically
-from atoll.support.limits import Count
-from atoll.support.strict import StrictRecord
+from atoll.support.limits import Count, StrictRecord
 
 FIRST_PAUSE, MOST_DOUBLINGS = 4, 4
 

@@ -12,7 +12,7 @@ from atoll.data.population import Stated
 from atoll.experiment.conditions import ReportedClients
 from atoll.support.errors import InputError, reason_of
 from atoll.support.files import whole_lines
-from atoll.support.strict import StrictRecord
+from atoll.support.limits import StrictRecord
 
 Seconds = list[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None]
 

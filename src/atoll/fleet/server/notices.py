@@ -7,8 +7,7 @@ from threading import Lock
 
 from atoll.support.errors import InputError
 from atoll.support.files import append_line, line_as_bytes, whole_lines, write_atomically
-from atoll.support.limits import Count
-from atoll.support.strict import StrictRecord
+from atoll.support.limits import Count, StrictRecord
 
 _SILENT = frozenset({"late", "gone", "aside"})  # no reply: reported when it starts, not in every event
 _SHOWN = 20  # most nodes that are listed per event
