@@ -18,16 +18,14 @@ from atoll.cli import (  # noqa: F401  (they register themselves)
     export_command,
     fleet_commands,
     fleet_run_commands,
-    new_command,
     plan_command,
-    report_command,
+    report_commands,
     reproduce_command,
     run_command,
-    settings_command,
-    show_commands,
+    schedule_command,
+    start_commands,
     sweep_command,
     verify_command,
-    watch_command,
 )
 from atoll.cli.common import app, err
 from atoll.cli.interrupts import Interrupts

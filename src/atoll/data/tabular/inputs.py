@@ -159,24 +159,21 @@ class RowEncoder:
 
     def __call__(self, rows: Any) -> npt.NDArray[Any]:
         """Return the inputs of a data frame's rows, [rows, ...]; its other columns are ignored."""
+        import pyarrow as pa
+
         source = make_source("the frame", rows, None)
         table = source.table([source.require("data.inputs", name) for name in self.inputs])
         if not self.encoders:
             return read_dense(source, self.inputs[0], [np.ones(table.num_rows, np.bool_)])[0]
         blocks = [np.zeros((table.num_rows, len(each.names)), np.float32) for each in self.encoders]
         for encoder, block in zip(self.encoders, blocks, strict=True):
-            column = self._as_in_training(whole_column(table, encoder.name), encoder)
+            kind = pa.float64() if isinstance(encoder, Number) else kind_of_values(self.schema.field(encoder.name))
+            column = whole_column(table, encoder.name)
+            try:
+                column = plain(column).cast(kind, safe=not isinstance(encoder, Number))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                told = f"holds {kind_of_values(column)}, which cannot be read as {kind}, as in training"
+                raise InputError(f"column {encoder.name!r} {told}") from error
             encoder.see(column, np.zeros(len(column), np.bool_))  # none is for training, but all are checked
             encoder.write(column, block)
         return np.concatenate(blocks, axis=1)
-
-    def _as_in_training(self, column: "pa.Array", encoder: Encoder) -> "pa.Array":
-        import pyarrow as pa
-
-        is_number = isinstance(encoder, Number)
-        kind = pa.float64() if is_number else kind_of_values(self.schema.field(encoder.name))
-        try:
-            return plain(column).cast(kind, safe=not is_number)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            told = f"holds {kind_of_values(column)}, which cannot be read as {kind}, as in training"
-            raise InputError(f"column {encoder.name!r} {told}") from error

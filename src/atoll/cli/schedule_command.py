@@ -1,64 +1,20 @@
-"""`atoll recipes` and `atoll schedule`: what an experiment is and costs, without training."""
+"""`atoll schedule`: what an experiment costs, without training."""
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from atoll.cli.common import app, heading_of, make_app, out, print_json, read_experiments
+from atoll.cli.common import app, heading_of, out, print_json, read_experiments
 from atoll.cli.figure_files import claim_plot, save_plots
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, PlotOption, ScaleOption, SetOption, WidthOption
-from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from atoll.experiment.experiment import Experiment
     from atoll.schedules.events import Event
-
-recipes_app = make_app(invoke_without_command=True)
-app.add_typer(recipes_app, name="recipes")
-
-
-@recipes_app.callback()
-def recipes(context: typer.Context, as_json: JsonOption = False) -> None:
-    """List the built-in experiments; `show` prints one.
-
-    Example: atoll recipes show quickstart
-    """
-    if context.invoked_subcommand:
-        return
-    from atoll.settings.experiment_file import read_experiment, recipe_names
-
-    rows = []
-    for name in recipe_names():
-        table = read_experiment(name)
-        scales = list({"paper": None, **table["scales"]}) if "scales" in table else []
-        rows.append({"name": name, "description": table.get("description", ""), "scales": scales})
-    if as_json:
-        print_json(rows)
-        return
-    shown = Table("name", "scales", "what it shows", box=None)
-    for row in rows:
-        shown.add_row(row["name"], ", ".join(row["scales"]), row["description"])
-    out.print(shown)
-
-
-@recipes_app.command("show")
-def recipes_show(name: Annotated[str, typer.Argument(metavar="NAME", help="The recipe's name.")]) -> None:
-    """Print a recipe's file, to run as it is or as a start for your own.
-
-    Example: atoll recipes show quickstart > mine.toml
-    """
-    from atoll.settings.experiment_file import recipe_names, recipe_path
-    from atoll.support.wording import unknown
-
-    path = recipe_path(name)
-    if path is None:
-        raise InputError(f"recipe {name!r}: {unknown(name, recipe_names())}")
-    sys.stdout.write(path.read_text(encoding="utf-8"))
 
 
 @app.command()
