@@ -120,8 +120,7 @@ def from_pandas(
     known = {each.name for each in fields(Wanted)}
     if odd := [key for key in settings if key not in known]:
         raise InputError(f"from_pandas: {odd[0]}: {unknown(odd[0], known)}")
-    wanted = Wanted(target=target, client=client, group=group, **settings)
-    return make_table(make_source(name, frame, test), wanted)
+    return make_table(make_source(name, frame, test), Wanted(target=target, client=client, group=group, **settings))
 
 
 DATASETS: dict[str, Callable[..., Dataset]] = {

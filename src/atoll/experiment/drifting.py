@@ -7,8 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from atoll.data.dataset import Dataset
-from atoll.data.dealing.class_counts import draw_counts, exact_counts
-from atoll.data.dealing.draws import Indices
+from atoll.data.dealing.class_counts import Indices, draw_counts, exact_counts
 from atoll.data.dealing.drift import DRIFTS, draw_concepts
 from atoll.data.dealing.ranges import Parts
 from atoll.data.population import Population, make_population

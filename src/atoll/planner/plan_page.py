@@ -1,6 +1,6 @@
 """The page of a plan: an HTML file with the table, the curves of the race, the map and the first events."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from html import escape
@@ -44,7 +44,10 @@ def render(ranked: Sequence[Entrant], budget: PlanBudget, field: Field, command:
     data = {
         "axes": axes,
         "plans": [_plan(place, each, budget, field) for place, each in enumerate(ranked, 1)],
-        "dropped": {_key(each.values, axes): f"{in_words(each.name)}: {each.why}" for each in field.dropped},
+        "dropped": {
+            "\n".join(each.values.get(name, "") for name in names): f"{in_words(each.name)}: {each.why}"
+            for each in field.dropped
+        },
         "network": _network(experiment),
         "names": _names(experiment),
         "isShare": is_share(column),
@@ -90,10 +93,6 @@ def _dropped(field: Field) -> str:
         return paragraph("All of them were.")
     body = Body("", [[Cell(in_words(each.name)), Cell(each.why)] for each in field.dropped])
     return table("Dropped plans", ["Plan", "Reason"], [body], style="settings")
-
-
-def _key(values: Mapping[str, str], axes: Sequence[Mapping[str, Any]]) -> str:
-    return "\n".join(values.get(axis["name"], "") for axis in axes)
 
 
 def _plan(place: int, entrant: Entrant, budget: PlanBudget, field: Field) -> dict[str, Any]:

@@ -129,8 +129,9 @@ def load_module(settings: Settings, model: Model) -> nn.Module:
 def predict(settings: Settings, model: Model, inputs: Any, probabilities: bool = False) -> npt.NDArray[Any]:
     """Return a model's predictions for inputs as the data set stores them; see `Result.predict`."""
     data, module = load_dataset(settings), load_module(settings, model)
-    is_frame = data.encode is not None and hasattr(inputs, "__arrow_c_stream__")
-    array = as_array("predict: inputs", data.encode(inputs) if data.encode and is_frame else inputs)
+    if data.encode and hasattr(inputs, "__arrow_c_stream__"):  # new rows in a data frame
+        inputs = data.encode(inputs)
+    array = as_array("predict: inputs", inputs)
     if array.shape[1:] != data.shape:
         raise InputError(f"predict: inputs must be numbers [n, {str(list(data.shape))[1:]}, not {list(array.shape)}")
     whole = FromStored(module, data).eval()

@@ -83,8 +83,7 @@ class Result:
         """Return the model's predictions for inputs as the data set stores them; their scaling is applied.
 
         Args:
-            inputs: [n, *shape], such as ``dataset.test_inputs``; of a table also a data frame
-                of new rows, which are encoded as fitted in training.
+            inputs: [n, *shape], such as ``dataset.test_inputs``; of a table also a data frame of new rows.
             cluster: whose model, as for `model`.
             probabilities: each class's instead of the likeliest class.
 

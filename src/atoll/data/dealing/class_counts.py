@@ -1,11 +1,12 @@
-"""Exact class counts for clients, and samples drawn in these counts."""
+"""Exact class counts for clients, samples drawn in these counts, and what else partitions share."""
 
 import numpy as np
+import numpy.typing as npt
 
-from atoll.data.dealing.draws import Indices
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
+Indices = npt.NDArray[np.integer]
 _CHUNK = 100_000  # clients handled at a time, which bounds the scratch memory of a million clients
 
 
@@ -66,3 +67,21 @@ def draw_counts(labels: Indices, counts: Ids, rng: np.random.Generator) -> Indic
         picked = begin[drawn] + rng.integers(size[drawn])
         parts[low : low + _CHUNK] = order[picked].reshape(len(block), -1)
     return parts
+
+
+def cuts_of(total: int, shares: Floats) -> Indices:
+    """Return where to cut `total` samples into parts proportional to `shares`, each of at least one sample."""
+    spare = np.rint(np.cumsum(shares) / shares.sum() * (total - len(shares))).astype(np.int64)
+    return np.asarray(spare + np.arange(1, len(shares) + 1))[:-1]
+
+
+def permutation(pool: int, rng: np.random.Generator) -> Indices:
+    """Return the indices of a pool in random order."""
+    return rng.permutation(np.arange(pool, dtype=np.int32))
+
+
+def require_enough(pool: int, clients: int, each: int) -> None:
+    """Refuse more clients than the pool has samples for."""
+    if clients * each > pool:
+        told = f"data.clients = {clients}: with {each} or more samples each they need {clients * each}"
+        raise InputError(f"{told}, and the pool has {pool}")

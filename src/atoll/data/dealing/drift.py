@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from atoll.data.dealing.draws import Indices
+from atoll.data.dealing.class_counts import Indices
 from atoll.data.dealing.ranges import Parts
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError

@@ -12,8 +12,15 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from atoll.data.dealing.class_counts import draw_counts, exact_counts, major_shares
-from atoll.data.dealing.draws import Indices, cuts_of, permutation, require_enough
+from atoll.data.dealing.class_counts import (
+    Indices,
+    cuts_of,
+    draw_counts,
+    exact_counts,
+    major_shares,
+    permutation,
+    require_enough,
+)
 from atoll.data.dealing.partition_checks import checked_rule
 from atoll.data.dealing.partition_file import from_file
 from atoll.data.dealing.ranges import DrawnIndices, Parts, Ranges

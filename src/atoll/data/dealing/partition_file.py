@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from atoll.data.dealing.draws import Indices
+from atoll.data.dealing.class_counts import Indices
 from atoll.data.dealing.partition_checks import checked_rule
 from atoll.data.dealing.ranges import Parts, Ranges
 from atoll.support.errors import InputError, reading, refusing

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.data.dealing.class_counts import by_class
-from atoll.data.dealing.draws import Indices
+from atoll.data.dealing.class_counts import Indices, by_class
 from atoll.support.arrays import Ids
 from atoll.support.seeds import generator
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from atoll.data.dealing.draws import Indices, cuts_of, permutation, require_enough
+from atoll.data.dealing.class_counts import Indices, cuts_of, permutation, require_enough
 from atoll.data.dealing.partition_checks import checked_rule
 from atoll.data.dealing.ranges import Parts
 from atoll.support.errors import InputError

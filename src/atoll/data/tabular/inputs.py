@@ -168,12 +168,11 @@ class RowEncoder:
         blocks = [np.zeros((table.num_rows, len(each.names)), np.float32) for each in self.encoders]
         for encoder, block in zip(self.encoders, blocks, strict=True):
             kind = pa.float64() if isinstance(encoder, Number) else kind_of_values(self.schema.field(encoder.name))
-            column = whole_column(table, encoder.name)
+            column = plain(whole_column(table, encoder.name))
             try:
-                column = plain(column).cast(kind, safe=not isinstance(encoder, Number))
+                column = column.cast(kind, safe=not isinstance(encoder, Number))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                told = f"holds {kind_of_values(column)}, which cannot be read as {kind}, as in training"
-                raise InputError(f"column {encoder.name!r} {told}") from error
+                raise InputError(f"column {encoder.name!r} holds {column.type}, not {kind} as in training") from error
             encoder.see(column, np.zeros(len(column), np.bool_))  # none is for training, but all are checked
             encoder.write(column, block)
         return np.concatenate(blocks, axis=1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -77,7 +78,7 @@ class TableSource:
         """Return all rows of these columns."""
         import pyarrow as pa
 
-        schema = pa.schema([self.schema.field(name) for name in columns])
+        schema = pa.schema(list(map(self.schema.field, columns)))
         return pa.Table.from_batches(self.batches(columns), schema).unify_dictionaries()
 
     def require(self, setting: str, name: str) -> str:
@@ -169,7 +170,8 @@ def make_source(name: str, frame: Any, test: Any) -> TableSource:
     if tables[-1].schema.names != schema.names or tables[-1].schema.types != schema.types:
         raise InputError(f"{name}: the columns of test, or their types, differ from those of frame")
     splits: tuple[Split | None, ...] = (None,) if test is None else ("train", "test")
-    return TableSource(name, schema, tuple(map(_piece, (name, f"{name}'s test"), tables, splits)))
+    reads = [partial(_batches_of, table) for table in tables]
+    return TableSource(name, schema, tuple(map(Piece, (name, f"{name}'s test"), reads, splits)))
 
 
 def _as_table(name: str, frame: Any) -> "pa.Table":
@@ -196,8 +198,5 @@ def _without_views(table: "pa.Table") -> "pa.Table":
     )
 
 
-def _piece(name: str, table: "pa.Table", split: Split | None) -> Piece:
-    def read(columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
-        yield from table.select(list(columns)).to_batches(BATCH)
-
-    return Piece(name, read, split)
+def _batches_of(table: "pa.Table", columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
+    return iter(table.select(list(columns)).to_batches(BATCH))
