@@ -145,6 +145,8 @@ def _make_method(settings: Settings, offered: Mapping[str, Any], clients: int, p
         given["phases"] = phases()
     method = call("method.name", make, given, wanted.model_extra)
     told = f"method.name = {wanted.name!r}"
+    if ":" not in wanted.name and (wanted.get("clusters") or 0) > clients:
+        raise InputError(f"method.clusters = {wanted.get('clusters')}: must be at most data.clients = {clients}")
     if not isinstance(method, Method):
         raise InputError(f"{told}: must return an atoll.Method, it returned {type(method).__name__!r}")
     if method.labels is not None and len(method.labels) != clients:

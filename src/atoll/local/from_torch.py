@@ -126,6 +126,7 @@ def torch_schedules() -> dict[str, TorchClass]:
     """Return PyTorch's schedules by name; what they do with momentum is left out."""
     still = dict.fromkeys(("CyclicLR", "OneCycleLR"), (("cycle_momentum", False),))
     place = "torch.optim.lr_scheduler"
+    names = {**{name: name for name in SCHEDULE_CLASSES}, **_SHORT}
     return {
-        name: TorchClass("local.schedule", place, name, _NO_SETTINGS, still.get(name, ())) for name in SCHEDULE_CLASSES
+        key: TorchClass("local.schedule", place, name, _NO_SETTINGS, still.get(name, ())) for key, name in names.items()
     }

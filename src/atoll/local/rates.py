@@ -25,7 +25,7 @@ def listed(round: int, rounds: int, rates: list[NotNegative]) -> float:
         rates: the learning rate of each round, at least as many as rounds.
     """
     if len(rates) < rounds:
-        raise InputError(f"local.rates: has {len(rates)} rates, but the run has rounds = {rounds}; give one per round")
+        raise InputError(f"local.rates: {len(rates)} given, but the run has rounds = {rounds}; give one per round")
     return rates[round]
 
 

@@ -55,7 +55,7 @@ def require_device(device: str) -> str:
     try:
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].partition(" (")[0].partition("Expected one of")[0] or "no such device"
         raise InputError(f"run.device = {device!r}: is not available here ({reason}); use 'cpu'") from error
     return device
 

@@ -16,7 +16,7 @@ PROVEN = {
     Need.FIXED_CLUSTERS: "clusters would be learned from updates without noise",
     Need.NO_DRAWING: "who trains depends on losses, which are clients' data",
     Need.PLAIN_TRAINING: _ONE_UPDATE,
-    Need.NO_SCREENING: "rejected results reveal something about clients' data",
+    Need.NO_SCREENING: "single results are looked at, or left out, without noise",
     Need.OWN_LAYERS: "layers that clusters share are weighted by how many clients chose each cluster, without noise",
     Need.ONE_START: "the best of several starts is chosen by clients' losses, without noise",
     Need.MERGED_MODELS: "the server merges single clients' updates",

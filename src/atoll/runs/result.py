@@ -16,6 +16,7 @@ from atoll.runs.export import load_module, predict
 from atoll.runs.probes import Probes
 from atoll.runs.run_folder import Row, RunFolder
 from atoll.runs.saved import SavedRun, read_saved
+from atoll.settings.given_objects import named
 from atoll.settings.validation import Settings, validate
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
@@ -119,12 +120,17 @@ class Result:
         }
 
 
-def read_result(folder: Path | str, warnings: Sequence[str] = ()) -> Result:
+def read_result(folder: Path | str, warnings: Sequence[str] = (), **given: Any) -> Result:
     """Read a finished run from its folder.
+
+    Args:
+        given: data, functions and models that the run was given directly, once more, such as ``data=dataset``; from
+            then on this process knows them, and the other functions that read the folder do too.
 
     Raises:
         InputError: there is no run, it is not finished, or it is damaged.
     """
+    named(given)
     saved = read_saved(folder)
     place = RunFolder(saved.folder)
     if not saved.is_finished:

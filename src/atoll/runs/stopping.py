@@ -58,7 +58,7 @@ def stop_rules(experiment: Experiment, probed: Sequence[str]) -> list[StopRule]:
         found = _FORM.fullmatch(text)
         if not found:
             forms = "'test_accuracy >= 0.9', 'test_loss <= 0.1', 'test_loss patience 5' (rounds), or several with 'or'"
-            raise InputError(f"{told}: must be such as {forms}")
+            raise InputError(f"{told}: must be a column, >= or <= and a number, such as {forms}")
         if found[1] not in (known := [*_COLUMNS, *some_columns(experiment), *_COSTS, *probed]):
             raise InputError(f"{told}: {found[1]!r} is {unknown(found[1], known)}")
         if found[1].endswith("accuracy") and not experiment.clients.dealt.data.classes:
@@ -110,9 +110,9 @@ class Stopping:
         self._on_row = on_row
 
     def resume(self, rows: Sequence[Row]) -> None:
-        """Look at the rows of a run so far."""
-        for count in range(2, len(rows) + 1):
-            self._look(rows[:count])
+        """Look at the last row of a run so far: those before it did not end the run."""
+        if len(rows) > 1:
+            self._look(rows)
 
     def take(self, rows: Sequence[Row]) -> None:
         """Look at the last row, which is new; before training, rules do not apply."""

@@ -19,13 +19,20 @@ SEEDED = (
 
 def warnings_of(experiment: Experiment) -> list[str]:
     """Return warnings about an experiment's clustering, method and privacy."""
-    kinds = _left_out, _too_slow, _contradicted_frequencies, _about_noise, _untested, _cut_off
+    kinds = _left_out, _in_one, _too_slow, _contradicted_frequencies, _about_noise, _untested, _cut_off
     return [warning for kind in kinds for warning in kind(experiment)]
 
 
 def _left_out(experiment: Experiment) -> Iterator[str]:
     if len(left_out := experiment.clustering.left_out):
         yield f"clients that belong to no cluster and never train ({len(left_out)}): {first_of(left_out)}"
+
+
+def _in_one(experiment: Experiment) -> Iterator[str]:
+    clusters = len(sizes := experiment.clustering.sizes)
+    if clusters > 1 == np.count_nonzero(sizes) and method_needs(experiment.settings, "phases"):
+        told = f"clustering.method = {experiment.settings.clustering.method!r}: puts all clients into one of the"
+        yield f"{told} {clusters} clusters, so that patterns train alike; a lower clustering.time_limit spreads them"
 
 
 def _too_slow(experiment: Experiment) -> Iterator[str]:

@@ -103,7 +103,8 @@ def make_grid(
     panels, runs = _tables(table, "panels"), _tables(table, "runs")
     known = {name for layer in (table, *panels, *runs) for name in _scales(layer)}
     if scale not in (None, "paper") and scale not in known:
-        raise InputError(f"--scale {scale}: {unknown(str(scale), {*known, 'paper'})}")
+        told = unknown(str(scale), {*known, "paper"}) if known else "this experiment has no scales; leave it out"
+        raise InputError(f"--scale {scale}: {told}")
 
     def scaled(layer: Table, others: Iterable[str]) -> Table:
         settings = {key: value for key, value in layer.items() if key not in others}

@@ -126,7 +126,7 @@ def check(problem: Problem) -> None:
         ("rounds", problem.steps, problem.steps >= 1, "at least 1"),
         ("method.intra_rounds", problem.intra_rounds, problem.intra_rounds >= 1, "at least 1"),
         ("local.steps", problem.local_steps, problem.local_steps >= 1, "at least 1"),
-        ("rounds", problem.steps, whole, f"a multiple of T' x T'' = {problem.period}"),
+        ("rounds", problem.steps, whole, f"a multiple of method.intra_rounds x local.steps = {problem.period}"),
         ("local.lr", problem.lr, 0 < problem.lr < math.inf, "positive"),
         ("clustering.mu", problem.mu, 0 < problem.mu < slowest, f"positive and less than 1 / local.lr = {slowest:g}"),
         ("clustering.smoothness", problem.smoothness, 0 < problem.smoothness < math.inf, "positive"),

@@ -173,6 +173,7 @@ def _choose_targets(runs: Sequence[Run], metric: str, stable: bool) -> list[floa
     """Choose the highest multiple of 5 % that all runs reach, the highest any reaches, and one between."""
     probes = {k / 20: [_first_probe(run, k / 20, metric, stable) for run in runs] for k in range(1, 21)}
     candidates = [target for target, firsts in probes.items() if _tells_apart(runs, firsts)]
+    candidates = [target for target in candidates if 0 not in probes[target]] or candidates  # met before training
     if not candidates:
         return []
     top = candidates[-1]

@@ -153,7 +153,7 @@ def _sum_up(group: Group, rows: Sequence[Row]) -> Spread:
 def choose_targets(groups: Sequence[Group], stable: bool) -> list[float]:
     """Choose the highest multiple of 5 % that all settings reach with all seeds, the highest any does, and one between.
 
-    Those that every run meets at its first row, before training, are left out.
+    Those that a run meets at its first row, before training, are left out.
     """
     reaching: dict[float, int] = {}
     for target in (step / 20 for step in range(1, 21)):
@@ -162,7 +162,7 @@ def choose_targets(groups: Sequence[Group], stable: bool) -> list[float]:
             for group in groups
             if group.finished
         ]
-        if any(first for group in firsts for first in group):
+        if any(every := [first for group in firsts for first in group]) and 0 not in every:
             reaching[target] = sum(None not in group for group in firsts)
     if not any(reaching.values()):
         return []
