@@ -94,6 +94,7 @@ def test_of_two_clients_none_decides(evil: float) -> None:
     """In one event the longer is refused while there may be others; after ten updates the run stops."""
     found, pair = partial(limits_of, 3, name_of=lambda client: f"client {client}"), ((evil, 0), (1.0, 1))
     assert found([()], pair) == [100 * min(evil, 1.0)]
+    assert found([()], ((1.0, 0), (100.0, 1))) == [100 * 100.0]  # so far apart they may be
     assert found([((evil, 0),) * 10], ((1.0, 1),)) == [100 * max(evil, 1.0)]  # the second to come is not refused
     for known in (((evil, 0),) * 10, ((1.0, 1),) * 10, pair * 5):
         with pytest.raises(RunError, match=r"^event 3: updates of client \d .* and with two clients nobody can tell"):
