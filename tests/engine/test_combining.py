@@ -9,6 +9,7 @@ import torch
 from atoll.aggregation.mean import Combine, average_models
 from atoll.aggregation.robust import median
 from atoll.aggregation.screening import Screening
+from atoll.aggregation.usual_norms import ENOUGH, Norms
 from atoll.engine.cohorts import Cohort
 from atoll.engine.combining import combine_updates
 from atoll.local.task import ClientUpdate
@@ -16,9 +17,10 @@ from atoll.local.task import ClientUpdate
 WEIGHTS = np.array([1.0, 2.0, 5.0])
 
 
-def cohort(cluster: int) -> Cohort:
+def cohort(cluster: int, usual: Norms = ()) -> Cohort:
     clients = np.arange(3) + 3 * cluster
-    return Cohort(0, 0, 0, cluster, clients, WEIGHTS, 16.0, {"w": torch.zeros(1, dtype=torch.float64)})
+    start = {"w": torch.zeros(1, dtype=torch.float64)}
+    return Cohort(0, 0, 0, cluster, clients, WEIGHTS, 16.0, start, usual=usual)
 
 
 def overwriting(values: Sequence[float]) -> Iterator[ClientUpdate]:
@@ -51,3 +53,18 @@ def test_what_is_refused_counts_nowhere(combine: Combine, value: float) -> None:
     assert found.loss == pytest.approx(16 / 6)
     assert (found.arrived, found.refused) == (6 / 8, {"not_finite": 1})
     assert found.states == {0: kept[0], 2: kept[2]}
+
+
+def test_while_one_cluster_knows_too_few_norms_those_of_the_event_count() -> None:
+    known = tuple((1.0, client) for client in range(ENOUGH))
+    updates = [ClientUpdate({"w": torch.tensor([each], dtype=torch.float64)}, 0.0) for each in (1, 1, 9e9, 1, 1, 1)]
+    found = combine_updates([cohort(0), cohort(1, known)], average_models, updates, Screening(usual_norms="refuse"))
+    assert [each.refused for each in found] == [{"unusual": 1}, {}]
+    assert [each.model["w"].item() for each in found] == [1.0, 1.0]
+
+
+def test_what_is_of_another_form_has_no_norm() -> None:
+    updates = [ClientUpdate({name: torch.ones(1, dtype=torch.float64)}, 0.0) for name in ("w", "other", "w")]
+    (found,) = combine_updates([cohort(0)], average_models, updates, Screening(usual_norms="refuse"))
+    assert found.refused == {"wrong_form": 1}
+    assert found.norms == ((1.0, 0), (1.0, 2))

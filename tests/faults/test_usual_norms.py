@@ -99,6 +99,8 @@ def test_of_two_clients_none_decides(evil: float) -> None:
     for known in (((evil, 0),) * 10, ((1.0, 1),) * 10, pair * 5):
         with pytest.raises(RunError, match=r"^event 3: updates of client \d .* and with two clients nobody can tell"):
             found([known], pair)
+    with pytest.raises(RunError, match="with two clients nobody can tell"):
+        found([pair * 5], pair[:1])  # both are known, whoever trains now
     assert found([((2.0, 0), (1.0, 1)) * 5], ((evil, 0), (1.0, 1))) == [200.0]  # who was usual before is known
     assert are_few(pair * 50)
     assert not are_few((*pair * 5, (1.0, 2)))
