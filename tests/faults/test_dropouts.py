@@ -241,7 +241,7 @@ def test_a_run_with_broken_results_is_the_run_without_those_clients(how: str, re
 
 def test_the_loss_of_an_event_is_the_mean_over_all_results_that_count() -> None:
     everyone, module = np.arange(CLIENTS), linear_module(seed=2)
-    event = make_event(0, everyone, POPULATION.sizes, 0.0, 1.0, active=(0, 1), clusters=everyone % 2)
+    event = make_event(0, everyone, POPULATION.sizes.astype(float), 0.0, 1.0, active=(0, 1), clusters=everyone % 2)
     method = Method(Schedule((event,), 2, 1), RULE, screening=Screening())
     trainer, start = Trainer(module, POPULATION, RULE, seed=7), read_model(module)
     counts = [k for k in range(CLIENTS) if k not in (1, 5, 6)]
