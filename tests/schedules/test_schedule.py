@@ -1,5 +1,7 @@
 """What every cycling schedule must be."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -181,5 +183,5 @@ def test_a_cohort_is_ascending_and_everybody_is_drawn_as_often() -> None:
     ("changes", "updates"),
     [({}, 5), ({"models_up": 2}, 2), ({"models_up": 0}, 5), ({"models_up": 2, "regroups": True}, 5)],
 )
-def test_who_only_measures_losses_makes_no_update(changes: dict[str, int], updates: int) -> None:
+def test_who_only_measures_losses_makes_no_update(changes: dict[str, Any], updates: int) -> None:
     assert make_event(0, np.arange(5), np.ones(5), 0.0, 1.0, **changes).client_updates == updates
