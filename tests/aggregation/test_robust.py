@@ -88,6 +88,31 @@ def test_equal_weights_trim_whole_clients() -> None:
     assert combine_values(trimmed_mean(0.2), [5.0, -900.0, 1.0, 3.0, 700.0], [1] * 5) == pytest.approx(3.0)
 
 
+@pytest.mark.parametrize("weight", [1.0, 0.1, 1 / 3, 0.7])
+def test_trimmed_clients_need_not_be_finite_whatever_their_weight(weight: float) -> None:
+    """Sums of weights are rounded, so that a hair of a trimmed client's weight may seem to be left."""
+    for clients in range(3, 13):
+        for off in range(1, (clients + 1) // 2):
+            values = [1.0] * (clients - off) + [float("inf")] * off
+            assert combine_values(trimmed_mean(off / clients), values, [weight] * clients) == pytest.approx(1.0)
+
+
+def test_a_client_of_little_weight_counts_beside_a_heavy_one() -> None:
+    assert combine_values(trimmed_mean(1e-5), [1e6, 0.0], [1.0, 9999.0]) == pytest.approx(1e6 * 0.9 / 9999.8)
+
+
+def test_the_norm_of_an_update_takes_moments_as_often_as_told_and_from_zero_if_none_were_sent() -> None:
+    start = {"w": torch.tensor([1.0]), "w@u": torch.tensor([10.0]), "count": torch.tensor(1)}
+    model = {
+        "w": torch.tensor([3.0]),
+        "w@u": torch.tensor([11.0]),
+        "w@v": torch.tensor([4.0]),
+        "count": torch.tensor(9),
+    }
+    assert update_norm(model, start) == 2.0
+    assert update_norm(model, start, 3.0) == pytest.approx((2.0**2 + (3 * 1.0) ** 2 + (3 * 4.0) ** 2) ** 0.5)
+
+
 def clip_by_hand(models: list[Model], weights: Values, start: Model, most: float) -> dict[str, np.ndarray]:
     total = {name: np.zeros(tensor.shape) for name, tensor in start.items() if tensor.is_floating_point()}
     for model, weight in zip(models, weights, strict=True):

@@ -50,6 +50,14 @@ def test_dirichlet_deals_out_the_pool_and_leaves_nobody_empty(clients: int, alph
     assert min(len(part) for part in parts) > 0
 
 
+def test_dirichlet_draws_again_while_somebody_would_be_empty_but_not_for_ever() -> None:
+    for seed in range(10):  # three of four draws leave somebody without samples
+        parts = dirichlet(LABELS, 30, CLASSES, generator(seed, "partition"), 0.3)
+        assert min(len(part) for part in parts) > 0
+    with pytest.raises(InputError, match=r"data\.alpha = 0\.001: in each of 100 draws, some of 30 clients got no"):
+        dirichlet(LABELS, 30, CLASSES, generator(0, "partition"), 0.001)
+
+
 def test_dirichlet_concentration_sets_how_even_the_shares_are() -> None:
     def spread(alpha: float, samples: int | None) -> float:
         parts = dirichlet(LABELS, 10, CLASSES, generator(0, "partition"), alpha, samples)
@@ -137,6 +145,12 @@ def test_exact_counts_sum_and_stay_within_one(shares: list[list[float]], total: 
     counts = exact_counts(table, total, np.zeros(len(table), int))
     assert (counts.sum(axis=1) == total).all()
     assert np.abs(counts - table * total).max(initial=0) < 1 + 1e-6
+
+
+def test_what_is_left_of_equal_shares_goes_to_the_classes_after_the_first() -> None:
+    found = exact_counts(np.full((3, 3), 1 / 3), 5, np.arange(3))
+    assert found.tolist() == [[1, 2, 2], [2, 1, 2], [2, 2, 1]]
+    assert exact_counts(np.full((1, 3), 1 / 3), 4, np.array([2])).tolist() == [[2, 1, 1]]
 
 
 @pytest.mark.parametrize(

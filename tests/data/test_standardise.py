@@ -77,6 +77,12 @@ def test_moments_are_those_of_numpy_over_several_chunks_and_types() -> None:
         np.testing.assert_allclose(deviation, inputs.std(axis=axes, dtype=np.float64), rtol=1e-9)
 
 
+def test_a_constant_has_no_deviation_though_its_mean_is_rounded() -> None:
+    for count, constant in ((6, 0.1), (7, 0.7), (10, 1e9 / 3), (1300, 0.3), (5, 0.0)):
+        assert moments(np.full((count, 1), constant))[1].tolist() == [0.0]
+    assert moments(np.array([[1.0], [1.0 + 1e-9]]))[1] > 0
+
+
 def test_test_samples_and_turned_copies_take_the_training_pools_numbers() -> None:
     settings = validate({"data": {"partition": "rotated", "clients": 8, "standardise": "pool"}})
     population, _ = make_clients(settings)

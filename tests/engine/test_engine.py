@@ -12,6 +12,7 @@ import pytest
 from atoll import Event, InputError, LocalRule, Method, Mix, Schedule, Serial, Trainer, init, read_model, train
 from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
+from atoll.aggregation.usual_norms import Norms
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.engine.combining import combine_updates
 from atoll.engine.engine import advance
@@ -171,6 +172,25 @@ def test_events_that_train_together_come_to_the_same_bits_as_one_by_one() -> Non
             (*state.starts, *state.published), (*step.state.starts, *step.state.published), strict=True
         ):
             assert as_vector(one).tobytes() == as_vector(other).tobytes()
+
+
+def test_a_cohort_is_given_the_norms_that_were_known_when_its_cluster_got_its_start() -> None:
+    given: dict[tuple[int, int], Norms] = {}
+
+    class Noting(Serial):
+        def train(
+            self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+        ) -> list[ClusterUpdate]:
+            given.update({(cohort.event, cohort.cluster): cohort.usual for cohort in cohorts})
+            return super().train(cohorts, combine, screening)
+
+    module = linear_module(seed=4)
+    method = Method(Schedule(EVENTS, clusters=2, rounds=5), RULE, screening=Screening(usual_norms="note"))
+    executor = Noting(Trainer(module, POPULATION, RULE, SEED))
+    known = [step.state.norms for step in train(method, executor, init(method, read_model(module)))]
+    assert [len(norms) for norms in known] == [2, 6, 8, 12, 16]
+    first = {(0, 0): (), (1, 0): known[0], (2, 1): ()}  # cluster 1 still trains from the initial model
+    assert given == first | {(3, 0): known[1], (3, 1): known[2], (4, 0): known[3], (4, 1): known[3]}
 
 
 def test_a_schedule_without_clusters_needs_an_identity() -> None:

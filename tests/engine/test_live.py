@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
@@ -29,13 +29,16 @@ from atoll import (
     run_events,
     train,
 )
+from atoll.aggregation.mean import Combine
+from atoll.aggregation.screening import Screening
+from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.engine.live_schedule import LiveRun, follow
 from atoll.fleet.agreed.transport import Failure
 from atoll.local.rule import sgd
 from atoll.runs.verify import verify_run
 from atoll.schedules.events import FROM_SERVER
 from atoll.schedules.schedule_files import read_schedule
-from atoll.support.arrays import Floats
+from atoll.support.arrays import Floats, Ids
 from atoll.support.seeds import generator
 from tests.fleets import open_sites, sending
 from tests.losing import Losing
@@ -104,7 +107,7 @@ def test_who_answered_is_averaged_and_the_rest_is_not(answered: list[set[int]]) 
     expected = server_by_hand(as_vector(start), answered)
     mask = np.array([[k in there for k in COHORT] for there in answered])
     told = Method(Schedule((make_event(answered=mask),), 2, 1), RULE)
-    planned = Method(Schedule((make_event(),), 2, 1), RULE)
+    planned = Method(Schedule((make_event(models_down=8, models_up=8),), 2, 1), RULE)
     losing = Losing(executor(), lambda cohort: np.setdiff1d(cohort.clients, [*answered[cohort.repeat]]))
     (replayed,) = train(told, executor(), init(told, start))
     (lived,) = follow(LiveRun(planned, losing.clock), losing, init(planned, start))
@@ -113,8 +116,63 @@ def test_who_answered_is_averaged_and_the_rest_is_not(answered: list[set[int]]) 
         np.testing.assert_allclose(as_vector(step.state.server), expected, rtol=1e-12)
     assert lived.event.answered is not None
     assert lived.event.answered.tolist() == mask.tolist()
-    assert lived.event.client_updates == mask.sum()
-    assert lived.event.late == (~mask).sum()
+    assert lived.event.client_updates == lived.event.models_up == mask.sum()
+    assert (lived.event.late, lived.event.models_down) == ((~mask).sum(), 8)
+
+
+def test_who_is_missing_besides_those_known_to_be_leaves_the_plan_as_it_was() -> None:
+    known = np.array([[True, True, True, False], [True] * 4])
+    method = Method(Schedule((make_event(answered=known.copy()),), 2, 1), RULE)
+    losing = Losing(executor(), lambda cohort: np.setdiff1d(cohort.clients, [0, 1] if cohort.repeat else [0, 2]))
+    (step,) = train(method, losing, init(method, read_model(linear_module())))
+    assert step.event.answered is not None
+    assert step.event.answered.tolist() == [[True, True, False, False], [True, False, True, False]]
+    assert np.array_equal(method.schedule.events[0].answered, known)  # type: ignore[arg-type]
+
+
+class Carrying(Serial):
+    """Trains all intra-cluster rounds of a cohort that it is asked for, one after the other."""
+
+    def carries_through(self, combine: Combine) -> bool:
+        return True
+
+    def train(
+        self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
+    ) -> list[ClusterUpdate]:
+        for repeat in range(max(cohort.repeats for cohort in cohorts)):
+            now = [replace(cohort, repeat=cohort.repeat + repeat, repeats=1) for cohort in cohorts]
+            updates = super().train(now, combine, screening)
+            cohorts = [replace(each, start=update.model) for each, update in zip(cohorts, updates, strict=True)]
+        return updates
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_rounds_are_carried_through_unless_their_clients_differ(missing: bool) -> None:
+    answered = [{0, 1, 2, 3}, {0, 3}] if missing else [{0, 1, 2, 3}] * 2
+    mask = np.array([[k in there for k in COHORT] for there in answered]) if missing else None
+    method, start = Method(Schedule((make_event(answered=mask),), 2, 1), RULE), read_model(linear_module())
+    carrying = Carrying(Trainer(linear_module(), POPULATION, RULE, SEED))
+    (step,) = train(method, carrying, init(method, start))
+    assert step.state.server is not None
+    np.testing.assert_allclose(as_vector(step.state.server), server_by_hand(as_vector(start), answered), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("wait_seconds", "events"), [(2.0, 4), (6.0, 5)])
+def test_a_run_waits_so_long_from_the_last_event_that_somebody_answered(wait_seconds: float, events: int) -> None:
+    """Four events of two seconds each; then nobody answers for two seconds, and nobody is there at first."""
+    plan = tuple(make_event(index=i, round=i, seconds=i + 1.0) for i in range(5))
+    method, away, there = Method(Schedule(plan, 2, 5), RULE), iter([True] * 4), iter([False, False])
+
+    def lose(cohort: Cohort) -> Ids:
+        return cohort.clients if cohort.event == 4 and next(away, False) else cohort.clients[:0]
+
+    losing = Losing(executor(), lose)
+    live = LiveRun(method, losing.clock, lambda: next(there, True), wait_seconds, pause_seconds=0.0)
+    done = 0
+    with pytest.raises(RunError, match="no client has answered for 2 s") if events < 5 else nullcontext():
+        for _ in follow(live, losing, init(method, read_model(linear_module()))):
+            done += 1
+    assert done == events
 
 
 def test_clients_draw_and_train_as_the_work_was_begun() -> None:

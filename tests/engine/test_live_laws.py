@@ -165,6 +165,17 @@ def test_what_is_lost_of_a_method_that_exchanges_no_models_is_counted_without_ne
     assert [(step.event.late, step.event.models_up, step.event.models_down) for step in steps] == [(2, 0, 0)] * 4
 
 
+def test_by_arrival_too_only_who_answers_sends_a_model_up() -> None:
+    experiment = EXPERIMENTS["cenasy"]
+    with losing(experiment, lambda cohort: cohort.clients[: len(cohort.clients) // 2]) as executor:
+        events = [step.event for step in live(experiment, executor)]
+    assert sum(event.late for event in events) > 5
+    for event in events:
+        asked = len(event.cohort) * event.intra_rounds
+        assert event.client_updates == asked - event.late
+        assert (event.models_down, event.models_up) == (asked + 1, event.client_updates + 1)  # one is the aggregator's
+
+
 def test_candidates_that_report_no_loss_are_missed_only_if_too_few_are_left() -> None:
     changes = ("method.name=fedavg", "method.fraction=0.5", "method.select=power-of-choice", "method.candidates=7")
     experiment = Experiment(make_runs(BASE, changes=changes)[0])

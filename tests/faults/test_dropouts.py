@@ -239,6 +239,18 @@ def test_a_run_with_broken_results_is_the_run_without_those_clients(how: str, re
     assert count[-1] > 3
 
 
+def test_the_loss_of_an_event_is_the_mean_over_all_results_that_count() -> None:
+    everyone, module = np.arange(CLIENTS), linear_module(seed=2)
+    event = make_event(0, everyone, POPULATION.sizes.astype(float), 0.0, 1.0, active=(0, 1), clusters=everyone % 2)
+    method = Method(Schedule((event,), 2, 1), RULE, screening=Screening())
+    trainer, start = Trainer(module, POPULATION, RULE, seed=7), read_model(module)
+    counts = [k for k in range(CLIENTS) if k not in (1, 5, 6)]
+    losses = [trainer.train(ClientTask(0, 0, 0, k % 2, k, start)).loss for k in counts]
+    broken = Broken(trainer, dict.fromkeys((1, 5, 6), "nan"))
+    (step,) = train(method, Serial(broken), init(method, start))
+    assert step.loss == pytest.approx(np.average(losses, weights=POPULATION.sizes[counts]), rel=1e-12)
+
+
 @pytest.mark.parametrize("how", ["nan", "dropped"])
 def test_a_cluster_whose_whole_cohort_failed_publishes_what_it_started_from(how: str) -> None:
     """So the server's model stays; the cluster's earlier model would throw it back."""

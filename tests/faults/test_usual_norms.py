@@ -94,10 +94,13 @@ def test_of_two_clients_none_decides(evil: float) -> None:
     """In one event the longer is refused while there may be others; after ten updates the run stops."""
     found, pair = partial(limits_of, 3, name_of=lambda client: f"client {client}"), ((evil, 0), (1.0, 1))
     assert found([()], pair) == [100 * min(evil, 1.0)]
+    assert found([()], ((1.0, 0), (100.0, 1))) == [100 * 100.0]  # so far apart they may be
     assert found([((evil, 0),) * 10], ((1.0, 1),)) == [100 * max(evil, 1.0)]  # the second to come is not refused
     for known in (((evil, 0),) * 10, ((1.0, 1),) * 10, pair * 5):
         with pytest.raises(RunError, match=r"^event 3: updates of client \d .* and with two clients nobody can tell"):
             found([known], pair)
+    with pytest.raises(RunError, match="with two clients nobody can tell"):
+        found([pair * 5], pair[:1])  # both are known, whoever trains now
     assert found([((2.0, 0), (1.0, 1)) * 5], ((evil, 0), (1.0, 1))) == [200.0]  # who was usual before is known
     assert are_few(pair * 50)
     assert not are_few((*pair * 5, (1.0, 2)))

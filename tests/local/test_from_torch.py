@@ -14,6 +14,7 @@ from torch.optim import lr_scheduler
 import atoll
 from atoll.experiment.experiment import Experiment
 from atoll.local.from_torch import OPTIMIZER_CLASSES, REFUSED, SCHEDULE_CLASSES
+from atoll.local.rates import warmed_up
 from atoll.local.task import ClientTask
 from atoll.local.weights import load_model
 from atoll.settings.given_objects import named
@@ -249,3 +250,10 @@ def test_a_scheduled_rate_survives_a_resume(tmp_path: Path) -> None:
     rest = atoll.run(settings, tmp_path / "cut", resume=True)
     assert whole.history["learning_rate"][1:].tolist() == rest.history["learning_rate"][1:].tolist()
     assert all(torch.equal(whole.state.server[key], rest.state.server[key]) for key in whole.state.server)  # type: ignore[index, union-attr]
+
+
+def test_a_rate_that_rounding_puts_below_zero_is_zero_and_a_negative_one_is_refused() -> None:
+    assert warmed_up("mine:rates", [0.5, -1e-16, 0.0], 0.5, 0) == (0.5, 0.0, 0.0)
+    for wrong in (-1e-9, float("nan"), float("inf"), True):
+        with pytest.raises(InputError, match=r"local\.schedule = 'mine:rates': the rate of round 1 is"):
+            warmed_up("mine:rates", [0.5, wrong], 0.5, 0)

@@ -4,9 +4,10 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 
-from atoll import cfl, fedavg
-from atoll.methods.papers.cfl import bipartition
+from atoll import State, cfl, fedavg, make_event, make_population
+from atoll.methods.papers.cfl import Splitting, bipartition
 from atoll.support.arrays import Floats, Ids
 from tests.by_hand import FIRST, POPULATION, mean_of, run, starts, trained
 from tests.methods.running import SEED
@@ -78,3 +79,14 @@ def test_everybody_alone_is_the_end_of_it() -> None:
     state = run(cfl(POPULATION, RULE, 9, clusters=8, eps1=9.0, eps2=0.0))[-1]
     assert state.labels is not None
     assert sorted(state.labels) == list(range(8))
+
+
+@pytest.mark.parametrize(("sizes", "splits"), [([1, 3], True), ([3, 1], False)])
+def test_a_cluster_is_stationary_by_the_mean_over_samples(sizes: list[int], splits: bool) -> None:
+    rows = np.split(np.arange(4, dtype=np.int32), [sizes[0]])
+    event = make_event(0, np.arange(2), np.array(sizes, float), 0.0, 1.0)
+    model = {"w": torch.zeros(1)}
+    kept = {client: {"w": torch.tensor([update])} for client, update in enumerate((3.0, -1.0))}
+    state = State(1, None, (model, model), (model, model), clients=kept, labels=np.zeros(2, np.int64))
+    found = Splitting(make_population(POPULATION.data, rows), eps1=0.5, eps2=0.5, gamma=0.0)(event, state)
+    assert found.labels.tolist() == ([0, 1] if splits else [0, 0])

@@ -199,6 +199,13 @@ def test_with_gradients_shared_layers_take_the_steps_of_all_clusters() -> None:
         np.testing.assert_allclose(each[name].numpy(), (first[name] + moved).numpy(), atol=1e-12)
 
 
+def test_with_gradients_a_cluster_without_clients_adds_no_step_to_shared_layers() -> None:
+    name = "0.weight"
+    start, stepped, idle = ({name: torch.tensor(value)} for value in (1.0, 3.0, 50.0))
+    for shared in share_layers([idle, stepped], [name], {1: 2.0}, [start, start]):
+        assert shared[name].item() == 3.0
+
+
 def test_the_engine_shares_layers_after_every_event() -> None:
     module_starts = starts(2)
     method = ifca(POPULATION, LocalRule(sgd, LR, STEPS, BATCH), 2, 2, fraction=1.0, seed=SEED)

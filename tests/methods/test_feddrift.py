@@ -154,6 +154,13 @@ def test_it_is_the_loop_by_hand(clusters: int, delta: float, variant: str, happe
     assert happens <= {name for name, count in twin.events.items() if count}, twin.events
 
 
+def test_a_loss_that_does_not_rise_at_all_is_no_drift_even_where_any_rise_is() -> None:
+    same = replace(POPULATION, later=((2, POPULATION.indices),))
+    method = feddrift(same, RULE, 4, clusters=3, delta=0.0)
+    states = states_of(method, Serial(trainer_of(method, linear_module(), same)), linear_module())
+    assert [state.labels.tolist() for state in states if state.labels is not None] == [[0] * CLIENTS] * 4
+
+
 @pytest.mark.parametrize("variant", ["feddrift", "eager", "oracle"])
 def test_without_drift_it_is_fedavg_to_the_bit(variant: str) -> None:
     ours = run_fixed(feddrift(twins.POPULATION, RULE, 5, clusters=1, variant=variant))  # type: ignore[arg-type]

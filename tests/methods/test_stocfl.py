@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from atoll import Clock, InputError, Trainer, fedavg, stocfl
+from atoll import Clock, InputError, State, Trainer, fedavg, make_event, stocfl
 from atoll.local.task import ClientTask
+from atoll.methods.papers.stocfl import Merging
 from atoll.schedules.events import Event
 from atoll.support.arrays import Floats
 from tests.by_hand import FIRST, POPULATION, mean_of, run, starts, trained
@@ -107,3 +109,13 @@ def test_first_updates_count_as_one_model_of_the_two() -> None:
 def test_a_proximal_term_of_its_own_is_refused() -> None:
     with pytest.raises(InputError, match=r"local\.proximal = 0\.1: cannot be used with method\.name = 'stocfl'"):
         stocfl(POPULATION, replace(RULE, proximal=0.1), 2, linear_module())
+
+
+def test_a_newcomer_takes_the_number_that_a_merge_leaves_whoever_comes_first() -> None:
+    first, second = ({"w": torch.full((2,), value)} for value in (7.0, 8.0))
+    updates = [[0.0, 1.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]
+    kept = {client: {"w": torch.tensor(update)} for client, update in enumerate(updates)}
+    state = State(1, None, (first, second), (first, second), clients=kept, labels=np.array([-1, 0, 1, 1]))
+    found = Merging(2, 0.9)(make_event(0, np.array([0]), np.ones(1), 0.0, 1.0), state)
+    assert found.labels.tolist() == [0, 1, 1, 1], "a merged cluster keeps the number of its largest part"
+    assert found.models[1] is second

@@ -100,8 +100,9 @@ def test_events_that_merge_alike_share_their_mix(tmp_path: Path) -> None:
 def test_the_checksum_is_of_what_models_depend_on(tmp_path: Path) -> None:
     schedule = experiment().method.schedule
     lost = with_losses(schedule)
-    digests = {digest_of(each) for each in (schedule, lost, replace(lost, events=lost.events[:-1]))}
-    assert len(digests) == 3
+    others = replace(lost, events=lost.events[:-1]), replace(lost, rounds=lost.rounds + 1)
+    digests = {digest_of(each) for each in (schedule, lost, *others)}
+    assert len(digests) == 4
 
 
 def test_a_line_that_a_crash_tore_is_left_out(tmp_path: Path) -> None:

@@ -1,18 +1,20 @@
 """What every cycling schedule must be."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll import Clock, InputError, Mix, cycling, generator, make_population
+from atoll import Clock, InputError, Mix, cycling, generator, make_event, make_population
 from atoll.clustering.clustering import Clustering
 from atoll.clustering.fedcluster_clusterings import random, timezone
 from atoll.data import datasets
 from atoll.data.population import Population
 from atoll.methods.papers.fedcluster import Order
 from atoll.schedules.events import FROM_SERVER
-from atoll.schedules.timeline import DAY_SECONDS, cohort_size
+from atoll.schedules.timeline import DAY_SECONDS, cohort_size, draw_cohort
 
 orders: st.SearchStrategy[Order] = st.sampled_from(["reshuffled", "fixed"])
 
@@ -164,3 +166,22 @@ def test_a_schedule_until_so_many_client_updates(clusters: int, rounds: int, mos
     assert done[len(part)] <= most
     assert len(part) == len(whole) or done[len(part) + 1] > most
     assert part.until(seconds=2.0, client_updates=most).events == whole.events[: min(2, len(part))]
+
+
+def test_a_cohort_is_ascending_and_everybody_is_drawn_as_often() -> None:
+    members, count = np.arange(3, 23), np.zeros(23)
+    for seed in range(400):
+        cohort = draw_cohort(members, 5, generator(seed, "cohort"))
+        assert (np.diff(cohort) > 0).all()
+        count[cohort] += 1
+    assert count.sum() == 2000
+    assert not count[:3].any()
+    assert 70 < count[3:].min() <= count[3:].max() < 130
+
+
+@pytest.mark.parametrize(
+    ("changes", "updates"),
+    [({}, 5), ({"models_up": 2}, 2), ({"models_up": 0}, 5), ({"models_up": 2, "regroups": True}, 5)],
+)
+def test_who_only_measures_losses_makes_no_update(changes: dict[str, Any], updates: int) -> None:
+    assert make_event(0, np.arange(5), np.ones(5), 0.0, 1.0, **changes).client_updates == updates

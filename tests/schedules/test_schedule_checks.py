@@ -41,6 +41,10 @@ def schedule(change: Callable[[Event], Event] = lambda event: event) -> Schedule
     return Schedule(tuple(events), clusters=1, rounds=3)
 
 
+def test_an_event_may_take_no_time() -> None:
+    require_sound(schedule(lambda event: replace(event, began=(2.0,), seconds=2.0)), 4, "own")
+
+
 @pytest.mark.parametrize(("change", "told"), WRONG.values(), ids=WRONG)
 def test_an_unsound_event_is_refused(change: Callable[[Event], Event], told: str) -> None:
     with pytest.raises(InputError, match=re.escape(f"mine: event 1 of its schedule {told}")):

@@ -99,7 +99,7 @@ class Merging:
         known = np.array(sorted(state.clients))
         found = self.merge(as_vectors([state.clients[k] for k in known.tolist()]), labels[known])
         groups = [known[found == group] for group in range(int(found.max()) + 1)]
-        for own in sorted(groups, key=lambda own: labels[own].max() < 0):  # those that have a number first
+        for own in groups:  # those that have a number are first, as `merge` returns them
             before = state.labels[own][state.labels[own] >= 0]
             labels[own] = free = np.bincount(before).argmax() if len(before) else min(set(models).difference(labels))
             if not len(before):
