@@ -156,6 +156,18 @@ def test_ifca_hides_the_choice_in_one_noise_over_all_blocks(option: str) -> None
     assert len({chosen.count(c) for c in range(3)}) > 1
 
 
+@pytest.mark.parametrize("option", ["models", "gradients"])
+def test_where_nobody_takes_part_nothing_is_released(option: str) -> None:
+    """Else the models of clusters that clients choose would move by noise alone, over a cohort of none."""
+    plain = ifca(POPULATION, replace(RULE, steps=1), rounds=2, clusters=3, option=option, seed=2)  # type: ignore[arg-type]
+    method = private(plain, SERVER, count_noise=0.5)
+    events, nobody = method.schedule.events, np.zeros(0, np.int64)
+    gone = replace(events[0], cohort=nobody, weights=np.zeros(0))
+    before, after = run(replace(method, schedule=replace(method.schedule, events=(gone, events[1]))))
+    assert [as_vector(each).tolist() for each in before.starts] == [START.tolist()] * 3
+    assert [as_vector(each).tolist() for each in after.starts] != [START.tolist()] * 3
+
+
 def trained_once(event: Event, client: int, w: Floats) -> Floats:
     (gradient,) = gradients(event, client, steps=1)
     return np.asarray(w - LR * 0.9**event.round * gradient(w))
@@ -205,6 +217,25 @@ def test_the_clip_moves_to_a_noisy_quantile() -> None:
         assert float(state.server[CLIP]) == pytest.approx(longest, abs=1e-12)
         seen.append(longest)
     assert len(set(seen)) == len(seen)
+
+
+def test_a_clip_that_adapts_needs_noisy_counts_where_models_do_not() -> None:
+    """Gradients are divided by the cohort, but the share of unclipped updates by the noisy count, which is paid for."""
+    plain = ifca(POPULATION, replace(RULE, steps=1), rounds=1, clusters=3, option="gradients", fraction=0.6, seed=2)
+    adapting = {"quantile": 0.6, "quantile_noise": 0.4, "quantile_rate": 0.5}
+    method = private(plain, SERVER, count_noise=0.5, **adapting)
+    (event,), (state,) = method.schedule.events, run(method)
+    chosen = [_best([START] * 3, k) for k in event.cohort.tolist()]
+    counts = np.array([chosen.count(c) for c in range(3)]) + 0.5 * drawn("privacy counts", event.index, 0)
+    for c, (model, count) in enumerate(zip(state.starts, np.maximum(counts, 1.0).tolist(), strict=True)):
+        own = [k for k, cluster in zip(event.cohort.tolist(), chosen, strict=True) if cluster == c]
+        updates = [trained_once(event, k, START) - START for k in own]
+        fitting = sum(0.5 if np.linalg.norm(each) <= 0.7 else -0.5 for each in updates)
+        fitting += 0.4 * float(from_seed(SEED)("privacy quantile", event.index, 0, c)(1)[0])
+        assert float(model[CLIP]) == pytest.approx(0.7 * np.exp(-0.5 * (fitting / count + 0.5 - 0.6)), abs=1e-12)
+    (stage,) = method.stages
+    assert stage.cost is not None
+    assert stage.cost.gaussians == (1.3, 0.5, 2 * 0.4)
 
 
 def test_a_client_moves_the_count_of_unclipped_updates_by_half() -> None:

@@ -27,14 +27,11 @@ def test_any_shares_at_the_threshold_give_the_secret(secret: bytes, count: int, 
     assert join({place: shares[place] for place in chosen}) == secret
 
 
-def test_fewer_shares_than_the_threshold_fit_every_secret() -> None:
-    """Two of three shares lie on a polynomial through any value at 0."""
-    shares = dict(enumerate(split(b"s" * 32, 3, 3), start=1))
-    del shares[3]
-    for other in (0, 1, 2**255):
-        # The parabola through (0, other) and both shares has some value at 3, which would give `other` back.
-        third = (other - 3 * shares[1] + 3 * shares[2]) % PRIME
-        assert join({**shares, 3: third}) == other.to_bytes(32)
+def test_fewer_shares_than_the_threshold_tell_nothing() -> None:
+    """Of one secret, split again and again, two of the three shares needed are spread evenly, also as a pair."""
+    drawn = [split(b"s" * 32, 3, 5)[:2] for _ in range(4000)]
+    pairs = np.array([[share >> 252 for share in pair] for pair in drawn]) @ [16, 1]
+    assert chisquare(np.bincount(pairs, minlength=256)).pvalue > 1e-6
 
 
 def test_a_false_share_gives_another_secret_or_none() -> None:
@@ -220,6 +217,9 @@ def test_shares_that_are_another_nodes_or_older_are_refused() -> None:
     nodes, shares = dealt()
     with pytest.raises(NotSummed, match="has not sealed"):
         nodes["node-0"].take({"node-1": shares["node-0"]["node-2"], "node-2": shares["node-0"]["node-1"]})
+    nodes, shares = dealt()
+    with pytest.raises(NotSummed, match="has not sealed"):  # what it has sealed itself: each way has a key of its own
+        nodes["node-0"].take({"node-1": shares["node-1"]["node-0"], "node-2": shares["node-2"]["node-0"]})
     _, older = dealt()
     nodes, _ = dealt()
     with pytest.raises(NotSummed, match="has not sealed"):
