@@ -34,7 +34,7 @@ from atoll.methods.papers.hierarchical import hierarchical
 from atoll.network.network_files import matrix_network
 from atoll.privacy.clipping import CLIP, SumOfUpdates, clip
 from atoll.privacy.noise import from_seed
-from atoll.privacy.private_assignment import draw_choices
+from atoll.privacy.private_assignment import draw_choices, respond
 from atoll.privacy.private_release import make_private
 from atoll.schedules.events import Event
 from atoll.support.arrays import Floats
@@ -347,3 +347,18 @@ def test_a_loss_of_minus_infinity_is_no_good_loss() -> None:
     told = draw_choices(np.tile([-np.inf, 0.5], (50, 1)), 50.0, 3.0, from_seed(SEED), 0, np.arange(50))
     assert told.tolist() == [1] * 50
     assert Hidden(noise=1e-9, most_samples=9, most_loss=3.0).losses(np.array([-np.inf])) == pytest.approx([3.0])
+
+
+def test_losses_above_the_most_count_as_the_most() -> None:
+    """Whatever a client's losses, no choice becomes more than e^epsilon likelier."""
+    wild, tame = (np.tile([high, 0.0], (400, 1)) for high in (1e9, 3.0))
+    chosen, as_chosen = (draw_choices(each, 1.0, 3.0, from_seed(SEED), 0, np.arange(400)) for each in (wild, tame))
+    assert chosen.tolist() == as_chosen.tolist()
+    assert 0.25 < (chosen == 0).mean() < 0.5  # 1 / (1 + sqrt(e)) = 0.38
+
+
+def test_a_client_without_a_choice_tells_one_that_is_drawn() -> None:
+    """Evenly, however seldom others' choices are replaced: its silence would tell that it has no finite loss."""
+    told = respond(np.array([-1] * 400 + [2] * 400), 4, 60.0, from_seed(SEED), 0, np.arange(800))
+    assert np.bincount(told[:400], minlength=4).min() > 70
+    assert told[400:].tolist() == [2] * 400
