@@ -222,8 +222,7 @@ def test_the_clip_moves_to_a_noisy_quantile() -> None:
 def test_a_clip_that_adapts_needs_noisy_counts_where_models_do_not() -> None:
     """Gradients are divided by the cohort, but the share of unclipped updates by the noisy count, which is paid for."""
     plain = ifca(POPULATION, replace(RULE, steps=1), rounds=1, clusters=3, option="gradients", fraction=0.6, seed=2)
-    adapting = {"quantile": 0.6, "quantile_noise": 0.4, "quantile_rate": 0.5}
-    method = private(plain, SERVER, count_noise=0.5, **adapting)
+    method = private(plain, SERVER, count_noise=0.5, quantile=0.6, quantile_noise=0.4, quantile_rate=0.5)
     (event,), (state,) = method.schedule.events, run(method)
     chosen = [_best([START] * 3, k) for k in event.cohort.tolist()]
     counts = np.array([chosen.count(c) for c in range(3)]) + 0.5 * drawn("privacy counts", event.index, 0)
