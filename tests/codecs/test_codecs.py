@@ -12,7 +12,7 @@ import torch
 
 import atoll
 from atoll import Experiment, InputError, generator, init, make_runs, run_events, train
-from atoll.codecs.codec_stage import code_updates
+from atoll.codecs.codec_stage import code_updates, send_clipped
 from atoll.codecs.coding import Coding, Undecodable, as_sent
 from atoll.codecs.named_codecs import CODECS
 from atoll.local.models import Form, Model, form_of
@@ -155,6 +155,20 @@ def test_counters_are_sent_as_they_are() -> None:
     assert all(torch.equal(decoded[key], own) for key, own in update.items())
 
 
+def test_of_counters_nothing_is_lost_or_kept() -> None:
+    """Booleans, which have no difference, travel like numbers that count."""
+    stage = code_updates(coding_of("travel.codec=topk", "travel.share=0.5"), True, 0)
+    assert stage.send is not None
+    assert stage.receive is not None
+    start = {"w": torch.zeros(2), "n": torch.tensor(3), "m": torch.tensor([True, False])}
+    model = {"w": torch.tensor([1.0, 4.0]), "n": torch.tensor(7), "m": torch.tensor([False, False])}
+    sent = stage.send(ClientTask(0, 0, 0, 0, 0, start), atoll.ClientUpdate(model, 0.0))
+    assert sent.state is not None
+    assert {name: tensor.tolist() for name, tensor in sent.state.items()} == {"w": [1.0, 0.0]}
+    received = stage.receive(sent.model, start, form_of(start))
+    assert {name: tensor.tolist() for name, tensor in received.items()} == {"w": [0, 4], "n": 7, "m": [False, False]}
+
+
 def test_stochastic_rounding_is_right_in_the_mean() -> None:
     coding = coding_of(*SETTINGS["stochastic"])
     update = {"w": torch.tensor([1.0, 0.3, -0.0123])}
@@ -166,6 +180,20 @@ def test_stochastic_rounding_is_right_in_the_mean() -> None:
     )
     assert torch.allclose(draws.mean(dim=0), update["w"], atol=4 * 0.5 / 127 / math.sqrt(2000))
     assert len(set(draws[:, 1].tolist())) == 2
+
+
+def test_the_largest_number_keeps_its_sign_however_high_the_draw() -> None:
+    """127 and almost 1 are 128 in single precision, which a signed byte takes for -128."""
+
+    class Highest:
+        def random(self, shape: tuple[int, ...], dtype: Any) -> Any:
+            return np.full(shape, np.nextafter(dtype(1), dtype(0)))
+
+    coding, highest = coding_of(*SETTINGS["stochastic"]), Highest()
+    for value in (1.0, 0.3, -1.7):
+        update = {"w": torch.tensor([value])}
+        decoded = coding.decode(coding.encode(update, highest), form_of(update))  # type: ignore[arg-type]
+        assert decoded["w"].tolist() == pytest.approx([value])
 
 
 @pytest.mark.parametrize("name", sorted(CODECS.keys() - {"none"}))
@@ -189,6 +217,16 @@ def test_what_was_lost_of_a_variance_does_not_make_it_negative() -> None:
         received = stage.receive(sent.model, start, form_of(start))["1.running_var"]
         start, state = model, sent.state
         assert received.tolist() == ([0.25, 1.0] if event == 0 else [0.25, 0.0])
+
+
+def test_clipping_shortens_the_model_and_neither_moments_nor_counters() -> None:
+    start = {"w": torch.ones(4), "w@u": torch.zeros(4), "n": torch.tensor(3)}
+    model = {"w": torch.full((4,), 6.0), "w@u": torch.full((4,), 8.0), "n": torch.tensor(7)}
+    task = ClientTask(0, 0, 0, 0, 0, start)
+    sent = send_clipped(2.0, task, atoll.ClientUpdate(model, 0.5))  # of length 10
+    assert {name: tensor.tolist() for name, tensor in sent.model.items()} == {"w": [2.0] * 4, "w@u": [8.0] * 4, "n": 7}
+    assert sent.loss == 0.5
+    assert send_clipped(10.0, task, atoll.ClientUpdate(model, 0.5)).model == model
 
 
 def test_feedback_sends_all_in_the_end() -> None:

@@ -1,5 +1,6 @@
 """Attackers: what they send, worked out by hand; who they are; and that no executor changes a bit of it."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -79,6 +80,14 @@ def test_noise_is_as_many_times_as_long_as_the_update_and_new_in_each_task() -> 
     for i, one in enumerate(vectors):
         for two in vectors[:i]:
             assert abs(one @ two) < 0.7 * np.linalg.norm(one) * np.linalg.norm(two)
+
+
+def test_noise_leaves_moments_and_counters_as_trained() -> None:
+    start = {"w": torch.zeros(50), "w@u": torch.zeros(50), "count": torch.tensor(3)}
+    trained = {"w": torch.ones(50), "w@u": torch.full((50,), 9.0), "w@v": torch.ones(50), "count": torch.tensor(7)}
+    sent = ATTACKS["noise"](start, trained, np.random.default_rng(0), 2.0)
+    assert float(sent["w"].norm()) == pytest.approx(2 * math.sqrt(50)), "moments make it no longer"
+    assert all(torch.equal(sent[name], trained[name]) for name in ("w@u", "w@v", "count"))
 
 
 def test_flipped_labels_train_on_the_other_classes() -> None:

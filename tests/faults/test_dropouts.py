@@ -121,6 +121,23 @@ def test_clusters_that_began_at_different_times_are_in_different_slots() -> None
     assert (after.absent, after.models_down) == (2, 2)
 
 
+def test_a_day_is_as_the_one_before_it() -> None:
+    """Slots are of the day, and runs take days."""
+    slots = np.arange(4)[:, None] == np.arange(4)  # each client is there for six hours
+    for day, hour in ((0, 7), (1, 7), (9, 7), (1, 23)):
+        began = 3600.0 * (24 * day + hour)
+        event = Event(0, 0, began + 60, (0,), (began,), np.arange(4), np.zeros(4, np.int64), np.ones(4), models_down=4)
+        (after,) = lose_clients(Schedule((event,), 1, 1), slots=slots).events
+        assert after.cohort.tolist() == [hour // 6]
+
+
+def test_who_is_late_already_stays_counted() -> None:
+    event = replace(schedule_of("cycling").events[0], late=2)
+    assert SECONDS[event.cohort].tolist() == [4.0, 5.0, 6.0]
+    (after,) = lose_clients(Schedule((event,), 2, 1), clock=clock(5.5)).events
+    assert (after.late, len(after.cohort)) == (3, 2)
+
+
 def test_a_deadline_ends_events_that_would_be_longer() -> None:
     schedule = schedule_of("cycling", clock(deadline=4.5), rounds=20)
     lengths = np.diff([0.0, *(event.seconds for event in schedule.events)])

@@ -133,6 +133,16 @@ def test_who_answers_again_is_forgiven_step_by_step() -> None:
     assert attendance.of(0).pause == 64
 
 
+def test_an_answer_that_is_refused_shortens_no_later_pause() -> None:
+    attendance, pauses = Attendance(1), list[int]()
+    for good in (None, None, False, True):
+        if good is not None:
+            attendance.take({}, {0}, {0} if good else set())
+        attendance.take({0: "a"}, {1}, {1})
+        pauses.append(attendance.of(0).pause)
+    assert pauses == [4, 8, 16, 8]
+
+
 def test_a_damaged_file_of_strikes_is_named(tmp_path: Path) -> None:
     (tmp_path / "strikes.jsonl").write_text("nothing\n")
     with pytest.raises(InputError, match=r"--resume: .*strikes\.jsonl is damaged"):

@@ -331,7 +331,7 @@ def test_a_lying_count_changes_nothing_under_a_robust_rule(rule: dict[str, Any],
         "fleet.samples_limit = 2 times the median"
     ]
     lines = [json.loads(line) for line in (tmp_path / "live" / "happened.jsonl").read_text().splitlines()]
-    assert all(line["weights"] == [1.0] * 3 for line in lines[1:])
+    assert [line["weights"] for line in lines[1:]] == [[1.0] * 3] * 3
 
 
 def test_a_lying_count_weighs_no_more_than_the_limit_under_the_mean(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_a_lying_count_weighs_no_more_than_the_limit_under_the_mean(tmp_path: Pa
     fleet = MemoryFleet(open_sites(experiment, tmp_path / "data"), {"node-1": lying_count(10**15)})
     carry(experiment, fleet, tmp_path / "live")
     lines = [json.loads(line) for line in (tmp_path / "live" / "happened.jsonl").read_text().splitlines()]
-    assert all(line["weights"] == [40.0, 80.0, 40.0] for line in lines[1:])
+    assert [line["weights"] for line in lines[1:]] == [[40.0, 80.0, 40.0]] * 3
     assert_replays(experiment, tmp_path)
 
 

@@ -233,3 +233,21 @@ def test_sides_that_train_differently_do_not_agree(changes: dict[str, Any], tmp_
     executor = FleetExecutor(fleet, {0: "node-0"}, agreement_of(ours), 10.0)
     (average,) = executor.train([one_cohort(ours)], ours.method.combine)
     assert average.refused == {"wrong_settings": 4}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 7},
+        {"run": {"precision": "tf32"}},
+        {"run": {"debug": True}},
+        {"local": {"lr": 0.7}},
+        {"model": {"name": "mlp"}},
+    ],
+    ids=str,
+)
+def test_all_that_clients_work_depends_on_is_agreed_on(changes: dict[str, Any]) -> None:
+    linear = small(model={"name": "linear"})
+    assert agreement_of(small(**{"model": {"name": "linear"}} | changes)).digest != agreement_of(linear).digest
+    apart = small(model={"name": "linear"}, rounds=9, run={"evaluate_every": 2}, faults={"max_update_norm": 5.0})
+    assert agreement_of(apart).digest == agreement_of(linear).digest

@@ -205,7 +205,8 @@ def test_the_owners_run_that_agrees_need_not_be_the_nearest(data: Path) -> None:
     nearest = small(rounds=4, local={"steps": 3, "lr": 0.1}, clustering={"clusters": 4})
     for runs in ([mine], [nearest, mine]):
         sites = open_one(data, ["rounds", "clustering.clusters"], runs)
-        assert sites.find(agreement_of(asked).digest, agreement_of(asked).told).agreement.digest
+        wanted = agreement_of(asked)
+        assert sites.find(wanted.digest, wanted.told).agreement.digest == wanted.digest
 
 
 def test_rates_by_round_need_as_many_rounds_as_the_run_has(data: Path) -> None:

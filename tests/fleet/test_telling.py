@@ -1,6 +1,7 @@
 """What a node tells with noise in it: cut, drawn once, and charged in the ledger of its client."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from atoll import InputError
+from atoll import InputError, make_population
 from atoll.fleet.agreed.messages import (
     ClientReport,
     DescribeReply,
@@ -155,6 +156,21 @@ def test_randomised_class_counts_are_in_the_same_ledger(folder: Path) -> None:
     for _ in range(3):
         said_by(site, store)
     assert read_ledger(store, 1).epsilon(1e-5) == 40 * 0.5
+
+
+HIDDEN = Hidden(noise=2.0, most_samples=50)
+
+
+@pytest.mark.parametrize(("hidden", "class_counts"), [(HIDDEN, False), (HIDDEN, True), (None, True)])
+def test_other_data_are_reported_and_charged_anew(folder: Path, hidden: Hidden | None, class_counts: bool) -> None:
+    """The answer that is kept is about the data of then: of half of them it would say twice as many for ever."""
+    site, store = node(folder, hidden, class_counts=class_counts, epsilon=None if hidden else 0.5), MemoryStore()
+    said_by(site, store)
+    half = site.population.samples(1)[::2]
+    fewer = make_population(site.population.data, [half if k == 1 else site.population.samples(k) for k in range(4)])
+    said_by(replace(site, population=fewer), store)
+    assert read_ledger(store, 1).charged == 2
+    assert read_ledger(store, 1).pure == (0.0 if hidden else 0.5 * (40 + 20))
 
 
 def test_reports_and_updates_share_a_budget(folder: Path) -> None:

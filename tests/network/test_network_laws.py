@@ -193,3 +193,17 @@ def test_random_walks_stay_inside_keep_their_speed_and_do_not_depend_on_what_is_
     for round in range(0, rounds, every):
         assert np.array_equal(coarse.positions(round), path[round])
     assert set(coarse.rounds.tolist()) == set(range(0, rounds, every))
+
+
+@given(st.floats(0.1, 10), st.integers(2, 30), seeds)
+def test_a_walker_goes_as_far_each_round_along_the_line_through_its_targets(
+    metres: float, rounds: int, seed: int
+) -> None:
+    start, rng = np.array([[3.0, 8.0]]), np.random.default_rng(seed)
+    points = np.concatenate([start, *(rng.uniform(0, 10, (1, 2)) for _ in range(400))])
+    along = np.cumsum([0.0, *np.hypot(*np.diff(points, axis=0).T)])
+    assert along[-1] > metres * rounds
+    trace = random_waypoint(start, 10.0, metres, rounds, 1, np.random.default_rng(seed))
+    for round in range(rounds):
+        there = [np.interp(metres * round, along, column) for column in points.T]
+        assert trace.positions(round)[0] == pytest.approx(there, abs=1e-9)

@@ -122,6 +122,12 @@ def test_a_race_ends_with_the_finalists_first(raced: tuple[Path, Field, PlanBudg
         assert first.sizes[seed] == run.rows["bytes_up"][met] + run.rows["bytes_down"][met]
 
 
+def test_each_seed_of_a_finalist_is_another_run(raced: tuple[Path, Field, PlanBudget, list[Entrant]]) -> None:
+    runs = [rows_of(raced[3][0], seed) for seed in range(2)]
+    one, other = (run.rows["train_loss"].tolist() for run in runs if run is not None)
+    assert not set(one[1:]) & set(other[1:])
+
+
 @pytest.mark.more
 def test_a_race_that_was_stopped_goes_on_to_the_same_end(
     raced: tuple[Path, Field, PlanBudget, list[Entrant]], tmp_path: Path

@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from atoll import Experiment, Settings
-from atoll.privacy.accounting import epsilon_of, event_of, most_releases
+from atoll.privacy.accounting import epsilon_of, epsilon_of_all, event_of, most_releases
 from atoll.privacy.mechanism import Cost, Mechanism, response_noise
 from atoll.schedules.events import Schedule
 from tests.tiers import thinned
@@ -108,6 +108,8 @@ def test_no_release_costs_nothing_and_no_noise_everything() -> None:
     assert epsilon_of(Cost((1.0,)), 0, DELTA) == 0
     assert epsilon_of(Cost((0.0,)), 1, DELTA) == math.inf
     assert epsilon_of(Cost((1.0, 0.0)), 1, DELTA) == math.inf
+    assert epsilon_of_all(((Cost((1.0,)), 3), (Cost((0.0,)), 1)), DELTA) == math.inf
+    assert epsilon_of_all(((Cost((1.0,)), 3), (Cost((0.0,)), 0)), DELTA) == epsilon_of(Cost((1.0,)), 3, DELTA)
 
 
 def test_the_most_releases_are_the_last_within() -> None:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from atoll import Experiment, InputError, RunError, Settings, run_events
 from atoll.privacy.ledger import LEDGER, SEAL, Account, begin_ledger, open_ledger
+from atoll.privacy.mechanism import Cost
 from atoll.privacy.private_release import Publisher
 from atoll.runs.row_writer import account_of
 
@@ -167,11 +168,12 @@ def shorten(folder: Path, by: int = 1) -> None:
 
 
 def shorten_both(folder: Path) -> None:
-    """Shorten it and its seal alike; the checkpoint knows better."""
+    """Shorten it and its seal alike, by the last event alone; the checkpoint knows better."""
     account = account_of(experiment())
     assert account is not None
     ledger = begin_ledger(folder, account)
-    ledger.note(experiment().method.schedule.events[0])
+    for event in experiment().method.schedule.events[:4]:
+        ledger.note(event)
 
 
 def change_a_client(folder: Path) -> None:
@@ -180,6 +182,16 @@ def change_a_client(folder: Path) -> None:
     entry = json.loads(spoilt[2])
     spoilt[2] = json.dumps(entry | {"clients": [7 - k for k in entry["clients"]]}) + "\n"
     (folder / LEDGER).write_text("".join(spoilt))
+
+
+def rewrite(folder: Path) -> None:
+    """Write as many releases of other clients, line after line as they should be, but not the seal."""
+    seal, account = (folder / SEAL).read_bytes(), account_of(experiment())
+    assert account is not None
+    ledger = begin_ledger(folder, account)
+    for event in experiment().method.schedule.events[:5]:
+        ledger.note(replace(event, cohort=7 - event.cohort))
+    (folder / SEAL).write_bytes(seal)
 
 
 def of_another_run(folder: Path) -> None:
@@ -192,8 +204,9 @@ SPOILT: Mapping[str, tuple[Spoil, str]] = {
     "deleted": (lambda folder: (folder / LEDGER).unlink(), "without its ledger a private run cannot continue"),
     "its seal deleted": (lambda folder: (folder / SEAL).unlink(), "without its ledger a private run cannot continue"),
     "shortened": (shorten, r"it has \d of 5 releases"),
-    "shortened with its seal": (shorten_both, "which is completed, is missing"),
+    "shortened with its seal": (shorten_both, "event 4, which is completed, is missing"),
     "emptied": (lambda folder: (folder / LEDGER).write_bytes(b""), "is not this run's whole ledger"),
+    "rewritten": (rewrite, "its seal belongs to another ledger"),
     "changed": (change_a_client, "does not match the lines before"),
     "of another run": (of_another_run, "it is another run's"),
 }
@@ -266,3 +279,12 @@ def test_a_release_that_is_made_again_is_charged_once_and_must_be_the_same(tmp_p
     assert open_ledger(tmp_path, account, 1).releases.tolist() == ledger.releases.tolist()
     with pytest.raises(RunError, match="with other clients"):
         ledger.note(replace(events[1], index=0))
+
+
+@pytest.mark.parametrize(("is_fleet", "noise"), [(True, 1.0), (True, 0.0), (False, 1.0)])
+def test_a_run_is_private_with_noise_that_nobody_can_take_out(is_fleet: bool, noise: float, tmp_path: Path) -> None:
+    """Neither without noise, nor with noise from the seed."""
+    account = account_of(experiment())
+    assert account is not None
+    account = replace(account, cost=Cost((noise,)), is_fleet=is_fleet)
+    assert begin_ledger(tmp_path, account).summary()["is_private"] == (is_fleet and noise > 0)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -30,6 +30,8 @@ from atoll.privacy.ledger import LEDGER, SEAL
 from atoll.privacy.mechanism import Cost
 from atoll.privacy.noise import from_system
 from atoll.privacy.private_release import Publisher
+from atoll.runs.variants import with_fleet
+from atoll.support.arrays import Floats, Ids
 from tests.fleet.test_fleet import one_cohort
 from tests.fleets import agreement_of, open_sites, sending, small
 from tests.memory_fleet import MemoryFleet
@@ -101,6 +103,14 @@ def test_noise_of_the_systems_is_normal_and_never_the_same() -> None:
     assert len(from_system("privacy")(0)) == 0
 
 
+def test_no_number_of_a_draw_tells_of_another() -> None:
+    """At any distance from it: noise that repeats falls out of the difference of two numbers."""
+    drawn = from_system("privacy")(20_000)
+    spectrum = np.abs(np.fft.rfft(drawn, 40_000)) ** 2
+    alike = np.fft.irfft(spectrum)[1:20_000] / (drawn @ drawn)
+    assert np.abs(alike).max() < 6.5 / math.sqrt(20_000)
+
+
 @pytest.mark.parametrize(("wanted", "times"), thinned([(SERVER, 1), (CLIENT, 2)], 1), ids=["server", "client"])
 def test_noise_has_the_size_that_was_planned(wanted: dict[str, Any], times: int, tmp_path: Path) -> None:
     """Of FedCluster's first event, with two of two clients: z C once in the sum, or once from each of them."""
@@ -165,6 +175,21 @@ def test_a_server_learns_of_losses_one_cluster_and_no_training_loss(tmp_path: Pa
     assert len(told) == 12
     assert set(told) <= {(0.0, 1.0), (1.0, 0.0)}
     assert {decode(reply, TrainReply)[0].loss for task, reply in heard if task == "train"} == {None}
+
+
+def test_what_nodes_have_randomised_is_taken_as_it_is() -> None:
+    """A second draw at the server would hide nothing more, and train clients in others' clusters."""
+    made = with_fleet(private(CLIENT | {"identity_epsilon": 0.01}, **CHOOSING))
+    event = made.method.schedule.events[0]
+    told = np.arange(len(event.cohort)) % 2
+
+    class Nodes:
+        def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
+            return 1.0 - np.eye(2)[told]
+
+    nodes: Any = Nodes()
+    for _ in range(20):
+        assert made.method.assigned_by(event, made.training.initial_models(), nodes).tolist() == told.tolist()
 
 
 def test_a_release_that_is_made_again_is_charged_again(tmp_path: Path) -> None:

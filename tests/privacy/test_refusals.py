@@ -75,8 +75,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "tolerance": ({"faults.tolerate": True}, "rejected results reveal"),
     "limits": ({"faults.max_update_norm": 1.0}, "rejected results reveal"),
     "collusion": ({"faults.attackers": 0.3, "faults.attack": "inner-product"}, "faults.attack = 'inner-product'"),
+    "attackers whom nobody clips": (
+        {"privacy.trust": "client", "faults.attackers": 0.3, "faults.attack": "sign-flip"},
+        "clients that attack would neither clip",
+    ),
     "samples without a cap": ({"method.weights": "samples"}, "set privacy.samples_cap"),
     "choice by losses": ({"method.select": "power-of-choice", "method.candidates": 6}, "who trains depends on losses"),
+    "a choice of one's own": (
+        {"method.select": "tests.methods.test_selection:evens"},
+        "may choose clients by their data",
+    ),
     "a quantile without noise": ({"privacy.quantile": 0.5}, "privacy.quantile_noise is not set"),
     "a quantile of clients that trust nobody": (
         {"privacy.trust": "client", "privacy.quantile": 0.5},
@@ -96,6 +104,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "layers that clusters share",
     ),
     "no noise in counts": (IFCA, "privacy.count_noise is not set"),
+    "no noise in counts for the clip": (
+        IFCA | {"method.option": "gradients", "privacy.quantile": 0.5, "privacy.quantile_noise": 2.0, "local.steps": 1},
+        "privacy.count_noise is not set",
+    ),
     "the choice told": (IFCA | {"privacy.trust": "client"}, "privacy.identity_epsilon is not set"),
     "a choice of any epsilon": (
         IFCA | {"privacy.trust": "client", "privacy.identity_epsilon": 800.0},

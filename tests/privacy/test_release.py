@@ -34,7 +34,7 @@ from atoll.methods.papers.hierarchical import hierarchical
 from atoll.network.network_files import matrix_network
 from atoll.privacy.clipping import CLIP, SumOfUpdates, clip
 from atoll.privacy.noise import from_seed
-from atoll.privacy.private_assignment import draw_choices
+from atoll.privacy.private_assignment import draw_choices, respond
 from atoll.privacy.private_release import make_private
 from atoll.schedules.events import Event
 from atoll.support.arrays import Floats
@@ -156,6 +156,18 @@ def test_ifca_hides_the_choice_in_one_noise_over_all_blocks(option: str) -> None
     assert len({chosen.count(c) for c in range(3)}) > 1
 
 
+@pytest.mark.parametrize("option", ["models", "gradients"])
+def test_where_nobody_takes_part_nothing_is_released(option: str) -> None:
+    """Else the models of clusters that clients choose would move by noise alone, over a cohort of none."""
+    plain = ifca(POPULATION, replace(RULE, steps=1), rounds=2, clusters=3, option=option, seed=2)  # type: ignore[arg-type]
+    method = private(plain, SERVER, count_noise=0.5)
+    events, nobody = method.schedule.events, np.zeros(0, np.int64)
+    gone = replace(events[0], cohort=nobody, weights=np.zeros(0))
+    before, after = run(replace(method, schedule=replace(method.schedule, events=(gone, events[1]))))
+    assert [as_vector(each).tolist() for each in before.starts] == [START.tolist()] * 3
+    assert [as_vector(each).tolist() for each in after.starts] != [START.tolist()] * 3
+
+
 def trained_once(event: Event, client: int, w: Floats) -> Floats:
     (gradient,) = gradients(event, client, steps=1)
     return np.asarray(w - LR * 0.9**event.round * gradient(w))
@@ -205,6 +217,24 @@ def test_the_clip_moves_to_a_noisy_quantile() -> None:
         assert float(state.server[CLIP]) == pytest.approx(longest, abs=1e-12)
         seen.append(longest)
     assert len(set(seen)) == len(seen)
+
+
+def test_a_clip_that_adapts_needs_noisy_counts_where_models_do_not() -> None:
+    """Gradients are divided by the cohort, but the share of unclipped updates by the noisy count, which is paid for."""
+    plain = ifca(POPULATION, replace(RULE, steps=1), rounds=1, clusters=3, option="gradients", fraction=0.6, seed=2)
+    method = private(plain, SERVER, count_noise=0.5, quantile=0.6, quantile_noise=0.4, quantile_rate=0.5)
+    (event,), (state,) = method.schedule.events, run(method)
+    chosen = [_best([START] * 3, k) for k in event.cohort.tolist()]
+    counts = np.array([chosen.count(c) for c in range(3)]) + 0.5 * drawn("privacy counts", event.index, 0)
+    for c, (model, count) in enumerate(zip(state.starts, np.maximum(counts, 1.0).tolist(), strict=True)):
+        own = [k for k, cluster in zip(event.cohort.tolist(), chosen, strict=True) if cluster == c]
+        updates = [trained_once(event, k, START) - START for k in own]
+        fitting = sum(0.5 if np.linalg.norm(each) <= 0.7 else -0.5 for each in updates)
+        fitting += 0.4 * float(from_seed(SEED)("privacy quantile", event.index, 0, c)(1)[0])
+        assert float(model[CLIP]) == pytest.approx(0.7 * np.exp(-0.5 * (fitting / count + 0.5 - 0.6)), abs=1e-12)
+    (stage,) = method.stages
+    assert stage.cost is not None
+    assert stage.cost.gaussians == (1.3, 0.5, 2 * 0.4)
 
 
 def test_a_client_moves_the_count_of_unclipped_updates_by_half() -> None:
@@ -316,3 +346,18 @@ def test_a_loss_of_minus_infinity_is_no_good_loss() -> None:
     told = draw_choices(np.tile([-np.inf, 0.5], (50, 1)), 50.0, 3.0, from_seed(SEED), 0, np.arange(50))
     assert told.tolist() == [1] * 50
     assert Hidden(noise=1e-9, most_samples=9, most_loss=3.0).losses(np.array([-np.inf])) == pytest.approx([3.0])
+
+
+def test_losses_above_the_most_count_as_the_most() -> None:
+    """Whatever a client's losses, no choice becomes more than e^epsilon likelier."""
+    wild, tame = (np.tile([high, 0.0], (400, 1)) for high in (1e9, 3.0))
+    chosen, as_chosen = (draw_choices(each, 1.0, 3.0, from_seed(SEED), 0, np.arange(400)) for each in (wild, tame))
+    assert chosen.tolist() == as_chosen.tolist()
+    assert 0.25 < (chosen == 0).mean() < 0.5  # 1 / (1 + sqrt(e)) = 0.38
+
+
+def test_a_client_without_a_choice_tells_one_that_is_drawn() -> None:
+    """Evenly, however seldom others' choices are replaced: its silence would tell that it has no finite loss."""
+    told = respond(np.array([-1] * 400 + [2] * 400), 4, 60.0, from_seed(SEED), 0, np.arange(800))
+    assert np.bincount(told[:400], minlength=4).min() > 70
+    assert told[400:].tolist() == [2] * 400

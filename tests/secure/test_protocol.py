@@ -1,6 +1,6 @@
 """The protocol of secure sums by itself: the sum is right whoever is lost, and nothing else is told."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -27,14 +27,11 @@ def test_any_shares_at_the_threshold_give_the_secret(secret: bytes, count: int, 
     assert join({place: shares[place] for place in chosen}) == secret
 
 
-def test_fewer_shares_than_the_threshold_fit_every_secret() -> None:
-    """Two of three shares lie on a polynomial through any value at 0."""
-    shares = dict(enumerate(split(b"s" * 32, 3, 3), start=1))
-    del shares[3]
-    for other in (0, 1, 2**255):
-        # The parabola through (0, other) and both shares has some value at 3, which would give `other` back.
-        third = (other - 3 * shares[1] + 3 * shares[2]) % PRIME
-        assert join({**shares, 3: third}) == other.to_bytes(32)
+def test_fewer_shares_than_the_threshold_tell_nothing() -> None:
+    """Of one secret, split again and again, two of the three shares needed are spread evenly, also as a pair."""
+    drawn = [split(b"s" * 32, 3, 5)[:2] for _ in range(4000)]
+    pairs = np.array([[share >> 252 for share in pair] for pair in drawn]) @ [16, 1]
+    assert chisquare(np.bincount(pairs, minlength=256)).pvalue > 1e-6
 
 
 def test_a_false_share_gives_another_secret_or_none() -> None:
@@ -209,6 +206,28 @@ def test_a_node_insists_on_its_threshold_and_on_company(threshold: int, least: i
     assert caught.value.code == "too_few"
 
 
+def test_a_node_is_never_alone_in_a_sum() -> None:
+    node = Participant(identities(["node-0"])["node-0"], instance(), 2 / 3, 1)
+    with pytest.raises(NotSummed, match="1 nodes in a sum"):
+        node.deal((node.advertise(),), 1)
+
+
+def test_nodes_that_are_told_different_thresholds_take_no_shares() -> None:
+    """Else a server could need fewer shares of one node than others believe."""
+    nodes, keys = begun()
+    every = {name: node.deal(keys, 2 if name == "node-2" else 3) for name, node in nodes.items()}
+    with pytest.raises(NotSummed, match="'node-2' has not sealed its shares for this sum"):
+        nodes["node-0"].take({name: every[name]["node-0"] for name in ("node-1", "node-2")})
+
+
+def test_shares_of_another_length_are_refused() -> None:
+    nodes, shares = dealt()
+    liar = nodes["node-1"]
+    short = seal(liar._sealing_key(liar._roster, "node-1", "node-0"), b"short", liar._roster.context)
+    with pytest.raises(NotSummed, match="the shares of node 'node-1' are malformed"):
+        nodes["node-0"].take(shares["node-0"] | {"node-1": short})
+
+
 def dealt(count: int = 3) -> tuple[dict[str, Participant], dict[str, dict[str, bytes]]]:
     """Return nodes that have dealt, and what each was dealt."""
     nodes, keys = begun(count)
@@ -220,6 +239,9 @@ def test_shares_that_are_another_nodes_or_older_are_refused() -> None:
     nodes, shares = dealt()
     with pytest.raises(NotSummed, match="has not sealed"):
         nodes["node-0"].take({"node-1": shares["node-0"]["node-2"], "node-2": shares["node-0"]["node-1"]})
+    nodes, shares = dealt()
+    with pytest.raises(NotSummed, match="has not sealed"):  # what it has sealed itself: each way has a key of its own
+        nodes["node-0"].take({"node-1": shares["node-1"]["node-0"], "node-2": shares["node-2"]["node-0"]})
     _, older = dealt()
     nodes, _ = dealt()
     with pytest.raises(NotSummed, match="has not sealed"):
@@ -302,6 +324,22 @@ def test_steps_are_taken_once_and_in_order() -> None:
     node.deal(keys, 2)
     with pytest.raises(NotSummed, match="the next step of this sum is take"):
         node.deal(keys, 2)
+
+
+def test_a_step_that_is_being_taken_is_not_taken_beside_it() -> None:
+    """Of two lists of survivors that come at once one is signed: both together would open a node's numbers."""
+    node, refused = masked()["node-0"], list[str]()
+
+    class Meanwhile(list[str]):
+        def __iter__(self) -> Iterator[str]:
+            if not refused:
+                with pytest.raises(NotSummed, match="asked to sign_survivors") as caught:
+                    node.sign_survivors(names_of(3))
+                refused.append(caught.value.code)
+            return super().__iter__()
+
+    node.sign_survivors(Meanwhile(["node-0", "node-1"]))
+    assert refused == ["replayed"]
 
 
 def test_who_lies_to_the_server_is_out_or_found_out() -> None:

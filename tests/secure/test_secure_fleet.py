@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from atoll.fleet.node import open_sums
 from atoll.fleet.node.handlers import answer
 from atoll.fleet.node.node import open_site
 from atoll.fleet.node.shards import write_shards
+from atoll.fleet.node.work_count import WorkBudget
 from atoll.fleet.server.secure_sums import STEPS
 from atoll.runs.variants import replaying
 from atoll.secure.crypto import make_pair
@@ -429,6 +431,15 @@ def test_a_node_sends_no_model_by_itself(tmp_path: Path) -> None:
     assert (
         code_of(answer(site, MemoryStore(), "losses", encode(LossesRequest(**common), pack([start])))) == "not_needed"
     )
+
+
+def test_an_owners_limit_of_trainings_holds_in_sums_too(tmp_path: Path) -> None:
+    made = summed(**ONE_CLUSTER, rounds=3)
+    fleet = fleet_of(made, tmp_path / "data")
+    fleet.sites["node-2"] = replace(fleet.sites["node-2"], budget=WorkBudget(trainings=1))
+    carry_out(made, tmp_path / "fleet", fleet)
+    last = last_row(tmp_path / "fleet")
+    assert (last["refused_over_budget"], last["client_updates"]) == (2, 6 + 5 + 5)
 
 
 def test_an_update_beyond_the_range_is_an_error_here_and_refused_there(tmp_path: Path) -> None:

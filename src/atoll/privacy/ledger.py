@@ -57,7 +57,7 @@ class Account:
         most, wanted = self.most_releases, self.mechanism
         if most is None or releases <= most:
             return True
-        return self.is_fleet and epsilon_of(self.cost, releases, wanted.delta) <= (wanted.epsilon or 0.0)
+        return epsilon_of(self.cost, releases, wanted.delta) <= (wanted.epsilon or 0.0)
 
 
 class RunLedger:
