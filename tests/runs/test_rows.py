@@ -63,9 +63,8 @@ def test_costs_and_losses_are_sums_over_the_events(is_live: bool) -> None:
 def test_a_summary_is_of_what_happened_until_a_run_stopped() -> None:
     made = experiment("method.name=fedasync", "method.concurrency=3")
     recorder = Recorder(made)
-    rows = [
-        {"test_accuracy": accuracy, "h_device": h} for accuracy, h in ((0.1, 3.0), (0.9, 5.0), (None, 1.0), (0.4, 2.0))
-    ]
+    pairs = (0.1, 3.0), (0.9, 5.0), (None, 1.0), (0.4, 2.0)
+    rows: list[dict[str, Any]] = [{"test_accuracy": accuracy, "h_device": h} for accuracy, h in pairs]
     rows[0]["cluster_clients"], rows[-1]["cluster_clients"] = [6, 0, 0], [0, 5, 1]
     found = recorder.summarize(rows, 3, "in round 3, for a reason")
     events = made.method.schedule.events[:3]
