@@ -147,6 +147,14 @@ def test_runs_below_twice_chance_decide_nothing() -> None:
         assert judge(claim, runs, [], "paper").status == "holds"  # nobody knows their number of classes
 
 
+def test_runs_on_several_data_sets_have_no_common_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atoll.reproduce.judging._CLASSES", {"mnist": 10, "letters": 26})
+    for names in (("mnist", "letters"), ("letters", "mnist")):
+        runs = make_seeds("A", [0.16, 0.17, 0.162]) + make_seeds("B", [0.12, 0.13, 0.125])
+        known = [replace(r, config=r.config | {"data": {"dataset": names[r.label[0] == "B"]}}) for r in runs]
+        assert judge(make_claim(), known, [], "paper").status == "holds"
+
+
 def test_a_gain_is_compared_between_panels_seed_by_seed() -> None:
     """Losses 0.4 and 0.8 in one panel, a factor of 2; 0.5 and 0.6 in the other, 1.2; the second seed the other way."""
     claim = make_claim(column="train_loss", check="gain", panel="hard", against="easy")
