@@ -67,6 +67,10 @@ def test_measures_by_hand(measure: str) -> None:
     assert measure_run(make_claim(measure=measure), make_run()) == pytest.approx(MEASURES[measure])
 
 
+def test_a_fall_to_nothing_is_beyond_every_number() -> None:
+    assert measure_run(make_claim(measure="fall"), make_run(accuracy=[0.4, 0.1, 0.0])) == math.inf
+
+
 def test_jitter_and_end_cover_the_last_half_and_fifth() -> None:
     run = make_run(accuracy=[0.0, 0.9, 0.2, 0.5])  # rounds 0, 10, 20, 40
     assert measure_run(make_claim(measure="jitter"), run) == pytest.approx(0.3)
