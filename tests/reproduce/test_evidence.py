@@ -148,6 +148,12 @@ def test_margins_are_shares_of_the_run_behind_and_tolerances_of_the_largest() ->
         ]
 
 
+def test_a_ratios_tolerance_is_a_factor_to_both_sides() -> None:
+    ratio = make_claim(check="ratio", stated=(1.0,), tolerance=1.0)
+    for of, wanted in ((1.9, "holds"), (2.1, "fails"), (1 / 1.9, "holds"), (1 / 2.1, "fails")):
+        assert verdict(ratio, seeds(1, 1, 1), seeds(of, of, of)) == wanted
+
+
 def test_wide_intervals_settle_nothing() -> None:
     close = make_claim(runs=("A",), check="close", stated=(0.8,), tolerance=0.05)
     assert verdict(close, seeds(0.8, 0.79, 0.81)) == "holds"
