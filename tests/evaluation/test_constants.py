@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
 
-from atoll import InputError, Population, make_population, read_model
+from atoll import Dataset, InputError, Population, make_population, read_model
 from atoll.evaluation.constants import (
     GradientChange,
     class_gradient_gram,
@@ -54,6 +56,20 @@ def test_of_several_models_the_one_with_the_largest_deviations_counts() -> None:
     same_inner_products(gradient_deviations(population, module, models), centred[1])
 
 
+def test_deviations_of_large_clients_count_more() -> None:
+    """At the first model a client of one sample deviates, at the second one of eight, by less."""
+    x, y = np.repeat([[1.0, 0.0], [0.0, 0.0], [0.0, 3.0], [0.0, 0.0]], [8, 8, 1, 1], axis=0), np.zeros(18)
+    data = Dataset("two directions", x, y, x, y, classes=0, loss="squared")
+    population, module = make_population(data, np.split(np.arange(18), [8, 16, 17])), linear_module(width=2)
+    models = [linear_model(np.array(w)) for w in ([0.0, 1.0], [6.0, 0.0])]
+    gradients = [gradients_at(population, as_vector(model)) for model in models]
+    centred = [each - population.shares @ each for each in gradients]
+    squares = [(each**2).sum(axis=1) for each in centred]
+    assert squares[0].mean() > squares[1].mean()
+    assert population.shares @ squares[0] < population.shares @ squares[1]
+    same_inner_products(gradient_deviations(population, module, models), centred[1])
+
+
 @pytest.mark.parametrize("held", [1, 4, 7])
 def test_blocks_of_gradients_change_nothing(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     population, module = classification(clients=7), network()
@@ -97,6 +113,30 @@ def test_labels_are_exact_where_a_clients_classes_are_the_unions() -> None:
     same_inner_products(
         label_deviations(population.class_counts(), gram), gradient_deviations(population, module, [model])
     )
+
+
+def test_a_sample_that_two_clients_hold_counts_twice_in_its_class() -> None:
+    data, module = classification().data, network()
+    one, other = np.flatnonzero(data.targets == 0)[:2]
+    population = make_population(data, [np.array([one, other]), np.array([one])])
+    gram = class_gradient_gram(population, module, read_model(module), 100, np.random.default_rng(0))
+    rows = [one, other, one]
+    loss = cross_entropy(module(torch.from_numpy(data.inputs[rows])), torch.from_numpy(data.targets[rows]))
+    squared = sum(float(each.square().sum()) for each in torch.autograd.grad(loss, [*module.parameters()]))
+    assert gram[0, 0] == pytest.approx(squared)
+
+
+def test_gradients_are_those_of_a_model_that_is_evaluated() -> None:
+    """Without dropout, whatever the mode of the module that is passed."""
+    population, plain, dropping = classification(), network(), network()
+    dropping.insert(2, nn.Dropout(0.9))  # type: ignore[operator]
+    first, second = (
+        [model := read_model(each), {name: 2 * tensor for name, tensor in model.items()}] for each in (plain, dropping)
+    )
+    found = gradient_change(population, dropping.train(), *second)
+    np.testing.assert_allclose(found.ratios, gradient_change(population, plain, *first).ratios)
+    expected = gradient_deviations(population, plain, first[:1])
+    same_inner_products(gradient_deviations(population, dropping.train(), second[:1]), expected)
 
 
 def test_class_gradients_of_a_sample() -> None:

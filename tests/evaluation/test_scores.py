@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from dataclasses import replace
 from threading import current_thread
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from atoll import Dataset, Evaluator, generator, heterogeneity, make_population, read_model
+from atoll import Dataset, Evaluator, Population, generator, heterogeneity, make_population, read_model
 from atoll.clustering.clustering import Clustering, one_cluster
 from atoll.clustering.fedcluster_clusterings import random
 from atoll.evaluation.scores import ClusterEvaluator
@@ -65,6 +66,17 @@ def test_a_sample_of_the_union_is_fixed_by_the_seed() -> None:
     assert everything == Evaluator(population, module).score(model).train_loss
 
 
+def test_a_draw_of_all_samples_but_one_leaves_one_out() -> None:
+    """It is drawn without replacement, and is the mean of what it drew."""
+    population, module = classification(), network()
+    model, count = read_model(module), len(population.indices)
+    rows = torch.from_numpy(population.data.inputs), torch.from_numpy(population.data.targets)
+    with torch.no_grad():
+        losses = cross_entropy(module(rows[0]), rows[1], reduction="none").numpy()
+    drawn = Evaluator(population, module, count - 1).train_loss(model)
+    assert np.abs(losses - (losses.sum() - (count - 1) * drawn)).min() < 1e-9
+
+
 @given(clients=st.integers(1, 8), clusters=st.integers(1, 8), seed=st.integers(0, 100))
 @settings(max_examples=part_of(40))
 def test_clusters_are_never_more_different_than_clients(clients: int, clusters: int, seed: int) -> None:
@@ -74,8 +86,9 @@ def test_clusters_are_never_more_different_than_clients(clients: int, clusters: 
     assert found.cluster <= found.device + 1e-12
 
 
-def test_heterogeneity_by_definition() -> None:
-    population, module = quadratics(), linear_module()
+@pytest.mark.parametrize("samples", [8, 1200])
+def test_heterogeneity_by_definition(samples: int) -> None:
+    population, module = quadratics(samples=samples), linear_module()
     clustering = Clustering(np.array([0, 1, 1, 0, 2, 2]), 3)
     w = read_model(module)["0.weight"].numpy().ravel()
     x, y, p = population.data.inputs, population.data.targets, population.shares
@@ -90,6 +103,14 @@ def test_heterogeneity_by_definition() -> None:
     found = heterogeneity(population, clustering, module, read_model(module))
     assert found.device == pytest.approx(device)
     assert found.cluster == pytest.approx(cluster)
+
+
+def test_clients_without_a_cluster_count_in_no_heterogeneity() -> None:
+    population, module = quadratics(), linear_module()
+    model, labels = read_model(module), np.array([0, -1, 1, 0, -1, 1])
+    members = make_population(population.data, [population.samples(int(k)) for k in np.flatnonzero(labels >= 0)])
+    alone = heterogeneity(members, Clustering(labels[labels >= 0], 2), module, model)
+    assert heterogeneity(population, Clustering(labels, 2), module, model) == alone
 
 
 class Recurrent(nn.Module):
@@ -132,6 +153,56 @@ def test_a_client_without_a_cluster_chooses_among_those_with_clients() -> None:
     assert evaluator.score([worst, worse, best]).confusion.tolist() == [[0, 0, 6]]
     found = evaluator.score([worst, worse, best], np.array([0, 0, 1, 1, 1, -1]))
     assert found.confusion.tolist() == [[2, 4, 0]]  # nobody is in the last cluster
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_learned_clusters_are_scored_by_hand(paired: bool) -> None:
+    """Models 0 and 2 are of nobody; a test client takes its client's model, or that of its least loss."""
+    population, tests = (unequal(classification(samples=12, seed=seed)) for seed in (0, 1))
+    modules, labels = [network(seed=seed) for seed in range(4)], np.array([3, 1, 1, -1, 3, 1])
+
+    def measured(whose: Population, client: int, cluster: int) -> tuple[float, float]:
+        rows = whose.samples(client)
+        targets = torch.from_numpy(whose.data.targets[rows])
+        with torch.no_grad():
+            outputs = modules[cluster](torch.from_numpy(whose.data.inputs[rows]))
+        return cross_entropy(outputs, targets).item(), (outputs.argmax(dim=1) == targets).double().mean().item()
+
+    def least(whose: Population, client: int) -> int:
+        return min((1, 3), key=lambda cluster: measured(whose, client, cluster)[0])
+
+    own = [label if label >= 0 else least(population, k) for k, label in enumerate(labels.tolist())]
+    chosen = own if paired else [least(tests, k) for k in range(6)]
+    trained = [measured(population, k, cluster)[0] for k, cluster in enumerate(own)]
+    tested = np.array([measured(tests, k, cluster) for k, cluster in enumerate(chosen)])
+    models = [read_model(module) for module in modules]
+    found = ClusterEvaluator(population, tests, network(), paired=paired).score(models, labels)
+    whole = np.average(tested, axis=0, weights=tests.sizes)
+    assert (found.score.test_loss, found.score.test_accuracy) == pytest.approx((whole[0], whole[1]))
+    assert found.score.train_loss == pytest.approx(np.average(trained, weights=population.sizes))
+    assert found.confusion.tolist() == [np.bincount(own, minlength=4).tolist()]
+    assert found.accuracies[::2] == found.losses[::2] == (None, None)
+    for cluster in (1, 3):
+        its = np.equal(chosen, cluster)
+        loss, accuracy = np.average(tested[its], axis=0, weights=tests.sizes[its])
+        assert (found.losses[cluster], found.accuracies[cluster]) == pytest.approx((loss, accuracy))
+
+
+def unequal(population: Population) -> Population:
+    """Clients that hold 2, 4, 6, ... of their samples."""
+    return make_population(population.data, [population.samples(k)[: 2 + 2 * k] for k in range(len(population))])
+
+
+def test_a_draw_of_clients_has_about_so_many_samples_and_every_planted_group() -> None:
+    whole = classification(clients=10).data
+    data = replace(whole, groups=np.repeat([0, 1, 2], [5, 4, len(whole) - 9]))
+    parts = np.split(np.arange(20), np.arange(1, 10))  # nine clients of one sample, and one of eleven
+    population, models = make_population(data, parts), [read_model(network(seed=seed)) for seed in range(2)]
+    drawn = [ClusterEvaluator(population, population, network(), 10, seed, paired=True) for seed in range(5)]
+    assert {len(each.clients) for each in drawn} == {5}
+    assert {each.score(models).confusion.shape for each in drawn} == {(3, 2)}
+    everyone = ClusterEvaluator(population, population, network()).score(models)
+    assert {each.score(models).score.test_loss for each in drawn} == {everyone.score.test_loss}
 
 
 class Noting(nn.Module):

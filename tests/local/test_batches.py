@@ -139,6 +139,11 @@ def test_parameter_error_matches_models_to_what_was_planted() -> None:
     assert parameter_error(models, planted) == pytest.approx(5.0)
 
 
+def test_parameter_error_takes_each_model_for_one_planted_vector() -> None:
+    models = [{"0.weight": torch.tensor([[value]])} for value in (0.0, 9.0)]
+    assert parameter_error(models, np.array([[0.0], [1.0]])) == pytest.approx(8.0)  # both are nearest to the first
+
+
 def test_parameter_error_needs_models_of_that_size() -> None:
     from atoll import InputError
 

@@ -110,6 +110,50 @@ def test_a_bound_leaves_the_interval_open() -> None:
     assert needs_of(ratio, [seeds(0, 0, 0), seeds(60, 60, 60)]) == []  # no ratio to nothing
 
 
+def test_probes_that_are_apart_widen_an_interval_to_the_side_where_a_value_may_be() -> None:
+    """A target met at 20 after a probe at 15 was met in between; of another it was met between 54 and 60."""
+    one, other = ({seed: Value(at, spacing=gap) for seed in range(3)} for at, gap in ((20.0, 5.0), (60.0, 6.0)))
+    met = {"measure": "reach", "target": 0.6, "stated": (1.0,)}
+
+    def ends(claim: Claim, *values: Values) -> tuple[float | None, float | None]:
+        (need,) = needs_of(claim, values)
+        return need.interval().low, need.interval().high
+
+    assert ends(make_claim(**met), one, other) == (54 - 20, 60 - 15)
+    ratio = make_claim(**met, check="ratio")
+    assert ends(ratio, one, other) == pytest.approx((math.log(54 / 20), math.log(60 / 15)))
+    first = {seed: Value(20.0, spacing=20.0) for seed in range(3)}  # met at any time from the start on
+    assert ends(ratio, first, other) == pytest.approx((math.log(54 / 20), math.inf))
+    for check in ("within", "close"):
+        assert ends(make_claim(**met, runs=("A",), check=check), other) == (54, 60)
+
+
+def test_every_condition_needs_three_seeds_and_has_to_hold() -> None:
+    order = make_claim(runs=("A", "B", "C"), check="order")
+    best, middle, worst = (seeds(*(level + step for step in (0.0, 0.01, 0.02))) for level in (0.9, 0.8, 0.7))
+    assert verdict(order, best, middle, worst) == "holds"
+    assert verdict(order, best, middle, seeds(0.7, 0.71)) == "undecided"
+    assert verdict(order, best, middle, seeds(0.6, 0.9, 0.8)) == "undecided"
+    assert needs_of(order, [best, middle, {7: Value(0.7)}]) == []
+
+
+def test_margins_are_shares_of_the_run_behind_and_tolerances_of_the_largest() -> None:
+    high, low = seeds(110.5, 110.5, 110.5), seeds(100, 100, 100)
+    assert verdict(make_claim(margin=0.1), high, low) == "holds"  # 10.5 is more than 10, and less than 11.05
+    assert [verdict(make_claim(margin=share), high, low) for share in (0.104, 0.106)] == ["holds", "fails"]
+    for pair in ((high, low), (low, high)):  # 10.5 of 110.5 are 9.5 %
+        assert [verdict(make_claim(check="alike", tolerance=share), *pair) for share in (0.094, 0.096)] == [
+            "fails",
+            "holds",
+        ]
+
+
+def test_a_ratios_tolerance_is_a_factor_to_both_sides() -> None:
+    ratio = make_claim(check="ratio", stated=(1.0,), tolerance=1.0)
+    for of, wanted in ((1.9, "holds"), (2.1, "fails"), (1 / 1.9, "holds"), (1 / 2.1, "fails")):
+        assert verdict(ratio, seeds(1, 1, 1), seeds(of, of, of)) == wanted
+
+
 def test_wide_intervals_settle_nothing() -> None:
     close = make_claim(runs=("A",), check="close", stated=(0.8,), tolerance=0.05)
     assert verdict(close, seeds(0.8, 0.79, 0.81)) == "holds"

@@ -67,6 +67,10 @@ def test_measures_by_hand(measure: str) -> None:
     assert measure_run(make_claim(measure=measure), make_run()) == pytest.approx(MEASURES[measure])
 
 
+def test_a_fall_to_nothing_is_beyond_every_number() -> None:
+    assert measure_run(make_claim(measure="fall"), make_run(accuracy=[0.4, 0.1, 0.0])) == math.inf
+
+
 def test_jitter_and_end_cover_the_last_half_and_fifth() -> None:
     run = make_run(accuracy=[0.0, 0.9, 0.2, 0.5])  # rounds 0, 10, 20, 40
     assert measure_run(make_claim(measure="jitter"), run) == pytest.approx(0.3)
@@ -145,6 +149,14 @@ def test_runs_below_twice_chance_decide_nothing() -> None:
         known = [replace(run, config=run.config | {"data": {"dataset": "mnist"}}) for run in runs]
         assert judge(claim, known, [], "paper").status == status
         assert judge(claim, runs, [], "paper").status == "holds"  # nobody knows their number of classes
+
+
+def test_runs_on_several_data_sets_have_no_common_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atoll.reproduce.judging._CLASSES", {"mnist": 10, "letters": 26})
+    for names in (("mnist", "letters"), ("letters", "mnist")):
+        runs = make_seeds("A", [0.16, 0.17, 0.162]) + make_seeds("B", [0.12, 0.13, 0.125])
+        known = [replace(r, config=r.config | {"data": {"dataset": names[r.label[0] == "B"]}}) for r in runs]
+        assert judge(make_claim(), known, [], "paper").status == "holds"
 
 
 def test_a_gain_is_compared_between_panels_seed_by_seed() -> None:

@@ -1,8 +1,11 @@
 """Checkpoints give back the same tensors, and damaged ones are passed over."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -50,6 +53,32 @@ def test_what_is_saved_is_restored(tmp_path: Path, server: bool) -> None:
     assert (restored.server is None) == (saved.server is None)
     if server:
         assert restored.server is restored.starts[0] is restored.starts[2], "shared models stay shared"
+
+
+def test_every_field_of_a_state_is_restored(tmp_path: Path) -> None:
+    saved = replace(
+        state(3),
+        refused={"too_large": 2},
+        server_state=model(3.0),
+        clients={7: model(5.0), 2: model(6.0)},
+        labels=np.array([1, -1, 0]),
+        norms=((1.0, 4), (2.5, 7)),
+        usual=(((0.5, 1),), ((1.0, 4), (2.5, 7)), ()),
+    )
+    save_checkpoint(tmp_path, saved, ORIGIN)
+    found = load_checkpoint(tmp_path, saved, ORIGIN)
+    assert found is not None
+    for each in fields(State):
+        assert as_lists(getattr(found[0], each.name)) == as_lists(getattr(saved, each.name)), each.name
+
+
+def as_lists(value: Any) -> Any:
+    """Return tensors, arrays and tuples, wherever in a value, as lists."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return value.tolist()
+    if isinstance(value, tuple):
+        return [as_lists(each) for each in value]
+    return {key: as_lists(each) for key, each in value.items()} if isinstance(value, Mapping) else value
 
 
 def test_a_state_without_tensors_is_restored(tmp_path: Path) -> None:

@@ -86,6 +86,23 @@ def test_a_packed_file_is_the_same_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(plain) == [f"data.root/{name}" for name in names]
 
 
+def test_the_one_digest_of_many_files_changes_with_each_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atoll.runs.data_files.MOST_FILES", 3)
+    (settings,) = make_runs(TABLE, changes={"data": {"root": str(tmp_path)}})
+
+    def digest_with(changed: int | None) -> str:
+        for client in range(4):
+            write_client(tmp_path, client, seed=1 if client == changed else 0)
+        found = digests_of(settings)
+        assert list(found) == ["data.root"]
+        return found["data.root"]
+
+    assert digest_with(None) == digest_with(None)
+    assert len({digest_with(changed) for changed in (None, 0, 1, 2, 3)}) == 5
+
+
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-9] + bytes(9))])
 def test_a_damaged_schedule_is_written_anew(folder: Path, damage: Callable[[Path], object]) -> None:
     whole = (folder / "run/schedule.npz").read_bytes()

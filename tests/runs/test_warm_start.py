@@ -1,5 +1,6 @@
 """Runs that start from a model, and models that predict from inputs as they are stored."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,15 @@ def test_a_run_starts_from_a_file_or_another_run(start: str, before: Path) -> No
     first = atoll.run(TINY, model={"start": str(before / start)})
     assert first.history["train_loss"][0] == last.history["train_loss"][-1]
     assert first.history["train_loss"][-1] != last.history["train_loss"][-1]
+
+
+def test_a_checkpoint_cut_short_by_a_kill_is_no_start(before: Path, tmp_path: Path) -> None:
+    """Its tensors are written before what completes it; the one before it counts, as for a resume."""
+    killed = tmp_path / "run"
+    shutil.copytree(before / "run", killed)
+    (killed / "checkpoint/event-00000099.safetensors").write_bytes(b"half")
+    first = atoll.run(TINY, model={"start": str(killed)})
+    assert first.history["train_loss"][0] == atoll.read_result(before / "run").history["train_loss"][-1]
 
 
 @pytest.mark.parametrize("executor", ["cores", pytest.param("ray", marks=pytest.mark.slow)])

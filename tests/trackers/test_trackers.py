@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import struct
 import sys
 import time
@@ -365,6 +366,22 @@ def test_a_tracker_that_cannot_be_opened_is_told(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://here")
     with pytest.raises(InputError, match=r"run.trackers: mlflow cannot be opened \(.*nonsense"):
         list(steps(experiment("mlflow"), tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("require", "variable", "off"),
+    [(require_mlflow, "MLFLOW_DISABLE_TELEMETRY", "true"), (require_wandb, "WANDB_ERROR_REPORTING", "false")],
+)
+def test_what_packages_report_home_is_off_before_they_are_imported_unless_it_is_wanted(
+    require: Callable[[], object], variable: str, off: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str | None] = []
+    monkeypatch.setattr(f"{require.__module__}.import_extra", lambda *_: seen.append(os.environ.get(variable)))
+    monkeypatch.delenv(variable)
+    require()
+    monkeypatch.setenv(variable, "as the user says")
+    require()
+    assert seen == [off, "as the user says"]
 
 
 def test_the_packages_are_there() -> None:

@@ -60,8 +60,8 @@ def _before(run: Path, told: str) -> str | None:
 
 
 def file_of(start: Path) -> Path:
-    """Return the file that holds the model at this path: itself, or the latest checkpoint of a run's folder."""
-    return max((start / "checkpoint").glob("event-*.safetensors"), default=start) if start.is_dir() else start
+    """Return the file of the model at this path: itself, or of the latest complete checkpoint of a run's folder."""
+    return max((each.with_suffix(".safetensors") for each in start.glob("checkpoint/event-*.json")), default=start)
 
 
 def _read(path: Path, told: str) -> Model:

@@ -146,7 +146,7 @@ class SpilledStates(ClientStates):
     def __or__(self, newer: Mapping[int, Model]) -> "SpilledStates":
         """Return these states updated with newer ones; all go to files if they exceed the memory limit."""
         added = {client: _Kept(model) for client, model in newer.items()}
-        near = {k: kept for k, kept in self._near.items() if kept.model is not None and k not in added}
+        near = {k: kept for k, kept in self._near.items() if kept.model is not None}
         after = SpilledStates(self.shelf)
         after._kept, after._near = self._kept | added, near | added
         if after.bytes_in_memory > self.shelf.most_bytes:
