@@ -272,7 +272,7 @@ def test_gradient_descent_stays_below_the_bound(pattern: Pattern, seed: int) -> 
 BAD: dict[str, dict[str, Any]] = {
     "method.pattern = 'ring'": {"pattern": "ring"},
     "rounds = 0: must be at least 1": {"steps": 0},
-    "rounds = 13: must be a multiple of T' x T'' = 6": {"steps": 13},
+    "rounds = 13: must be a multiple of method.intra_rounds x local.steps = 6": {"steps": 13},
     "method.intra_rounds = 0": {"intra_rounds": 0},
     "local.steps = 0": {"local_steps": 0},
     "local.lr = nan: must be positive": {"lr": float("nan")},

@@ -14,7 +14,7 @@ from atoll.data.population import make_population
 from atoll.evaluation.personal import OwnTests
 from atoll.local.batches import Batches, measure_models
 from atoll.local.task import ClientTask
-from atoll.report.reading.recovery import with_recovery
+from atoll.report.reading.records import with_recovery
 from atoll.runs.probes import Probes
 from atoll.support.arrays import Ids
 from tests.killing import carry_to_end

@@ -72,8 +72,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "settings without trust": ({"privacy.trust": "none"}, "privacy.clip: is taken by privacy.trust = 'server'"),
     "robust": ({"method.combine": "median"}, "method.combine = 'median': noise hides a client in a sum"),
     "a robust mean": ({"method.combine": "norm-clipping", "method.clip_norm": 1.0}, "noise hides a client in a sum"),
-    "tolerance": ({"faults.tolerate": True}, "rejected results reveal"),
-    "limits": ({"faults.max_update_norm": 1.0}, "rejected results reveal"),
+    "tolerance": ({"faults.tolerate": True}, "single results are looked at, or left out"),
+    "limits": ({"faults.max_update_norm": 1.0}, "single results are looked at, or left out"),
     "collusion": ({"faults.attackers": 0.3, "faults.attack": "inner-product"}, "faults.attack = 'inner-product'"),
     "attackers whom nobody clips": (
         {"privacy.trust": "client", "faults.attackers": 0.3, "faults.attack": "sign-flip"},

@@ -151,8 +151,8 @@ def test_a_run_stops_at_columns_that_only_some_runs_have(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"stop_at": "test_accuracy > 0.5"}, "must be such as 'test_accuracy >= 0.9'"),
-        ({"stop_at": "test_accuracy >= much"}, "must be such as"),
+        ({"stop_at": "test_accuracy > 0.5"}, "must be a column, >= or <= and a number, such as 'test_accuracy >= 0.9'"),
+        ({"stop_at": "test_accuracy >= much"}, "must be a column, >= or <= and a number"),
         ({"stop_at": "test_acuracy >= 0.5"}, "'test_acuracy' is unknown, did you mean 'test_accuracy'"),
         ({"stop_at": "h_device <= 0.5"}, "'h_device' is unknown"),
         ({"stop_at": "test_accuracy >= 90"}, "accuracies are from 0 to 1; 90 % is 0.9"),

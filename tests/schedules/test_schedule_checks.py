@@ -11,7 +11,7 @@ import pytest
 
 import atoll
 from atoll import Event, InputError, Method, Schedule, make_event
-from atoll.schedules.schedule_checks import require_sound
+from atoll.schedules.recorded import require_sound
 from tests.methods.test_every_method import METHOD_CASES, experiment
 from tests.tiers import thinned
 

@@ -226,9 +226,7 @@ def _seeds_of(asked: ReproduceOptions, has_kept: bool) -> int:
         if place.exists() and (place.is_file() or {each.name for each in place.iterdir()} - {_HALF}):
             raise InputError(f"--out {place}: holds files other than reproduced figures; give another folder")
         if not asked.run and not has_kept:
-            raise InputError(
-                f"--out {place}: holds no reproduced figures; leave out --no-run to make them, or give --evidence"
-            )
+            raise InputError(f"--out {place}: holds no reproduced figures; leave out --no-run, or give --evidence")
     elif (scale := before["scale"]) != asked.scale:
         raise InputError(f"--out {place}: holds runs at scale {scale}; add --scale {scale}, or give another folder")
     held = before.get("seeds", 0)

@@ -24,7 +24,7 @@ from atoll.privacy.noise import from_seed, from_system
 from atoll.schedules.clock import Clock
 from atoll.schedules.events import Event, Schedule
 from atoll.schedules.packed import pack
-from atoll.schedules.schedule_checks import require_sound
+from atoll.schedules.recorded import require_sound
 from atoll.schedules.schedule_files import fitting
 from atoll.secure.requirements import refuse_cohorts
 from atoll.settings.choices import method_kind, method_needs

@@ -124,8 +124,7 @@ def read_result(folder: Path | str, warnings: Sequence[str] = (), **given: Any) 
     """Read a finished run from its folder.
 
     Args:
-        given: data, functions and models that the run was given directly, once more, such as ``data=dataset``; from
-            then on this process knows them, and the other functions that read the folder do too.
+        given: what the run was given directly, such as ``data=dataset``; this process knows it from then on.
 
     Raises:
         InputError: there is no run, it is not finished, or it is damaged.

@@ -110,9 +110,9 @@ class Stopping:
         self._on_row = on_row
 
     def resume(self, rows: Sequence[Row]) -> None:
-        """Look at the last row of a run so far: those before it did not end the run."""
-        if len(rows) > 1:
-            self._look(rows)
+        """Look at the rows of a run so far."""
+        for count in range(2, len(rows) + 1):
+            self._look(rows[:count])
 
     def take(self, rows: Sequence[Row]) -> None:
         """Look at the last row, which is new; before training, rules do not apply."""

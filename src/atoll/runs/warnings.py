@@ -29,10 +29,9 @@ def _left_out(experiment: Experiment) -> Iterator[str]:
 
 
 def _in_one(experiment: Experiment) -> Iterator[str]:
-    clusters = len(sizes := experiment.clustering.sizes)
-    if clusters > 1 == np.count_nonzero(sizes) and method_needs(experiment.settings, "phases"):
-        told = f"clustering.method = {experiment.settings.clustering.method!r}: puts all clients into one of the"
-        yield f"{told} {clusters} clusters, so that patterns train alike; a lower clustering.time_limit spreads them"
+    sizes = experiment.clustering.sizes
+    if len(sizes) > 1 == np.count_nonzero(sizes) and method_needs(experiment.settings, "phases"):
+        yield f"all clients are in one of {len(sizes)} clusters, so patterns train alike; lower clustering.time_limit"
 
 
 def _too_slow(experiment: Experiment) -> Iterator[str]:

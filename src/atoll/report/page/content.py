@@ -14,7 +14,7 @@ from atoll.report.page.results import differences_to, results_table
 from atoll.report.page.scenes import Scenes
 from atoll.report.page.targets import targets_table
 from atoll.report.reading.groups import Group, Panel, find_baseline, group_runs, make_panels
-from atoll.report.reading.recovery import changes_of
+from atoll.report.reading.records import changes_of
 from atoll.report.reading.runs import Run
 from atoll.report.tables.formats import DASH
 from atoll.support.untrusted import read_json

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from atoll.report.figures.before_training import evenly
 from atoll.report.page.compared import name_of
 from atoll.report.reading.groups import Panel
-from atoll.report.reading.recovery import changes_of
+from atoll.report.reading.records import changes_of
 from atoll.report.reading.runs import Run
 from atoll.report.tables.run_tables import lead_of
 from atoll.report.tables.writing import show_number

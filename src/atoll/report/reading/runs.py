@@ -14,8 +14,8 @@ from atoll.report.reading.records import (
     read_summary,
     to_columns,
     to_tables,
+    with_recovery,
 )
-from atoll.report.reading.recovery import with_recovery
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError, reason_of, refusing
 from atoll.support.requiring import require_path
