@@ -425,6 +425,9 @@ class TestTables:
             ([[0.1, 0.9, 0.9], [0.1, 0.2, 0.9]], [0.8, 0.85, 0.9]),
             # A run alone: what it reaches after its first probe.
             ([[0.1, 0.22]], [0.15, 0.2]),
+            # What one meets before it trains says nothing, unless there is nothing else.
+            ([[0.4, 0.6], [0.1, 0.3]], [0.5, 0.55, 0.6]),
+            ([[0.4], [0.1, 0.3]], [0.3, 0.35, 0.4]),
             # Equal runs, and runs without an accuracy, have nothing to tell.
             ([[0.1, 0.5], [0.1, 0.5]], []),
             ([[None, None]], []),

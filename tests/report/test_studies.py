@@ -227,6 +227,15 @@ class TestTables:
         told = (tmp_path / "out" / "targets.md").read_text()
         assert told.count("0 of 5") == 2
 
+    def test_targets_that_a_run_meets_before_it_trains_are_not_chosen(self, tmp_path: Path) -> None:
+        write_study(tmp_path, ["Own", "FedAvg"], seeds=(0, 1))
+        file = tmp_path / "0-1" / "metrics.jsonl"
+        first, *others = file.read_text().splitlines()
+        file.write_text("\n".join([json.dumps({**json.loads(first), "test_accuracy": 0.72}), *others]) + "\n")
+        chosen = [each.target for each in spread_over_seeds(find_runs([tmp_path]))[0].targets]
+        assert chosen
+        assert min(chosen) > 0.72
+
     def test_chosen_targets_are_reached_by_all_seeds_of_some_setting(self, tmp_path: Path) -> None:
         spreads = spread_over_seeds(find_runs([write_study(tmp_path, ["a", "b", "c"])]))
         for place in range(len(spreads[0].targets)):
