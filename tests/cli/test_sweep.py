@@ -234,7 +234,7 @@ BAD = {
     "--over seed=0..1 --out tiny.toml": "--out tiny.toml: is a file, or lies below one; give the path of a new folder",
     "--over seed=0..1 --out .": "--out .: is not empty and holds no sweep; give the path of a new folder",
     "--over clustering.clusters=2,99": "clusters=99: clustering.clusters = 99: must be at most data.clients = 6",
-    "--over seed=0..1 --scale huge": "--scale huge: unknown",
+    "--over seed=0..1 --scale huge": "--scale huge: this experiment has no scales",
     "--over seed=0..1 --only other": "--only other: no run has this in its panel or label",
     "--over data.root=a/b,a-b": "--over: {'data.root': 'a/b'} and {'data.root': 'a-b'} have the same folder name",
     "--over run.workers=1,2": "--over run.workers: changes no result of a run",

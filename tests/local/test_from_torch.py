@@ -195,7 +195,7 @@ def test_an_optimiser_of_ones_own_may_take_tuples() -> None:
         ({"schedule": "ReduceLROnPlateau"}, "rates must be known before training"),
         ({"schedule": "LambdaLR"}, "name a function of round and lr"),
         ({"schedule": "step"}, "local.step_size is not set, but local.schedule = 'StepLR' needs it"),
-        ({"schedule": "list", "rates": [0.1, 0.2]}, "local.rates: has 2 rates, but the run has rounds = 9"),
+        ({"schedule": "list", "rates": [0.1, 0.2]}, "local.rates: 2 given, but the run has rounds = 9"),
         ({"schedule": "OneCycleLR", "max_lr": 0.1, "total_steps": 4}, "end after 5 rounds, but rounds = 9"),
         ({"schedule": "list", "rates": [0.1] * 8 + [-1.0]}, r"local\.rates = .*: must be a list"),
         ({"schedule": "step", "step_size": 0}, r"end after 1 rounds, but rounds = 9 \(ZeroDivisionError"),

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from atoll.local.models import Model, form_of
 
 
@@ -45,6 +43,8 @@ def why_wrong_state(before: Model | None, after: Model | None, keeps_state: bool
 
     A client keeps one only if its trainer says so, and always of one form.
     """
+    from torch import Tensor  # late: reading settings needs no PyTorch
+
     if after is None:
         return "says keeps_state = True, but returned no state" if keeps_state else ""
     if not keeps_state:
