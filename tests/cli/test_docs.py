@@ -141,7 +141,7 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 @pytest.mark.more
 def test_a_table_has_clients_groups_and_aggregators_in_fifteen_lines(tmp_path: Path) -> None:
-    assert write_files(DOCS / "tables.md", tmp_path) == ["make_clinics.py", "clinics.toml"]
+    assert write_files(DOCS / "tables.md", tmp_path) == ["make_clinics.py", "clinics.toml", "predict_rows.py"]
     assert len((tmp_path / "clinics.toml").read_text().splitlines()) < 15
     subprocess.run([sys.executable, "make_clinics.py"], cwd=tmp_path, check=True, timeout=60)
     shown = run_together(commands(DOCS / "tables.md"), tmp_path)
@@ -151,6 +151,8 @@ def test_a_table_has_clients_groups_and_aggregators_in_fifteen_lines(tmp_path: P
     assert (tmp_path / "runs/clinics/by-region/summary.json").is_file()
     by_region = json.loads(run_together(["atoll cluster clinics.toml --only region --json"], tmp_path))[0]
     assert by_region["membership"] == [0, 1, 2] * 8
+    told = subprocess.run([sys.executable, "predict_rows.py"], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert sorted(line[2:] for line in told.stdout.splitlines()) == ["['no', 'yes']", "['no', 'yes']", "['yes', 'no']"]
 
 
 @pytest.mark.parametrize("pattern", ["censyn", "cenasy", "decsyn", "decasy"])
