@@ -125,6 +125,23 @@ def test_on_classes_fedem_and_fedrc_are_the_loop_by_hand(by_class: bool) -> None
     compare(serial(method, module, CLASSES), by_hand(method, CLASSES, first, crossed, by_class), 2)
 
 
+def test_a_component_without_samples_of_a_class_takes_those_it_gets() -> None:
+    """Its share of the class counts as 1e-8, as in the authors' code; as 0 it would make all losses NaN."""
+    seeds = iter(range(2))
+    module = mixture_by_class(lambda: softmax_module(next(seeds)), 3, 2)
+    module.classes_of.copy_(torch.tensor([[0.0, 0.25, 0.25], [0.2, 0.2, 0.1]]))
+    trainer = trainer_of(fedrc(CLASSES, RULE, 1, module, 2, 1.0), module, CLASSES)
+    own = CLASSES.samples(0)
+    x, y = CLASSES.data.inputs[own], CLASSES.data.targets[own]
+    assert (y == 0).any()
+    weights = [as_vector(read_model(softmax_module(seed))) for seed in range(2)]
+    likelihoods = np.stack([np.exp(-crossed(w, x, y)[0]) for w in weights], axis=1)
+    joint = likelihoods / np.array([[1e-8, 0.5, 0.5], [0.4, 0.4, 0.2]]).T[y]
+    found = trainer.train(ClientTask(0, 0, 0, 0, 0, read_model(module))).state
+    assert found is not None
+    np.testing.assert_allclose(found["shares"], (joint / joint.sum(axis=1, keepdims=True)).mean(axis=0), rtol=1e-9)
+
+
 @pytest.mark.parametrize("by_class", [False, True])
 @pytest.mark.parametrize("optimizer", [sgd, momentum])
 def test_one_model_is_fedavgs_to_the_bit(by_class: bool, optimizer: Any) -> None:
