@@ -37,7 +37,7 @@ from atoll.privacy.noise import from_seed
 from atoll.privacy.private_assignment import draw_choices, respond
 from atoll.privacy.private_release import make_private
 from atoll.schedules.events import Event
-from atoll.support.arrays import Floats
+from atoll.support.arrays import Floats, Ids
 from tests.methods.running import SEED, states_of, trainer_of
 from tests.methods.twins import LR, POPULATION, RULE, START, gradients
 from tests.privacy.private import AGGREGATOR, CLIENT, SERVER, private, run, shape
@@ -76,6 +76,22 @@ def test_fedcluster_with_a_trusted_server() -> None:
         total = sum((clipped(trained(event, k, w) - w) for k in event.cohort.tolist()), np.zeros(3))
         noise = 1.3 * 0.7 * drawn("privacy", event.index, 0, event.active[0])
         w = w + (total + noise) / len(event.cohort)
+        assert server(state) == pytest.approx(w, abs=1e-12)
+
+
+def test_who_does_not_come_does_not_change_what_is_divided_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The divisor is the planned cohort's weight; by the weight of those that came, it would tell of them."""
+    plan = private(fedcluster(POPULATION, THREE, RULE, rounds=2, fraction=1.0, seed=2), SERVER)
+
+    def without_the_first(event: Event, starts: object, executor: object) -> Ids:  # a node that does not answer
+        assert event.clusters is not None
+        return np.concatenate([[-1], event.clusters[1:]])
+
+    w = START
+    monkeypatch.setattr(Method, "assigned_by", staticmethod(without_the_first))
+    for event, state in zip(plan.schedule.events, run(plan), strict=True):
+        total = sum((clipped(trained(event, k, w) - w) for k in event.cohort[1:].tolist()), np.zeros(3))
+        w = w + (total + 1.3 * 0.7 * drawn("privacy", event.index, 0, event.active[0])) / len(event.cohort)
         assert server(state) == pytest.approx(w, abs=1e-12)
 
 
