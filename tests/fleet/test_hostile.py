@@ -28,8 +28,8 @@ from atoll.fleet.agreed.transport import Failure, Properties
 from atoll.fleet.node.node import Reporting
 from atoll.fleet.server.client_reports import as_reported, reported_table
 from atoll.fleet.server.plausibility import believe
+from atoll.fleet.server.soundness import Soundness
 from atoll.local.models import Model
-from atoll.runs.variants import Soundness
 from tests.fleets import open_sites, replying, small
 from tests.memory_fleet import Fault, MemoryFleet
 from tests.tiers import thinned
@@ -186,7 +186,7 @@ def test_large_numbers_hide_behind_no_sample(monkeypatch: pytest.MonkeyPatch) ->
     model["1.weight"][:, dark[0]] = 1e12
     is_sound = Soundness(evaluator)
     assert not is_sound(model)
-    monkeypatch.setattr("atoll.runs.variants._TAME", 1e13)
+    monkeypatch.setattr("atoll.fleet.server.soundness._TAME", 1e13)
     assert is_sound(model)
 
 

@@ -129,7 +129,7 @@ def read_result(folder: Path | str, warnings: Sequence[str] = (), **given: Any) 
     Raises:
         InputError: there is no run, it is not finished, or it is damaged.
     """
-    named(given)
+    named(given)  # which remembers what it names
     saved = read_saved(folder)
     place = RunFolder(saved.folder)
     if not saved.is_finished:

@@ -1,13 +1,8 @@
 """Variants of an experiment: on a fleet, or with a given schedule."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
-from threading import Lock
 
-import numpy as np
-
-from atoll.evaluation.scores import Evaluator
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.faults import usual_norms
 from atoll.fleet.agreed.agreement import agree, require_fleet
@@ -18,16 +13,11 @@ from atoll.fleet.server.fleet_executor import FleetExecutor
 from atoll.fleet.server.joining import Joined, wait_for_nodes
 from atoll.fleet.server.notices import Notices
 from atoll.fleet.server.reclustering import require_reclustering
-from atoll.local.batches import measure_samples
-from atoll.local.models import Model
-from atoll.local.weights import is_bounded, is_finite
+from atoll.fleet.server.soundness import Soundness
 from atoll.schedules.schedule_files import read_schedule
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.support.requiring import require_made
-
-_SAMPLES = 32
-_TAME = 1e3  # values up to this do not overflow in a few layers' products, whatever the sample
 
 
 def replaying(experiment: Experiment, schedule: Path | str) -> Experiment:
@@ -88,30 +78,3 @@ def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> t
 
 def _with_executor(settings: Settings, name: str) -> Settings:
     return settings.model_copy(update={"run": settings.run.model_copy(update={"executor": name})})
-
-
-class Soundness:
-    """Tests whether a model is finite and gives finite losses on the server's data.
-
-    Finite numbers may still be useless, such as a negative variance in a normalisation layer or layers whose products
-    overflow. A few of the server's samples reveal that; all of them are used if large numbers might hide. Thread-safe.
-    """
-
-    def __init__(self, evaluator: Evaluator) -> None:
-        """Measure with this evaluator, which must not be shared."""
-        self._evaluator = evaluator
-        self._rows = evaluator.rows[:_SAMPLES].astype(np.int32)
-        self._lock = Lock()
-
-    def __call__(self, model: Model) -> bool:
-        """Return whether the model can be used."""
-        if not is_finite(model, 0.0):
-            return False
-        with self._lock:
-            losses, _ = measure_samples(self._evaluator.module, self._evaluator.pool, [model], self._rows)
-            if not losses.isfinite().all():
-                return False
-            if is_bounded(model, 0.0, _TAME):
-                return True
-            score = self._evaluator.score(model)
-        return math.isfinite(score.train_loss) and math.isfinite(score.test_loss)

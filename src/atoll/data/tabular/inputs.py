@@ -12,7 +12,7 @@ from atoll.data.files.sample_files import read_column
 from atoll.data.tabular.column_types import is_discrete, is_numeric, is_text, kind_of_values, plain, whole_column
 from atoll.data.tabular.encoders import Category, Encoder, Number, Text
 from atoll.data.tabular.source import TableSource, make_source
-from atoll.data.tabular.table_rows import LEFT_OUT, TRAIN, Uses
+from atoll.data.tabular.table_rows import LEFT_OUT, TEST, TRAIN, Uses
 from atoll.data.tabular.table_settings import Wanted
 from atoll.support.errors import InputError, SettingWarning
 from atoll.support.wording import show
@@ -145,17 +145,11 @@ def read_dense(source: TableSource, name: str, keep: Sequence[npt.NDArray[np.boo
 
 @dataclass(frozen=True)
 class RowEncoder:
-    """Turns new rows into inputs, as its encoders were fitted to the training rows.
+    """Turns new rows into inputs, as its encoders were fitted to the training rows."""
 
-    Attributes:
-        schema: the columns as they were in training.
-        inputs: those of inputs.
-        encoders: one for each; none for one column of arrays or images.
-    """
-
-    schema: "pa.Schema"
+    schema: "pa.Schema"  # in training
     inputs: Sequence[str]
-    encoders: Sequence[Encoder]
+    encoders: Sequence[Encoder]  # one for each input; none for one column of arrays or images
 
     def __call__(self, rows: Any) -> npt.NDArray[Any]:
         """Return the inputs of a data frame's rows, [rows, ...]; its other columns are ignored."""
@@ -163,16 +157,17 @@ class RowEncoder:
 
         source = make_source("the frame", rows, None)
         table = source.table([source.require("data.inputs", name) for name in self.inputs])
+        every = np.ones(table.num_rows, np.bool_)
         if not self.encoders:
-            return read_dense(source, self.inputs[0], [np.ones(table.num_rows, np.bool_)])[0]
-        blocks = [np.zeros((table.num_rows, len(each.names)), np.float32) for each in self.encoders]
-        for encoder, block in zip(self.encoders, blocks, strict=True):
+            return read_dense(source, self.inputs[0], [every])[0]
+        columns = {}
+        for encoder in self.encoders:
             kind = pa.float64() if isinstance(encoder, Number) else kind_of_values(self.schema.field(encoder.name))
             column = plain(whole_column(table, encoder.name))
             try:
-                column = column.cast(kind, safe=not isinstance(encoder, Number))
+                columns[encoder.name] = column.cast(kind, safe=not isinstance(encoder, Number))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise InputError(f"column {encoder.name!r} holds {column.type}, not {kind} as in training") from error
-            encoder.see(column, np.zeros(len(column), np.bool_))  # none is for training, but all are checked
-            encoder.write(column, block)
-        return np.concatenate(blocks, axis=1)
+        cast = make_source("the frame", pa.table(columns), None)
+        fit(cast, self.encoders, np.full(table.num_rows, TEST, np.int8))  # none is for training, but all are checked
+        return encode(cast, self.encoders, [every])[0]
