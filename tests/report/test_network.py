@@ -241,19 +241,20 @@ class TestBars:
         assert collections_of(figure, LineCollection) == []  # no whiskers
         assert render(figure)
 
-    def test_seeds_give_mean_and_sample_deviation(self) -> None:
+    def test_seeds_give_mean_and_its_interval(self) -> None:
         figure = plot_bars({"a": {"x": [1.0, 2.0, 3.0], "y": [1000.0, 2000.0, 3000.0]}}, "Seconds")
         assert [bar.get_height() for bar in bars_of(figure)] == [2, 2000]
         whiskers = [
             np.asarray(lines.get_segments()[0])[:, 1].tolist() for lines in collections_of(figure, LineCollection)
         ]
-        assert whiskers == [[1, 3], [1000, 3000]]
+        half = 4.302653 / math.sqrt(3)  # Student's t for three seeds; the deviation is 1
+        assert whiskers == [pytest.approx([max(0.0, 2 - half), 2 + half]), pytest.approx([0, 1000 * (2 + half)])]
         assert texts_of(figure) == ["2.00", "2,000"]
-        assert figure.axes[0].get_xlabel() == "Mean and standard deviation over 3 seeds"
+        assert figure.axes[0].get_xlabel() == "Mean and 95 % t interval over 3 seeds"
 
     def test_whisker_does_not_go_below_zero(self) -> None:
         (lines,) = collections_of(plot_bars({"a": {"x": [0.0, 4.0]}}, "EMD"), LineCollection)
-        assert np.asarray(lines.get_segments()[0])[:, 1].tolist() == pytest.approx([0, 2 + 8**0.5])
+        assert np.asarray(lines.get_segments()[0])[:, 1].tolist() == pytest.approx([0, 2 + 12.7062 * 2])
 
     def test_many_bars_carry_no_numbers_and_long_names_lean(self) -> None:
         figure = plot_bars({f"CenSyn to {p} %": dict.fromkeys("abc", 1.0) for p in range(12)}, "Seconds")

@@ -57,7 +57,7 @@ def report_command(
     ] = None,
     band: Annotated[
         str,
-        typer.Option(metavar="KIND", help="Of curves and tables: interval (95 % t interval) or spread (deviation)."),
+        typer.Option(metavar="KIND", help="In figures and tables: interval (95 % t interval) or spread (deviation)."),
     ] = "interval",
     as_json: JsonOption = False,
     as_csv: CsvOption = None,
@@ -73,12 +73,12 @@ def report_command(
     _check_page(page)
     from atoll.report.figures.curves import has_column
     from atoll.report.figures.style import figure_width
-    from atoll.report.reading.mean_curves import Band
     from atoll.report.report_files import write_report
     from atoll.report.tables.run_tables import rounds_to_target
     from atoll.report.tables.spread import spread_over_seeds
     from atoll.report.tables.spread_tables import narrow_tables
     from atoll.report.tables.writing import as_dicts
+    from atoll.support.estimates import Band
     from atoll.support.requiring import require
 
     bands: Band = require("--band", band, Band)

@@ -16,12 +16,12 @@ from atoll.report.figures.client_curves import plot_clients
 from atoll.report.figures.curve_axes import XColumn
 from atoll.report.figures.curves import differ_in_bytes, has_column, plot_curves, plot_probe, probed
 from atoll.report.reading.groups import group_runs
-from atoll.report.reading.mean_curves import Band
 from atoll.report.reading.runs import Run
 from atoll.report.tables.run_tables import rounds_to_target
 from atoll.report.tables.spread import spread_over_seeds
 from atoll.report.tables.spread_tables import final_table, spread_as_csv, target_table
 from atoll.report.tables.writing import as_csv, as_dicts, table_of
+from atoll.support.estimates import Band
 from atoll.support.files import write_atomically
 from atoll.support.requiring import require, require_has, require_path
 from atoll.support.wording import slug
@@ -58,7 +58,7 @@ def write_report(
     tables = dict(_tables(runs, targets, stable, baseline, band))
     figures = dict(_figures(runs, band))
     if against is not None:
-        figures[f"against-{against.replace('.', '-').replace('_', '-')}"] = plot_against(runs, against)
+        figures[f"against-{against.replace('.', '-').replace('_', '-')}"] = plot_against(runs, against, band)
     out.mkdir(parents=True, exist_ok=True)
     files = []
     for stem, figure in figures.items():

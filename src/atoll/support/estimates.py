@@ -3,8 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 import numpy as np
+
+Band: TypeAlias = Literal["interval", "spread"]
+"""The mean's 95 % t interval over seeds, or one sample standard deviation over seeds to each side of the mean."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,10 @@ class Estimate:
     std: float | None
     low: float | None
     high: float | None
+
+    def half(self, band: Band = "interval") -> float | None:
+        """Return what is written after ±, half of the interval or the standard deviation; None for a single value."""
+        return self.std if band == "spread" or self.high is None else self.high - self.mean
 
 
 def t_point(n: int, confidence: float = 0.95) -> float:

@@ -17,6 +17,7 @@ from atoll.report.reading.groups import differences_of, settings_of
 from atoll.report.reading.records import is_number
 from atoll.report.reading.runs import Run
 from atoll.support.errors import InputError
+from atoll.support.estimates import Band, estimate
 
 _MEASURED = ("ari", "test_accuracy", "test_loss")
 _MOST = 2  # panels
@@ -26,11 +27,11 @@ Points = dict[float, list[Run]]
 """The runs at each value of the setting."""
 
 
-def plot_against(runs: Sequence[Run], setting: str) -> Figure:
+def plot_against(runs: Sequence[Run], setting: str, band: Band = "interval") -> Figure:
     """Draw the final adjusted Rand index, where measured, and test accuracy, else loss, of finished runs.
 
-    Runs that otherwise differ only in seed and label share a line: their mean, with one sample standard deviation to
-    each side. Raises InputError unless the setting is a number in which finished runs differ.
+    Runs that otherwise differ only in seed and label share a line: their mean, in a `band` as in `plot_curves`. Raises
+    InputError unless the setting is a number in which finished runs differ.
     """
     lines = _lines(runs, setting)
     values = sorted({value for points in lines.values() for value in points})
@@ -46,19 +47,19 @@ def plot_against(runs: Sequence[Run], setting: str) -> Figure:
         styles = line_styles(lines)
         for axes, column in zip(figure.subplots(1, len(columns), squeeze=False).flat, columns, strict=True):
             for label, points in lines.items():
-                _draw(axes, points, column, styles[label])
+                _draw(axes, points, column, styles[label], band)
             _lay_out(axes, values, setting, column)
         if len(lines) > 1:
             add_legend(figure, [Line2D([], [], label=label, **styles[label]) for label in lines])
     return figure
 
 
-def _draw(axes: Axes, points: Points, column: str, style: Mapping[str, Any]) -> None:
+def _draw(axes: Axes, points: Points, column: str, style: Mapping[str, Any], band: Band) -> None:
     values = sorted(points)
     _, factor = title_and_factor(column)
-    ends = [factor * np.array([run.rows[column][-1] for run in points[value]]) for value in values]
-    spread = [each.std(ddof=1) if len(each) > 1 else 0.0 for each in ends]
-    axes.errorbar(values, [each.mean() for each in ends], spread, capsize=3, marker="o", markersize=4, **style)
+    ends = [estimate([factor * run.rows[column][-1] for run in points[value]]) for value in values]
+    halves = [each.half(band) or 0.0 for each in ends]
+    axes.errorbar(values, [each.mean for each in ends], halves, capsize=3, marker="o", markersize=4, **style)
 
 
 def _lay_out(axes: Axes, values: Sequence[float], setting: str, column: str) -> None:

@@ -19,6 +19,7 @@ from atoll.report.figures.style import BLUE, PALETTE, STYLE, WIDTH_INCHES, add_l
 from atoll.report.reading.units import time_unit
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
+from atoll.support.estimates import estimate
 
 OVER_COLOR = PALETTE[1]
 LINE_COLOR = "#333333"
@@ -77,8 +78,8 @@ def plot_bars(
 ) -> Figure:
     """Draw groups of bars side by side, as FedUC's figures 5 (mean EMD) and 6 (largest completion) do.
 
-    `values[group][series]` is a number, or a number for each seed: then the bar is their mean and the whisker their
-    sample standard deviation. A series (a clustering, say) has the same colour in all groups (patterns, say); a group
+    `values[group][series]` is a number, or a number for each seed: then the bar is their mean and the whisker its
+    95 % t interval. A series (a clustering, say) has the same colour in all groups (patterns, say); a group
     may lack a series. The vertical axis begins at 0. Raises InputError without values or for invalid ones.
     """
     with mpl.rc_context(STYLE):
@@ -141,12 +142,12 @@ def _as_limits(limit_seconds: ArrayLike | None, aggregators: int) -> Floats:
 
 def _draw_bar(axes: Axes, place: float, width: float, seeds: Floats, color: str) -> float:
     """Draw the mean over seeds, with a whisker if there are several; return its top."""
-    mean, deviation = float(seeds.mean()), float(seeds.std(ddof=1)) if len(seeds) > 1 else 0.0
-    axes.bar(place, mean, width=width, color=color)
-    if len(seeds) > 1:
-        low = min(mean, deviation)  # nothing below 0 is drawn
-        axes.errorbar(place, mean, yerr=[[low], [deviation]], color=LINE_COLOR, linewidth=1.0, capsize=2.5)
-    return mean + deviation
+    found = estimate(seeds.tolist())
+    axes.bar(place, found.mean, width=width, color=color)
+    if (half := found.half()) is not None:
+        low = min(found.mean, half)  # nothing below 0 is drawn
+        axes.errorbar(place, found.mean, yerr=[[low], [half]], color=LINE_COLOR, linewidth=1.0, capsize=2.5)
+    return found.mean + (half or 0.0)
 
 
 def _slant(labels: list[str]) -> dict[str, Any]:
@@ -159,7 +160,7 @@ def _seeds_note(counts: list[int]) -> str:
     if max(counts) == 1:
         return ""
     number = f"{max(counts)} " if min(counts) == max(counts) else ""
-    return f"Mean and standard deviation over {number}seeds"
+    return f"Mean and 95 % t interval over {number}seeds"
 
 
 def from_zero(axes: Axes, top: float, *, integer: bool = False) -> None:

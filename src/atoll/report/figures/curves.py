@@ -26,11 +26,12 @@ from atoll.report.figures.curve_axes import (
 )
 from atoll.report.figures.style import STYLE, WIDTH_INCHES, add_legend, drawn_width, line_styles, new_figure
 from atoll.report.reading.groups import Group, group_runs, make_panels, overlay
-from atoll.report.reading.mean_curves import Band, mean_curve
+from atoll.report.reading.mean_curves import mean_curve
 from atoll.report.reading.runs import Run
 from atoll.runs.columns import is_built_in
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
+from atoll.support.estimates import Band
 from atoll.support.requiring import require
 
 Styles: TypeAlias = Mapping[str, dict[str, Any]]

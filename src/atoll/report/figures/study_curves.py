@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from atoll.report.figures.curve_axes import XColumn
 from atoll.report.figures.curves import draw_curves, plot_curves, plot_probe
 from atoll.report.figures.style import STYLE, figure_width, width_inches
-from atoll.report.reading.mean_curves import Band
 from atoll.report.reading.records import COLUMNS
 from atoll.report.reading.runs import Run, find_runs
 from atoll.settings.experiment_file import resolved
 from atoll.support.errors import InputError
+from atoll.support.estimates import Band
 from atoll.support.requiring import require, require_has
 from atoll.support.wording import show
 

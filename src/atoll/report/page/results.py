@@ -1,4 +1,4 @@
-"""The page's table of final results: mean and standard deviation over seeds."""
+"""The page's table of final results: means over seeds with their 95 % intervals."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,22 +13,23 @@ from atoll.report.tables.formats import DASH, show_p
 from atoll.report.tables.spread import differences_in
 from atoll.report.tables.spread_tables import show_difference
 from atoll.runs.columns import column_title, is_built_in, is_share
+from atoll.support.estimates import estimate
 
 DIFFERENCE_NOTE = (
     "Difference: in final test accuracy, or else loss, to the baseline, over the seeds of both, ± half of its 95 % t "
     "interval; p by a two-sided paired t test over seeds, corrected for all comparisons in the panel by Holm's "
     "method."
 )
-SEEDS_NOTE = "Over several seeds: mean ± sample standard deviation of the finished runs; no ± if all are equal."
+SEEDS_NOTE = "Over several seeds: mean ± half of its 95 % t interval, of the finished runs; no ± if all are equal."
 
 
 @dataclass(frozen=True)
 class Unit:
-    """How a quantity is written: a factor, the formats of value and deviation, and the unit's symbol."""
+    """How a quantity is written: a factor, the formats of value and half width, and the unit's symbol."""
 
     factor: float
     value: str
-    deviation: str
+    half: str
     symbol: str = ""
 
 
@@ -57,7 +58,7 @@ def results_table(panels: Sequence[Panel], baseline: str = "") -> str:
                     Cell(group.label),
                     *([Cell(_seeds(group))] if seeds else []),
                     *([_state(group)] if is_open else []),
-                    *(Cell(write_moments(_whole(group.counted, value), unit_of)) for _, value, unit_of in columns),
+                    *(Cell(write_mean(_whole(group.counted, value), unit_of)) for _, value, unit_of in columns),
                     *([Cell(*difference, "difference")] if differ else []),
                 ]
                 for group, difference in zip(panel.groups, own, strict=True)
@@ -77,32 +78,32 @@ def differences_to(panel: Panel, baseline: Group) -> list[tuple[str, str]]:
     ]
 
 
-def write_moments(values: Sequence[float], unit_of: UnitOf) -> str:
-    """Return the mean, and the sample standard deviation if it is not 0, in one unit; a dash without values.
+def write_mean(values: Sequence[float], unit_of: UnitOf) -> str:
+    """Return the mean, and half of its 95 % t interval if that is not 0, in one unit; a dash without values.
 
-    >>> write_moments([60.0, 240.0], seconds), write_moments([7.0, 7.0], count), write_moments([], count)
-    ('2.5 ± 2.1 min', '7', '–')
-    >>> write_moments([2.0504, 2.0604], plain)
-    '2.0554 ± 0.0071'
+    >>> write_mean([60.0, 180.0, 210.0], seconds), write_mean([7.0, 7.0], count), write_mean([], count)
+    ('2.5 ± 3.3 min', '7', '–')
+    >>> write_mean([2.0503, 2.0504, 2.0505], plain)
+    '2.05040 ± 0.00025'
     """
     if not values:
         return DASH
-    mean = float(np.mean(values))
-    unit = unit_of(mean)
-    text = f"{unit.factor * mean:{unit.value}}"
-    if len(set(values)) > 1:
-        deviation = f"{unit.factor * float(np.std(values, ddof=1)):{unit.deviation}}"
-        decimals = len(deviation.partition(".")[2])
-        if "e" not in text + deviation and decimals > len(text.partition(".")[2]):
-            text = f"{unit.factor * mean:,.{decimals}f}"
-        text += f" ± {float(deviation):,.0f}" if "e+" in deviation else f" ± {deviation}"
+    found = estimate(values)
+    unit = unit_of(found.mean)
+    text = f"{unit.factor * found.mean:{unit.value}}"
+    if width := found.half():
+        half = f"{unit.factor * width:{unit.half}}"
+        decimals = len(half.partition(".")[2])
+        if "e" not in text + half and decimals > len(text.partition(".")[2]):
+            text = f"{unit.factor * found.mean:,.{decimals}f}"
+        text += f" ± {float(half):,.0f}" if "e+" in half else f" ± {half}"
     return f"{text} {unit.symbol}".rstrip()
 
 
 def size(mean: float) -> Unit:
     """Return the unit of a number of bytes.
 
-    >>> write_moments([1_234_000], size)
+    >>> write_mean([1_234_000], size)
     '1.23 MB'
     """
     length, symbol = byte_unit(mean)
@@ -118,8 +119,8 @@ def seconds(mean: float) -> Unit:
 def count(mean: float) -> Unit:
     """Return how a count is written; a mean of counts need not be whole.
 
-    >>> write_moments([1234.0], count), write_moments([2.0, 3.0], count)
-    ('1,234', '2.5 ± 0.7')
+    >>> write_mean([1234.0], count), write_mean([2.0, 3.0], count)
+    ('1,234', '2.5 ± 6.4')
     """
     return Unit(1, ",.0f" if mean == round(mean) or mean >= 100 else ".1f", ",.0f" if mean >= 1000 else ".1f")
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from atoll.report.page.markup import Body, Cell, paragraph, table
-from atoll.report.page.results import UnitOf, count, seconds, size, write_moments
+from atoll.report.page.results import UnitOf, count, seconds, size, write_mean
 from atoll.report.reading.groups import Group, Panel
 from atoll.report.tables.formats import DASH
 from atoll.report.tables.run_tables import FIRST, STABLE, clock_of, first_met, lead_of, rounds_to_target
@@ -88,8 +88,8 @@ def _cell(values: Sequence[float | None], unit_of: UnitOf) -> Cell:
     if not known:
         return Cell(DASH, style="missing")
     if len(known) < len(values):
-        return Cell(write_moments(known, unit_of), f"{len(known)} of {len(values)} seeds")
-    return Cell(write_moments(known, unit_of), value=float(np.mean(known)))
+        return Cell(write_mean(known, unit_of), f"{len(known)} of {len(values)} seeds")
+    return Cell(write_mean(known, unit_of), value=float(np.mean(known)))
 
 
 def _with_speed_up(cell: Cell, values: Sequence[float | None], base: Sequence[float | None]) -> Cell:

@@ -3,16 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import numpy as np
 
 from atoll.report.reading.runs import Run
 from atoll.support.arrays import Floats
-from atoll.support.estimates import t_point
-
-Band: TypeAlias = Literal["interval", "spread"]
-"""The mean's 95 % t interval over seeds, or one sample standard deviation over seeds to each side of the mean."""
+from atoll.support.estimates import Band, t_point
 
 
 @dataclass(frozen=True, eq=False)

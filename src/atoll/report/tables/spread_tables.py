@@ -5,14 +5,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from atoll.report.reading.mean_curves import Band
 from atoll.report.reading.units import byte_unit, time_unit
 from atoll.report.tables.formats import DASH, TextTable, csv_table, show_p, upright
 from atoll.report.tables.run_tables import CLOCKS_NOTE, COSTS, OWN_SECONDS, OWN_SECONDS_NOTE, Row
 from atoll.report.tables.spread import USUAL, Difference, Spread
 from atoll.report.tables.writing import MAX_PROBED, narrow_table, probe_table, target_name, texts_of
 from atoll.runs.columns import column_title, is_share
-from atoll.support.estimates import Estimate
+from atoll.support.estimates import Band, Estimate
 
 _HALF = {"interval": "half of its 95 % t interval", "spread": "the sample standard deviation"}
 _TITLES = {"train_loss": "Final loss", "test_accuracy": "Final accuracy", "ari": "Final ARI"}
@@ -87,7 +86,7 @@ def show_difference(found: Difference) -> str:
     """
     factor, digits = (100.0, 2) if found.column.endswith("accuracy") else (1.0, 4)
     text = f"{factor * found.estimate.mean:+.{digits}f}"
-    half = _half_of(found.estimate, "interval")
+    half = found.estimate.half()
     return text if half is None else f"{text} ± {factor * half:.{digits}f}"
 
 
@@ -201,7 +200,7 @@ def _digits(found: Sequence[Estimate], factor: float = 1.0) -> int:
     At most six.
     """
     least = min((abs(factor * each.mean) for each in found if each.mean), default=1.0)
-    halves = sorted(factor * half for each in found if (half := _half_of(each, "interval")))
+    halves = sorted(factor * half for each in found if (half := each.half()))
     least = min(least, halves[len(halves) // 2]) if halves else least
     return max(0, min(6, 1 - math.floor(math.log10(least))))
 
@@ -210,12 +209,5 @@ def _write(found: Estimate | None, column: Column, band: Band) -> str:
     if found is None:
         return DASH
     _, factor, digits = column
-    text, half = f"{factor * found.mean:,.{digits}f}", _half_of(found, band)
+    text, half = f"{factor * found.mean:,.{digits}f}", found.half(band)
     return text if half is None else f"{text} ± {factor * half:,.{digits}f}"
-
-
-def _half_of(found: Estimate, band: Band) -> float | None:
-    """Return what is written after ±; None for a single value."""
-    if band == "spread" or found.high is None:
-        return found.std
-    return found.high - found.mean
