@@ -55,6 +55,14 @@ def test_a_checkpoint_cut_short_by_a_kill_is_no_start(before: Path, tmp_path: Pa
     assert first.history["train_loss"][0] == atoll.read_result(before / "run").history["train_loss"][-1]
 
 
+def test_a_checkpoint_whose_numbers_have_changed_is_no_start(before: Path, tmp_path: Path) -> None:
+    shutil.copytree(before / "run", tmp_path / "run")
+    file = max((tmp_path / "run/checkpoint").glob("*.safetensors"))
+    file.write_bytes(file.read_bytes()[:-1] + b"\x01")  # one number of many
+    with pytest.raises(InputError, match=r"^model\.start = .*event-00000004\.safetensors is damaged: the checksum"):
+        atoll.run(TINY, model={"start": str(tmp_path / "run")})
+
+
 @pytest.mark.parametrize("executor", ["cores", pytest.param("ray", marks=pytest.mark.slow)])
 def test_executors_start_alike_and_a_resume_keeps_the_start(executor: str, before: Path, tmp_path: Path) -> None:
     table = {**TINY, "model": {"start": str(before / "run")}}

@@ -1,5 +1,6 @@
 """The model that a run starts from (`model.start`): a file of tensors, or another run's folder."""
 
+import hashlib
 import json
 from pathlib import Path
 from textwrap import shorten
@@ -87,13 +88,16 @@ def _read(path: Path, told: str) -> Model:
 
 def _of_run(file: Path, told: str) -> Model:
     """Return the one model in a checkpoint."""
-    layout = json.loads(file.with_suffix(".json").read_bytes())["state"]
+    note, content = json.loads(file.with_suffix(".json").read_bytes()), file.read_bytes()
+    if hashlib.sha256(content).hexdigest() != note["tensors"]:
+        raise InputError(f"{told}: {file.absolute()} is damaged: the checksum of its tensors does not match")
+    layout = note["state"]
     numbers = set(layout["starts"]) if layout["server"] is None else {layout["server"]}
     if len(numbers) > 1:
         raise InputError(
             f"{told}: the run has {len(numbers)} models; choose one by `atoll export --cluster`, and give its file"
         )
     prefix = f"{numbers.pop()}/"
-    tensors = safetensors.torch.load_file(file)
+    tensors = safetensors.torch.load(content)
     named = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
     return {name: tensor for name, tensor in named.items() if "@" not in name}

@@ -117,7 +117,9 @@ def draw_bars(
     ax.set_xticks(range(len(values)), list(values), **_slant(list(values)))
     ax.tick_params(axis="x", length=0)
     ax.set(xlim=(-0.55, len(values) - 0.45), ylabel=y_label, title=title)
-    ax.set_xlabel("\n".join(filter(None, (group_label, _seeds_note([len(seeds) for seeds in table.values()])))))
+    counts = {len(seeds) for seeds in table.values()}
+    note = f"Mean and 95 % t interval over {f'{max(counts)} ' * (len(counts) == 1)}seeds" * (max(counts) > 1)
+    ax.set_xlabel("\n".join(filter(None, (group_label, note))))
     from_zero(ax, 1.05 * max(tops))
     return [Patch(color=PALETTE[index % len(PALETTE)], label=name) for index, name in enumerate(names)]
 
@@ -154,13 +156,6 @@ def _slant(labels: list[str]) -> dict[str, Any]:
     """Return how to write the groups' names: slanted where they would overlap."""
     room = drawn_width(WIDTH_INCHES) / len(labels) / 0.08  # letters of 8 point text
     return {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if max(map(len, labels)) > room else {}
-
-
-def _seeds_note(counts: list[int]) -> str:
-    if max(counts) == 1:
-        return ""
-    number = f"{max(counts)} " if min(counts) == max(counts) else ""
-    return f"Mean and 95 % t interval over {number}seeds"
 
 
 def from_zero(axes: Axes, top: float, *, integer: bool = False) -> None:
