@@ -159,6 +159,14 @@ def test_the_table(tmp_path: Path) -> None:
     json.dumps(listing.as_dicts(trials, best, Goal("test_loss")), allow_nan=False)
 
 
+def test_rounds_that_are_searched_stay_beside_those_completed() -> None:
+    trial = listing.Trial(0, {"rounds": "40"}, "pruned", 8, 0.5)
+    (row,) = listing.as_dicts([trial], None, Goal("test_loss"))
+    assert (row["rounds"], row["rounds_done"]) == ("40", 8)
+    (row,) = listing.as_dicts([listing.Trial(0, {"local.lr": "1"}, "pruned", 8, 0.5)], None, Goal("test_loss"))
+    assert (row["rounds"], "rounds_done" in row) == (8, False)
+
+
 def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(InputError, match=r"--tune: Optuna is not installed .*; run pip install 'optuna>=4.5'$"):

@@ -215,7 +215,7 @@ def _split(given: str) -> list[str]:
     for char in given:
         if quote:
             quote = "" if char == quote else quote
-        elif char in "'\"":
+        elif char in "'\"" and (depth or not parts[-1].strip()):  # else it is an apostrophe
             quote = char
         elif char in "[{":
             depth += 1
