@@ -109,10 +109,7 @@ class ResultFile:
 
 
 def read_results(places: Sequence[Path], suite: str) -> dict[str, ResultFile]:
-    """Return what the folders know of each method on a suite; of two entries for the same, the first folder's.
-
-    What another version of a user's own method made does not count beside the first folder's.
-    """
+    """Return what the folders know of each method; of two entries for the same, or two versions, the first folder's."""
     found: dict[str, ResultFile] = {}
     for own in (_read(file) for place in places for file in sorted((place / suite).glob("*.json"))):
         held = found.setdefault(own.method, ResultFile(suite, own.method, own.title, own.left_out, code=own.code))

@@ -73,10 +73,7 @@ def _columns_of(events: Sequence[Event]) -> dict[str, npt.NDArray[Any]]:
 
 
 def read_schedule(path: Path, option: str = "--schedule") -> Schedule:
-    """Return the schedule in a run folder's ``schedule.npz`` or ``happened.jsonl``; a torn last line is ignored.
-
-    Errors name the option that led to the file.
-    """
+    """Return the schedule in ``schedule.npz``, or ``happened.jsonl`` less a torn last line; errors name `option`."""
     try:
         if path.suffix != ".npz":
             return read_lines(whole_lines(path), f"{option} {path}")
