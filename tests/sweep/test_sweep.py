@@ -410,7 +410,15 @@ def test_a_sweep_may_grow_but_not_change(tmp_path: Path) -> None:
 
 def test_a_search_is_resumed_with_the_condition_to_stop_that_it_began_with(tmp_path: Path) -> None:
     """Its trials are over, and would have ended elsewhere."""
-    note = {"kind": "search", "over": {}, "metric": "", "target": None, "settings": "", "run.stop_at": None, "runs": {}}
+    note: dict[str, Any] = {
+        "kind": "search",
+        "over": {},
+        "metric": "",
+        "target": None,
+        "settings": "",
+        "run.stop_at": None,
+        "runs": {},
+    }
     with folders.claimed(tmp_path, note):
         pass
     assert folders.require_folder(tmp_path, note, resume=True)
