@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import atoll
+from atoll.benchmark import carrying_out
 from atoll.benchmark.benchmark_page import as_markdown
 from atoll.benchmark.carrying_out import Campaign
 from atoll.benchmark.contestants import find_contestants
@@ -21,6 +22,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.reproduce import recipe_runs
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, NotFinite, RunError
+from atoll.sweep.axes import Axis
 
 SMALL = Suite("regression", "tiny")
 
@@ -168,6 +170,26 @@ def test_what_a_suite_cannot_take_is_left_out_with_its_reason(tmp_path: Path) ->
     assert next(each for each in told if "left out" in each).startswith("regression-tiny: ")
     assert isinstance(held["fedavg"], ResultFile)
     assert held["fedavg"].why_missing == ""
+
+
+def test_a_method_that_is_left_out_is_not_run(tmp_path: Path) -> None:
+    """Its first trial has more clusters than there are clients; with its second it would be in no table either."""
+    (ifca,) = find_contestants(["ifca"])
+    ifca = replace(ifca, axes=(Axis("method.clusters", ("2", "999")),))
+    assert ifca.trials(2) == [["method.clusters=999"], ["method.clusters=2"]]
+    told = list[str]()
+    Campaign([SMALL], [*find_contestants(["fedavg"]), ifca], 2, 1, [tmp_path], say=told.append).carry_out()
+    (line,) = (each for each in told if "IFCA" in each)
+    why = "method.clusters = 999: must be at most data.clients = 40"
+    assert line == f"regression-tiny: IFCA is left out: {why}"
+    assert read_results([tmp_path], SMALL.key)["ifca"].why_missing == why
+
+
+def test_runs_of_a_method_with_a_long_name_have_folders_of_their_own() -> None:
+    (one,) = find_contestants(["fedavg"])
+    file = ResultFile("s", f"{'long' * 25}:method", "long")
+    runs = [carrying_out._Missing(file, "", [], SMALL.run(one, [], seed), False, False) for seed in range(3)]
+    assert len(set(map(carrying_out._folder_name, runs))) == 3
 
 
 @pytest.mark.more

@@ -150,6 +150,22 @@ def test_files_are_read_as_written_and_folders_are_put_together(tmp_path: Path) 
     assert held.trials == sorted(file.trials, key=lambda each: each.changes)
 
 
+def test_what_another_version_of_a_method_made_is_not_mixed_with_its_successors(tmp_path: Path) -> None:
+    new, old = made("mine:method", [0.4]), made("mine:method", [0.9, 0.9])
+    new.code, old.code = "now", "before"
+    new.write(tmp_path / "own")
+    old.write(tmp_path / "others")
+    held = read_results([tmp_path / "own", tmp_path / "others"], "s")["mine:method"]
+    assert [[each.seed, each.score] for each in held.runs] == [[0, 0.4]]
+
+
+def test_a_method_without_runs_is_in_no_table_and_says_so() -> None:
+    tuned = made("tuned", [])
+    assert tuned.trials
+    assert tuned.why_missing == "none of its runs is finished yet"
+    assert [each.method for each in stand([made("fedavg", [0.4]), tuned], "updates")] == ["fedavg"]
+
+
 def _broken(change: dict[str, Any]) -> str:
     whole = {"format": 1, "suite": "s", "method": "m", "title": "m", "left_out": "", "trials": [], "runs": []}
     return json.dumps(whole | change)

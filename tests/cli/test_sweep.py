@@ -65,6 +65,16 @@ def test_a_finished_sweep_is_not_run_again_and_may_grow(atoll: Command, folder: 
     assert (folder / "s/lr=0.1/metrics.jsonl").stat().st_mtime_ns == before
 
 
+@pytest.mark.more
+def test_runs_that_another_condition_stopped_go_on(atoll: Command, folder: Path) -> None:
+    atoll(*GRID, "--out", "s", "--set", "run.stop_at=test_accuracy >= 0").succeeded()
+    atoll(*GRID, "--out", "s", "--resume").succeeded()
+    atoll(*GRID, "--out", "whole").succeeded()
+    for name in ("lr=0.1", "lr=0.2"):
+        assert untimed(folder / "s" / name) == untimed(folder / "whole" / name)
+    assert (folder / "s/table.csv").read_text() == (folder / "whole/table.csv").read_text()
+
+
 def test_a_failing_run_is_told_at_the_end(atoll: Command, folder: Path) -> None:
     done = atoll("sweep", "tiny.toml", "--over", "local.lr=1e30,0.1", "--out", "s")
     assert done.code == 1

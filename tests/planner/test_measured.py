@@ -14,6 +14,7 @@ from atoll.planner.measured_runs import apply, predicted_seconds, read_measureme
 from atoll.runs.run_folder import RunFolder
 from atoll.schedules.events import Schedule
 from atoll.schedules.recorded import lines_of
+from atoll.settings.experiment_file import resolved
 from atoll.support.files import append_line, to_json
 
 COMPUTE, SENDING = (0.5, 1.0, 2.0, 1.5), (0.2, 0.1, 0.3, 0.4)
@@ -109,7 +110,7 @@ def test_a_client_that_never_answered_is_like_the_others(tmp_path: Path) -> None
     [
         (lambda place: (place / "measured.json").unlink(), "must be the folder of a run on a fleet"),
         (lambda place: (place / "measured.json").write_text("{}"), "is damaged"),
-        (lambda place: (place / "happened.jsonl").write_text("{}\n"), "line 1 is"),
+        (lambda place: (place / "happened.jsonl").write_text("{}\n"), r"^--from .*happened\.jsonl: line 1 is"),
         (
             lambda place: (place / "measured.json").write_bytes(to_json(MeasuredTimes(4).as_dict())),
             "has no client's times",
@@ -121,6 +122,21 @@ def test_what_cannot_be_read(spoil: Any, told: str, tmp_path: Path) -> None:
     spoil(tmp_path / "run")
     with pytest.raises(InputError, match=told):
         read_measurements(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "network", [{"frequencies": [1.0, 2.0]}, {"frequencies": "transfer"}, {"aggregators_file": "aggregators.csv"}]
+)
+def test_what_was_measured_replaces_positions_and_frequencies(network: dict[str, Any], tmp_path: Path) -> None:
+    """Aggregators merge when their clients are done, wherever they stand."""
+    (tmp_path / "aggregators.csv").write_text("aggregator,x,y\n0,0,0\n1,100,100\n")
+    network = {key: str(tmp_path / each) if key == "aggregators_file" else each for key, each in network.items()}
+    fleet_run(tmp_path / "run", FEDAVG)
+    measured = read_measurements(tmp_path / "run")
+    plain = settings_of({**HIERARCHY, "pattern": "cenasy"})
+    (other,) = make_runs({**resolved(plain), "network": network})
+    made = [Experiment(apply(measured, each, tmp_path / "plan")).method.schedule for each in (plain, other)]
+    assert [event.seconds for event in made[0].events] == [event.seconds for event in made[1].events]
 
 
 def test_other_clients(tmp_path: Path) -> None:

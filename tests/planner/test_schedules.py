@@ -5,10 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from torch import nn
 
 from atoll import Experiment, InputError, Settings, make_runs
+from atoll.network.network import Network
 from atoll.planner.budget import PlanBudget
 from atoll.planner.candidates import Candidate, make_candidates, usual_axes
 from atoll.planner.entrants import Entrant
@@ -360,3 +362,25 @@ def test_plans_with_other_messages_get_clusterings_of_their_own() -> None:
     labels = [Experiment(each).clustering.labels.tolist() for each in (plain, coded)]
     assert labels[0] != labels[1]
     assert pool.make(coded).clustering.labels.tolist() == labels[1]
+
+
+def by_pace(network: Network) -> np.ndarray:
+    """Deal clients to aggregators in turn, the slowest first."""
+    order = network.frequencies.argsort(kind="stable")  # type: ignore[union-attr]
+    return np.resize(order, network.clients)
+
+
+def test_a_clustering_by_frequencies_is_made_for_each_pattern() -> None:
+    """Frequencies that follow from transfers depend on the pattern, and so does a user's rule that goes by them."""
+    table = {
+        "data": {"dataset": "digits", "clients": 12, "samples": 10},
+        "clustering": {"method": "tests.planner.test_schedules:by_pace", "clusters": 6},
+        "network": {"frequencies": "transfer"},
+        "method": {"name": "hierarchical", "pattern": "cenasy"},
+    }
+    one, other = (make_runs(table, changes=[f"method.pattern={name}"])[0] for name in ("cenasy", "decasy"))
+    pool = ProcessPool()
+    pool.keep(pool.make(one))
+    labels = [Experiment(each).clustering.labels.tolist() for each in (one, other)]
+    assert labels[0] != labels[1]
+    assert pool.make(other).clustering.labels.tolist() == labels[1]

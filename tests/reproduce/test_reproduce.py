@@ -389,6 +389,17 @@ def test_the_page_holds_everything_and_escapes_it() -> None:
     assert count([verdict, verdict, replace(verdict, status="holds")]) == "1 holds, 2 fail"
 
 
+def test_a_time_that_is_unknown_is_no_time() -> None:
+    known, unknown = (costs.RunCost("r", 3, 12.0, 10, seconds) for seconds in (90.0, None))
+    pages = [
+        render([], [ClaimResult(str(i), "", (), (), 0, (), each) for i, each in enumerate(own)], "tiny")
+        for own in ([known], [unknown], [known, unknown])
+    ]
+    assert "is expected to take 90 s on one core: each" in pages[0]
+    assert "is expected to take" not in pages[1]
+    assert "is expected to take 90 s on one core, without the recipes whose time is unknown: each" in pages[2]
+
+
 def test_the_page_folds_problems_after_the_third() -> None:
     few, many = ("a", "b", "c", "a"), tuple("abcde")
     pages = [render([], [ClaimResult("r", "", (), (), 0, (), None, problems)], "tiny") for problems in (few, many)]

@@ -134,10 +134,21 @@ def test_failed_trials_count_and_are_told(tmp_path: Path) -> None:
     job = next(jobs)
     assert of.judge(job, News("running", row={"round": 0, "test_loss": None})) == "go on"
     assert of.judge(job, News("running", row={"round": 1, "test_loss": None})) == "stop"
-    assert of.settle(job, News("stopped")) == "--metric test_loss: its rows do not hold it"
+    assert of.settle(job, News("stopped")) == "--metric test_loss: its last row does not hold it"
     assert list(jobs) == []
     assert [trial.state for trial in of.trials()] == ["fail", "fail"]
     assert of.best() is None
+
+
+def test_a_row_without_the_metric_ends_no_trial_that_has_had_it(tmp_path: Path) -> None:
+    """A probe may have no value now and then; at the end it needs one."""
+    of = search(tmp_path)
+    for last, told in ((0.5, ""), (None, "--metric test_loss: its last row does not hold it")):
+        job = next(of.jobs(3))
+        for round_, loss in enumerate((1.0, 0.9, None, None, last)):
+            assert of.judge(job, News("running", row={"round": round_, "test_loss": loss})) == "go on"
+        assert of.settle(job, News("finished")) == told
+    assert [(trial.state, trial.rounds) for trial in of.trials()] == [("complete", 4), ("fail", 4)]
 
 
 def test_the_ends_of_ranges_are_tried_out() -> None:
@@ -157,6 +168,14 @@ def test_the_table(tmp_path: Path) -> None:
     assert line.startswith(f"| {best.number} ")
     assert csv_table(listing.as_dicts(trials, best, Goal("test_loss"))).count("\n") == 4
     json.dumps(listing.as_dicts(trials, best, Goal("test_loss")), allow_nan=False)
+
+
+def test_rounds_that_are_searched_stay_beside_those_completed() -> None:
+    trial = listing.Trial(0, {"rounds": "40"}, "pruned", 8, 0.5)
+    (row,) = listing.as_dicts([trial], None, Goal("test_loss"))
+    assert (row["rounds"], row["rounds_done"]) == ("40", 8)
+    (row,) = listing.as_dicts([listing.Trial(0, {"local.lr": "1"}, "pruned", 8, 0.5)], None, Goal("test_loss"))
+    assert (row["rounds"], "rounds_done" in row) == (8, False)
 
 
 def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 from atoll import InputError
 from atoll.report.tables.formats import csv_table
 from atoll.settings.experiment_file import make_runs, read_experiment
+from atoll.support.errors import SettingWarning
 from atoll.support.estimates import Estimate, estimate, estimate_share
 from atoll.sweep import axes
 from atoll.sweep import sweep_folder as folders
@@ -36,6 +37,8 @@ from atoll.sweep.sweep_plan import Member, check_members, make_members
         ("local.optimizer=sgd,adam", ("sgd", "adam")),
         ("data.root=../here,../there", ("../here", "../there")),
         ('data.root="a,b",c', ('"a,b"', "c")),
+        ("data.root=ann's,bob's", ("ann's", "bob's")),
+        ("data.classes=['a,b', 'c'],['d']", ("['a,b', 'c']", "['d']")),
     ],
 )
 def test_values(text: str, values: tuple[str, ...]) -> None:
@@ -243,6 +246,15 @@ def test_a_metric_that_was_not_recorded_leaves_dashes(tmp_path: Path) -> None:
     assert [line.last for line in table.sum_up(tmp_path, members, Goal("ari"))] == [None, None]
 
 
+def test_a_finished_run_that_does_not_end_with_the_metric_is_told(tmp_path: Path) -> None:
+    members = make_members({}, parse_axes(["seed=0..1"]))
+    write_run(tmp_path / "seed=0", [0.1, 0.6])
+    write_run(tmp_path / "seed=1", [0.1, None])
+    with pytest.warns(SettingWarning, match=r"left out: .*seed=1: its last row has no test_accuracy"):
+        (line,) = table.sum_up(tmp_path, members, Goal("test_accuracy"))
+    assert line.finished == 1
+
+
 def test_unknown_metrics_are_refused() -> None:
     with pytest.raises(InputError, match="--metric test_acuracy: unknown, did you mean 'test_accuracy'"):
         make_goal("test_acuracy", None, "test_accuracy")
@@ -394,6 +406,36 @@ def test_a_sweep_may_grow_but_not_change(tmp_path: Path) -> None:
         folders.require_folder(tmp_path / "new", note_of(few), resume=True)
     with pytest.raises(InputError, match="holds a grid, not a search"):
         folders.require_folder(tmp_path / "new", {**note_of(few), "kind": "search"}, resume=True)
+
+
+def test_a_search_is_resumed_with_the_condition_to_stop_that_it_began_with(tmp_path: Path) -> None:
+    """Its trials are over, and would have ended elsewhere."""
+    note: dict[str, Any] = {
+        "kind": "search",
+        "over": {},
+        "metric": "",
+        "target": None,
+        "settings": "",
+        "run.stop_at": None,
+        "runs": {},
+    }
+    with folders.claimed(tmp_path, note):
+        pass
+    assert folders.require_folder(tmp_path, note, resume=True)
+    with pytest.raises(InputError, match=r"another search, which differs in run\.stop_at; give the same options"):
+        folders.require_folder(tmp_path, {**note, "run.stop_at": "test_loss <= 1"}, resume=True)
+
+
+def test_a_run_that_another_condition_stopped_is_not_over(tmp_path: Path) -> None:
+    """Only what `run.stop_at` ended goes on without it, as by `atoll run --resume`."""
+    (plain,), (stopping,) = (make_runs({}, changes=each) for each in ((), ["run.stop_at=test_loss <= 1"]))
+    for name, summary in (("early", {"stopped": "in round 1"}), ("whole", {})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.toml").write_text('[run]\nstop_at = "test_loss <= 1"\n')
+        assert not folders.is_over(tmp_path / name, stopping)
+        (tmp_path / name / "summary.json").write_text(json.dumps(summary))
+    assert [folders.is_over(tmp_path / name, plain) for name in ("early", "whole")] == [False, True]
+    assert [folders.is_over(tmp_path / name, stopping) for name in ("early", "whole")] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ class Campaign:
             for one, file in zip(self.contestants, files, strict=True):
                 if (file.trials or file.runs) and file.code != one.code:
                     told = f"--methods {one.name}: its file has changed since its results on {suite.key} were made"
-                    raise InputError(f"{told}; remove {file.name}, or give another --out")
+                    raise InputError(f"{told}; remove {file.name} from --out or --results, or give other folders")
                 file.left_out, file.code = "", one.code
             for find in (self._missing_trials, self._missing_runs):
                 pairs = zip(self.contestants, files, strict=True)
@@ -131,8 +131,8 @@ class Campaign:
             self.say(f"{file.suite}: {file.title} is left out: {why}")
 
     def _tasks(self, suite: Suite, folders: dict[Path, _Missing]) -> Iterator[RecipeTask]:
-        """Yield a task for each that its method can take; note why the others cannot be."""
-        for folder, each in folders.items():
+        """Yield a task for each of the methods that can take the suite; note why the others cannot."""
+        for folder, each in ((folder, each) for folder, each in folders.items() if not each.file.left_out):
             try:
                 settings = suite.cut(each.made, each.is_trial)
                 if each.is_first:
@@ -146,5 +146,5 @@ class Campaign:
 
 def _folder_name(missing: _Missing) -> str:
     """Return the name of a trial's or a run's folder, unique among all of a suite."""
-    changes, digest = " ".join(missing.changes), digest_anywhere(missing.made)[:8]
-    return slug(f"{missing.file.method} {changes} {missing.made.seed} {digest}")
+    told = slug(f"{missing.file.method} {' '.join(missing.changes)} {missing.made.seed}")
+    return f"{told[:90]}-{digest_anywhere(missing.made)[:8]}"

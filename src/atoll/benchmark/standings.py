@@ -48,7 +48,7 @@ class Placing:
 
 def stand(files: Iterable[ResultFile], budget: str) -> list[Placing]:
     """Return the methods of a suite that have runs, the best mean score first."""
-    able = [file for file in files if file.counted and not file.why_missing]
+    able = [file for file in files if not file.why_missing]
     reference = [each for file in able if file.method == REFERENCE for each in file.counted]
     if not reference:
         raise InputError(f"--methods: there are no runs of {REFERENCE}, whose costs are the budgets; add it")

@@ -15,7 +15,6 @@ from atoll.cli.sweep_progress import Watched, watch
 from atoll.experiment.experiment import Experiment
 from atoll.report.tables.formats import TextTable, csv_table
 from atoll.runs.fingerprint import digest
-from atoll.runs.run_folder import RunFolder
 from atoll.runs.titles import require_one_run, title_of
 from atoll.settings.experiment_file import make_runs, read_experiment
 from atoll.settings.validation import Settings
@@ -123,7 +122,7 @@ def _grid(asked: SweepOptions, runs: Sequence[Settings]) -> tuple[list[Member], 
 
 
 def _unfinished(asked: SweepOptions, members: Sequence[Member]) -> list[Member]:
-    return [member for member in members if not RunFolder(asked.folder / member.name).is_finished]
+    return [member for member in members if not folders.is_over(asked.folder / member.name, member.settings)]
 
 
 def _show_lines(asked: SweepOptions, watched: Watched, lines: Sequence[table.Line], members: Sequence[Member]) -> None:
@@ -157,6 +156,7 @@ def search(asked: SweepOptions, runs: Sequence[Settings], resume: bool) -> Watch
     _check_space(space, make, asked.goal)
     searched = {each.name: tuning.describe(each) for each in space}
     note = {"kind": "search", **_note(asked), "over": searched, "settings": digest(runs[0]), "runs": {}}
+    note["run.stop_at"] = runs[0].run.stop_at  # no part of the digest
     folders.require_folder(asked.folder, note, resume)
     before = folders.read_note(asked.folder) or {}
     with folders.claimed(asked.folder, note | {"runs": before.get("runs", {})}):  # a search adds runs as it goes

@@ -53,13 +53,10 @@ class Entrant:
 
 def rows_of(entrant: Entrant, seed: int = 0) -> Run | None:
     """Return a plan's run so far; None before its first row."""
+    place = entrant.folder / seed_folder(seed)
     try:
-        return read_run(entrant.folder / seed_folder(seed))
+        return read_run(place) if RunFolder(place).is_run else None
     except NotBegun:
-        return None
-    except InputError:
-        if RunFolder(entrant.folder / seed_folder(seed)).is_run:
-            raise
         return None
 
 
@@ -97,9 +94,7 @@ def latest(entrants: Sequence[Entrant], until: float, budget: PlanBudget) -> flo
 
 def is_there(run: Run | None, until: float, budget: PlanBudget) -> bool:
     """Return whether a run needs no more training."""
-    if run is None:
-        return False
-    return bool(run.rows["virtual_time"][-1] >= until) or _met_at(run, budget) is not None
+    return run is not None and bool(run.rows["virtual_time"][-1] >= until or _met_at(run, budget) is not None)
 
 
 def meets(value: float, target: float, budget: PlanBudget) -> bool:

@@ -29,6 +29,7 @@ from atoll.support.untrusted import read_bytes, read_toml
 
 CLIENTS, LINKS = "clients.csv", "links.csv"
 FILES = (CLIENTS, LINKS)
+_UNUSED = ("trace_file", "metres_per_round", "recluster_every", "aggregators_file", "frequencies")
 _LEAST = 1e-9  # seconds of a training that was too short to measure
 
 _Seconds = list[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None]
@@ -77,7 +78,7 @@ def read_measurements(folder: Path) -> Measurements:
     with refusing(f"{told}: is damaged", ValueError):
         found = _Measured.model_validate_json(read_bytes(folder / MEASURED, folder))
         settings = validate(read_toml(folder / "config.toml", folder))
-        events = read_schedule(folder / HAPPENED).events
+        events = read_schedule(folder / HAPPENED, "--from").events
     rows = (found.seconds_per_sample, found.compute_seconds, found.upload_seconds)
     if {len(row) for row in rows} != {len(found.replies)} or not any(found.replies):
         raise InputError(f"{told}: {MEASURED} has no client's times")
@@ -137,7 +138,7 @@ def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
         _write(out / CLIENTS, {"client": range(len(sizes)), "seconds_per_sample": zeta, "samples": sizes})
         write_direct(out / LINKS, measured.upload_seconds, settings.clustering.clusters)
         changes += [f"network.file={out / LINKS}"]
-        changes += [f"network.{name}=" for name in ("trace_file", "metres_per_round", "recluster_every")]
+        changes += [f"network.{name}=" for name in _UNUSED]
         changes += ["network.downloads=false"]
     else:
         seconds = {"seconds_per_sample": measured.seconds_per_sample, "upload_seconds": measured.upload_seconds}

@@ -52,7 +52,8 @@ def _key(settings: Settings) -> str:
     """Return a key of all that a clustering depends on: if it solves FedUC's problem, nearly everything."""
     rule = resolve("clustering.method", settings.clustering.method, CLUSTERINGS)
     own = (settings.seed, settings.data, settings.drift, settings.clustering, settings.faults, settings.model)
-    sent = (settings.network, settings.travel, settings.secure)
+    pattern = asks_for(rule, "network") and settings.method.get("pattern")
+    sent = (settings.network, settings.travel, settings.secure, pattern)
     if asks_for(rule, "problem") or asks_for(rule, "clock") or asks_for(rule, "rounds"):
         return str((*own, *sent, settings.rounds, settings.local, settings.method))
     return str((*own, *sent, method_needs(settings, "clustering")))

@@ -177,9 +177,10 @@ def _costs(costs: Sequence[RunCost], scale: str) -> str:
     total = sum(cost.seconds for cost in costs)
     expected = [cost.paper_seconds for cost in costs if cost.paper_seconds is not None]
     text = f"The runs took {format_seconds(total)} in all, each on one core, probes included."
-    if is_estimated:
+    if is_estimated and expected:
+        rest = ", without the recipes whose time is unknown" if len(expected) < len(costs) else ""
         text += (
-            f" The paper scale is expected to take {format_seconds(sum(expected))} on one core: each run's time, "
+            f" The paper scale is expected to take {format_seconds(sum(expected))} on one core{rest}: each run's time, "
             "scaled by rounds (or virtual seconds), by clients, and by the seconds of a client's local training, timed "
             "now for both. The estimate is too long if the machine was busy with other work."
         )

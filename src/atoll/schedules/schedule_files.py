@@ -72,20 +72,20 @@ def _columns_of(events: Sequence[Event]) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def read_schedule(path: Path) -> Schedule:
-    """Return the schedule in a run folder's ``schedule.npz`` or ``happened.jsonl``; a torn last line is ignored."""
+def read_schedule(path: Path, option: str = "--schedule") -> Schedule:
+    """Return the schedule in ``schedule.npz``, or ``happened.jsonl`` less a torn last line; errors name `option`."""
     try:
         if path.suffix != ".npz":
-            return read_lines(whole_lines(path), f"--schedule {path}")
+            return read_lines(whole_lines(path), f"{option} {path}")
         return _schedule_of(read_npz(path))
     except KeyError as error:
-        raise InputError(f"--schedule {path}: is not a schedule of this version of Atoll (no {error})") from error
+        raise InputError(f"{option} {path}: is not a schedule of this version of Atoll (no {error})") from error
     except ValidationError as error:
-        raise InputError(f"--schedule {path}: is damaged, or not a schedule (mixes, {first_fault(error)})") from error
+        raise InputError(f"{option} {path}: is damaged, or not a schedule (mixes, {first_fault(error)})") from error
     except OSError as error:
-        raise InputError(f"--schedule {path}: cannot be read ({reason_of(error)})") from error
+        raise InputError(f"{option} {path}: cannot be read ({reason_of(error)})") from error
     except (ValueError, LookupError, TypeError, OverflowError) as error:
-        raise InputError(f"--schedule {path}: is damaged, or not a schedule ({error})") from error
+        raise InputError(f"{option} {path}: is damaged, or not a schedule ({error})") from error
 
 
 def keep_events(path: Path, events_done: int) -> Sequence[Event]:

@@ -49,10 +49,8 @@ def keep_freed_memory() -> None:
     large blocks from the system as empty pages each time, which takes a sixth of a step of `alexnet`. All threads use
     one arena, since a thread's own holds no more than 64 MiB.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is None:  # another C library
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
+    if set_option is None:  # another system or C library
         return
     set_option(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
     set_option(_TRIM_THRESHOLD, 2**31 - 1)

@@ -5,6 +5,7 @@ A file that cannot be opened raises OSError, whose `strerror` says why; wrong co
 
 import errno
 import json
+import math
 import os
 import re
 import stat
@@ -142,8 +143,10 @@ def _require_64_bits(number: int) -> int:
     return number
 
 
-def _refuse(name: str) -> float:
-    raise ValueError(f"it has the number {name}, which is not finite")
+def _finite(text: str) -> float:
+    if math.isfinite(number := float(text)):
+        return number
+    raise ValueError(f"it has the number {text}, which is not finite")
 
 
-_JSON = json.JSONDecoder(parse_int=_whole, parse_constant=_refuse)
+_JSON = json.JSONDecoder(parse_int=_whole, parse_float=_finite, parse_constant=_finite)

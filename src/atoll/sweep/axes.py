@@ -27,10 +27,6 @@ class Axis:
     name: str
     texts: tuple[str, ...]
 
-    def changes(self) -> list[str]:
-        """Return the values as ``section.key=value``."""
-        return [f"{self.name}={text}" for text in self.texts]
-
 
 @dataclass(frozen=True)
 class Interval:
@@ -142,7 +138,7 @@ def around(axes: Sequence[Axis]) -> list[list[str]]:
     >>> around(parse_axes(["method.combine=mean,median", "seed=0..2"]))
     [['method.combine=mean', 'seed=0'], ['method.combine=median', 'seed=0']]
     """
-    first = [axis.changes()[0] for axis in axes]
+    first = [f"{axis.name}={axis.texts[0]}" for axis in axes]
     texts = ((place, text) for place, axis in enumerate(axes) for text in axis.texts[1:])
     others = (pair for pair in texts if not _NUMBER.fullmatch(pair[1]))
     return [first, *([*first[:i], f"{axes[i].name}={text}", *first[i + 1 :]] for i, text in others)]
@@ -215,7 +211,7 @@ def _split(given: str) -> list[str]:
     for char in given:
         if quote:
             quote = "" if char == quote else quote
-        elif char in "'\"":
+        elif char in "'\"" and (depth or not parts[-1].strip()):  # else it is an apostrophe
             quote = char
         elif char in "[{":
             depth += 1

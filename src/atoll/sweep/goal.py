@@ -71,17 +71,18 @@ class Goal:
             if RunFolder(folder).is_run and not isinstance(error, NotBegun):
                 warn(f"left out: {error}", SettingWarning, 2)
             return None
-        values = run.rows.get(self.metric, np.empty(0))
-        if run.finished and not np.isfinite(values).any():
-            warn(f"left out: {folder}: its rows have no {self.metric}", SettingWarning, 2)
-        if not run.finished or not np.isfinite(values).any():
+        values = run.rows.get(self.metric, np.full(1, np.nan))
+        known = np.isfinite(values)
+        is_held = known[-1] if self.target is None else known.any()
+        if run.finished and not is_held:
+            where = "last row has" if known.any() else "rows have"
+            warn(f"left out: {folder}: its {where} no {self.metric}", SettingWarning, 2)
+        if not run.finished or not is_held:
             return None
         if self.target is not None:
             probe = first_met(run.rows[self.of], self.target, not rises(self.of))
             cost = np.inf if probe is None else float(values[probe])
             return None if np.isnan(cost) else (cost, cost)
-        if not np.isfinite(values[-1]):
-            return None
         return float(values[-1]), float(np.nanmax(values) if self.rises else np.nanmin(values))
 
 

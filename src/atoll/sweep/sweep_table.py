@@ -96,10 +96,7 @@ def as_dicts(lines: Sequence[Line], goal: Goal) -> list[dict[str, Any]]:
     return [
         {
             "run": line.run,
-            **{
-                key: each if isinstance(each, int | float | str) else json.dumps(each)
-                for key, each in line.values.items()
-            },
+            **{k: each if isinstance(each, int | float | str) else json.dumps(each) for k, each in line.values.items()},
             "seeds": line.seeds,
             "finished": line.finished,
             "metric": goal.metric,
@@ -156,10 +153,8 @@ def _values(line: Line, goal: Goal) -> list[str]:
 
 
 def _spread(found: Estimate | None, goal: Goal) -> str:
-    if found is None:
-        return DASH
-    if found.std is None:
-        return show(found.mean, goal)
+    if found is None or found.std is None:
+        return DASH if found is None else show(found.mean, goal)
     factor, form, unit = _unit(goal, found.mean)
     deviation = form if form.endswith("f") else ".2g"
     return f"{factor * found.mean:{form}} ± {factor * found.std:{deviation}} {unit}".rstrip()

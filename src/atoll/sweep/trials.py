@@ -63,7 +63,7 @@ def as_dicts(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> list[di
             "folder": trial.name,
             **trial.texts,
             "state": trial.state,
-            "rounds": trial.rounds,
+            "rounds_done" if "rounds" in trial.texts else "rounds": trial.rounds,
             "metric": goal.metric,
             **({} if goal.target is None else {"target": goal.target}),
             "value": trial.value,

@@ -92,9 +92,9 @@ class Search:
         if self.goal.target is not None:
             return "go on"
         value = self._values[job.name] = row.get(self.goal.metric)
-        if value is None:  # as local_loss is before training
-            return "stop" if round_ else "go on"
         reported = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
+        if value is None:  # as local_loss is before training, or where a probe has no value
+            return "stop" if round_ and not reported else "go on"
         if round_ > 0 and round_ not in reported:
             trial.report(value, round_)
         return "prune" if round_ > 0 and trial.should_prune() else "go on"
@@ -112,7 +112,7 @@ class Search:
             self.study.tell(trial, state=states.FAIL)
             if self.goal.target is not None:
                 return f"--target {self.goal.target:g}: its {self.goal.of} did not reach it"
-            return f"--metric {self.goal.metric}: its rows do not hold it"
+            return f"--metric {self.goal.metric}: its last row does not hold it"
         if news.state == "finished":
             self.study.tell(trial, value)
         elif news.state != "stopped":

@@ -98,7 +98,7 @@ def _clients(run: Run) -> Columns:
 
 def _events(run: Run) -> Columns:
     path = run.folder / "schedule.npz"
-    events = read_schedule(path).events if path.exists() else ()
+    events = read_schedule(path, "read_runs:").events if path.exists() else ()
     return {
         "event": [event.index for event in events],
         "round": [event.round for event in events],
