@@ -207,7 +207,8 @@ def test_with_gradients_a_cluster_without_clients_adds_no_step_to_shared_layers(
 
 
 def test_shared_layers_without_a_model_are_refused() -> None:
-    for make in (ifca, cfl_mgd):
+    methods: tuple[Any, ...] = ifca, cfl_mgd
+    for make in methods:
         with pytest.raises(InputError, match=r"^method\.shared_layers = 1: needs the argument `module`"):
             make(POPULATION, LocalRule(sgd, LR, STEPS, BATCH), 2, 2, shared_layers=1)
 
