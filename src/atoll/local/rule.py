@@ -8,7 +8,7 @@ optimiser is named in the experiment file as ``optimizer = "module:function"``.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # imported only when an optimiser is made, so that reading settings stays fast
     from torch import nn, optim
@@ -72,7 +72,8 @@ class LocalRule:
         """Refuse numbers out of range, with the same messages as settings."""
         if not callable(self.optimizer):
             raise InputError(f"local.optimizer = {self.optimizer!r}: must be a function, such as atoll.optimizers.sgd")
-        object.__setattr__(self, "rates", tuple(self.rates) if isinstance(self.rates, list) else self.rates)
+        rates: Any = self.rates  # a list, too, from a script
+        object.__setattr__(self, "rates", tuple(rates) if isinstance(rates, list) else rates)
         require_fields(self, "local.")
 
     def lr_at(self, round_: int) -> float:
