@@ -57,6 +57,12 @@ def test_timezone_reads_longitudes_as_fifteen_degrees_an_hour() -> None:
     assert by_longitude.labels.tolist() == by_offset.labels.tolist()
 
 
+@pytest.mark.parametrize("name", ["utc_offset", "longitude"])
+def test_timezone_refuses_a_client_whose_place_is_unknown(name: str) -> None:
+    with pytest.raises(InputError, match=rf"'timezone': client 1 needs a finite {name}"):
+        timezone(some_clients(2, **{name: np.array([1.0, np.nan])}), 4, generator(0, "clustering"))
+
+
 @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=6))
 @settings(max_examples=part_of(200))
 def test_even_slots_is_the_evenest_of_all_choices(table: list[list[bool]]) -> None:
@@ -93,6 +99,13 @@ def test_availability_draws_slots_where_none_are_known() -> None:
         availability(some_clients(10), 8, generator(0, "clustering"), 9)
     with pytest.raises(InputError, match="lists slot 2"):
         availability(some_clients(1, slots=slot_table([[2]])), 2, generator(0, "clustering"))
+
+
+def test_availability_counts_only_slots_that_a_client_lists() -> None:
+    wide = np.array([[True, False, False], [False, True, False]])
+    assert availability(some_clients(2, slots=wide), 2, generator(0, "clustering")).labels.tolist() == [0, 1]
+    with pytest.raises(InputError, match=r"slots must be \[clients, slots\], not \(2,\)"):
+        availability(some_clients(2, slots=np.ones(2, bool)), 2, generator(0, "clustering"))
 
 
 def with_major_classes(clients: int) -> Population:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import permutations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,6 +156,15 @@ def test_an_opening_that_cannot_be_names_who_is_in_its_way() -> None:
             feduc(far, opening=opening)
     with pytest.raises(InputError, match=r"^clustering\.opening = 'first': 2 clients cannot open .* = 3 aggregators"):
         feduc(small_problem(0, clients=2), opening="first")
+
+
+@pytest.mark.parametrize("wanted", [{"opening": "refine"}, {"objective": "time", "seconds": 9.0}])
+def test_a_client_that_fits_nowhere_is_told_when_it_may_overshoot(wanted: dict[str, Any]) -> None:
+    tight = replace(small_problem(0, clients=4), limits=np.full(3, 1e-3))
+    with pytest.raises(InputError, match=r"even alone .*, without clustering\.opening or objective, set"):
+        feduc(tight, **wanted)
+    with pytest.raises(InputError, match=r"^clustering\.overshoot = true: cannot be used with clustering\.(op|ob)"):
+        feduc(tight, **wanted, overshoot=True)
 
 
 def test_an_aggregator_that_a_client_reaches_alone_is_not_called_too_far() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from atoll import LocalRule, Population, Trainer, read_model
-from atoll.local.batches import binary_cross_entropy, cross_entropy, half_squared
+from atoll.local.batches import binary_cross_entropy, cross_entropy, half_squared, next_token
 from atoll.local.dense import Dense
 from atoll.local.models import dense, linear
 from atoll.local.rule import adam, momentum, sgd
@@ -184,6 +184,7 @@ def test_another_module_is_left_to_autograd(module: nn.Module) -> None:
 
 def test_another_loss_is_left_to_autograd() -> None:
     assert Dense.of(linear((4,), 2), nn.functional.cross_entropy) is None
+    assert Dense.of(linear((4,), 4), next_token) is None
 
 
 def test_tied_layers_are_left_to_autograd() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll import Cores, Experiment, InputError, Method, Stacked, fedavg, fedrep, make_runs, read_model
+from atoll import Cores, Experiment, InputError, LocalRule, Method, Stacked, fedavg, fedrep, make_runs, read_model
 from atoll.executors.weighted import Weighted
+from atoll.local.rule import sgd
 from atoll.local.task import ClientTask
 from atoll.support.arrays import Floats
 from tests.methods.running import same_bits
@@ -120,3 +121,13 @@ def test_fedrep_trains_the_head_with_what_a_clients_steps_leave() -> None:
 def test_what_does_not_go_with_them_is_refused(changes: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         experiment(*changes).check()
+
+
+def test_a_client_takes_at_least_one_step() -> None:
+    assert [LocalRule(sgd, 0.1, batch_size=size, epochs=1e-10).steps_of(5) for size in (30, "full")] == [1, 1]
+
+
+def test_rates_may_be_a_list() -> None:
+    rule = LocalRule(sgd, 0.1, rates=[0.2, 0.1])  # type: ignore[arg-type]
+    assert rule.lr_at(1) == 0.1
+    assert hash(rule) == hash(replace(rule, rates=(0.2, 0.1)))

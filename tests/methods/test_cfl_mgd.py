@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from atoll import LocalRule, Method, Population, Serial, Step, Trainer, fedavg, init, make_population, train
+from atoll import InputError, LocalRule, Method, Population, Serial, Step, Trainer, fedavg, init, make_population, train
 from atoll.aggregation.mean import share_layers
 from atoll.local.models import Model
 from atoll.local.rule import sgd
@@ -204,6 +204,13 @@ def test_with_gradients_a_cluster_without_clients_adds_no_step_to_shared_layers(
     start, stepped, idle = ({name: torch.tensor(value)} for value in (1.0, 3.0, 50.0))
     for shared in share_layers([idle, stepped], [name], {1: 2.0}, [start, start]):
         assert shared[name].item() == 3.0
+
+
+def test_shared_layers_without_a_model_are_refused() -> None:
+    methods: tuple[Any, ...] = ifca, cfl_mgd
+    for make in methods:
+        with pytest.raises(InputError, match=r"^method\.shared_layers = 1: needs the argument `module`"):
+            make(POPULATION, LocalRule(sgd, LR, STEPS, BATCH), 2, 2, shared_layers=1)
 
 
 def test_the_engine_shares_layers_after_every_event() -> None:

@@ -153,6 +153,7 @@ def test_frozen_layers_that_do_not_travel_change_nothing_but_the_bytes(tmp_path:
         (["local.proximal=0.1"], r"local\.proximal = 0\.1: cannot be used with method\.name = 'fedsoft'"),
         (["run.executor=stacked"], r"run\.executor = 'stacked'"),
         (["method.combine=median"], r"method\.combine = 'median'.*'fedsoft' combines otherwise"),
+        (["method.select=power-of-choice", "method.candidates=6"], "'fedsoft'.*'power-of-choice': the model that"),
         (["travel.codec=int8"], r"travel\.codec = 'int8'.*'fedsoft'"),
         (["model.travels=['own.*']"], r"model\.travels.*'fedsoft' itself says"),
     ],

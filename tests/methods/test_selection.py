@@ -6,7 +6,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll import Experiment, InputError, Method, Serial, Settings, fedavg, init, read_model, scaffold, train
+from atoll import (
+    Experiment,
+    InputError,
+    Method,
+    Schedule,
+    Serial,
+    Settings,
+    fedavg,
+    init,
+    make_event,
+    read_model,
+    scaffold,
+    train,
+)
 from atoll.methods.papers.ditto import ditto
 from atoll.methods.papers.ifca import ifca
 from atoll.methods.selection import Selection, by_size, by_tiers, power_of_choice, reselect, round_robin
@@ -93,6 +106,34 @@ def test_those_not_chosen_are_no_losses() -> None:
     for step in train(method, Serial(make(method)), init(method, read_model(linear_module()))):
         assert (len(step.event.cohort), step.event.dropped) == (2, 0)
         assert (step.event.models_down, step.event.models_up) == (5, 2)
+
+
+@pytest.mark.parametrize(("by_loss", "drawn", "training"), [(False, 1, 1), (False, 5, 5), (True, 1, 1), (True, 5, 2)])
+def test_what_is_sent_follows_the_number_drawn(by_loss: bool, drawn: int, training: int) -> None:
+    event = select(Selection(lambda index, size: np.arange(drawn), by_loss)).schedule.events[0]
+    assert (len(event.cohort), event.models_down, event.models_up) == (drawn, drawn, training)
+    assert event.client_updates == training
+
+
+def of_cohorts(*sizes: int, **fields: Any) -> Method:
+    """A user's own method, whose cohorts differ."""
+    cohorts = [np.arange(size) for size in sizes]
+    events = (make_event(i, own, np.ones(len(own)), i, i + 1, **fields) for i, own in enumerate(cohorts))
+    return Method(Schedule(tuple(events), 1, len(sizes)), RULE)
+
+
+def test_as_many_train_by_loss_as_each_cohort_has() -> None:
+    method = reselect(of_cohorts(1, 4), power_of_choice(POPULATION, 3, 5), POPULATION, None)
+    steps = train(method, Serial(make(method)), init(method, read_model(linear_module())))
+    assert [len(step.event.cohort) for step in steps] == [1, 4]
+
+
+def test_events_without_clients_or_of_several_rounds_are_refused() -> None:
+    first, last = of_cohorts(2, 2).schedule.events[0], of_cohorts(2, 2, intra_rounds=3).schedule.events[1]
+    several = Method(Schedule((first, last), 1, 2), RULE)
+    for method in (several, of_cohorts(0, 2), of_cohorts(2, 0)):
+        with pytest.raises(InputError, match=r"method\.select: needs a method with one model and one cohort"):
+            reselect(method, round_robin(POPULATION), POPULATION, None)
 
 
 def test_methods_that_count_all_alike_still_do() -> None:

@@ -292,6 +292,7 @@ def test_links_that_are_refused(words: str, instead: str, told: list[str]) -> No
         ("ben,0.02", "ben,0", ["row 2", "'seconds_per_sample' is '0'"]),
         ("ben,0.02", "ben,", ["row 2", "has no 'seconds_per_sample'"]),
         ("carl,0.03,20", "carl,0.03,2.5", ["row 3", "'samples' must be a whole number"]),
+        ("carl,0.03,20", "carl,0.03,1e30", ["row 3", "'samples' must be a whole number"]),
         ("ben,0.02", ",0.02", ["row 2", "'client' is", "must be a name"]),
         ("send_watts", "send_watt", ["unknown column 'send_watt'"]),
     ],

@@ -34,12 +34,10 @@ def timezone(population: Population, clusters: int, rng: np.random.Generator, lo
     if not 0 <= local_hour < 24:
         raise InputError(f"clustering.local_hour = {local_hour}: must be at least 0 and below 24")
     known = population.attributes
-    if "utc_offset" in known:
-        offset = known["utc_offset"]
-    elif "longitude" in known:
-        offset = known["longitude"] / 15
-    else:
-        offset = rng.uniform(-12, 12, len(population))
+    name, per_hour = ("utc_offset", 1) if "utc_offset" in known else ("longitude", 15)
+    offset = np.asarray(known[name], float) / per_hour if name in known else rng.uniform(-12, 12, len(population))
+    if not (good := np.isfinite(offset)).all():
+        raise InputError(f"clustering.method = 'timezone': client {good.argmin()} needs a finite {name}")
     labels = np.floor((local_hour - offset) % 24 * (clusters / 24)).astype(np.int64) % clusters
     return Clustering(labels, clusters, _middles(clusters))
 
@@ -58,8 +56,10 @@ def availability(
         slots_per_client: random slots per client, if none are known.
     """
     if "slots" in population.attributes:
-        slots = population.attributes["slots"]
-        if (last := slots.shape[1] - 1) >= clusters:
+        slots = np.asarray(population.attributes["slots"])
+        if slots.ndim != 2:
+            raise InputError(f"clustering.method = 'availability': slots must be [clients, slots], not {slots.shape}")
+        if (last := np.flatnonzero(slots.any(axis=0)).max(initial=-1)) >= clusters:
             raise InputError(f"clustering.clusters = {clusters}: a client lists slot {last}, counted from 0")
     else:
         if not 1 <= slots_per_client <= clusters:

@@ -60,16 +60,16 @@ def least_or_none(losses: Floats) -> Ids:
 
 @dataclass(frozen=True)
 class HighestLoss:
-    """Lets only the `size` clients of a cohort train whose data have the highest mean loss; the first on ties.
+    """Lets only the clients of a cohort train whose data have the highest mean loss; the first on ties.
 
-    A client whose loss is NaN did not report any (`Executor`).
+    A client whose loss is NaN did not report any (`Executor`). `sizes` says how many train, of each event.
     """
 
-    size: int
+    sizes: tuple[int, ...]
 
     def __call__(self, event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
         """Return cluster 0 for clients that train."""
         losses = executor.losses(starts, event.cohort, event.round)[:, 0]
         clusters = np.full(len(losses), NOT_CHOSEN)
-        clusters[np.argsort(-losses, kind="stable")[: self.size]] = 0  # NaN is sorted last
+        clusters[np.argsort(-losses, kind="stable")[: self.sizes[event.index]]] = 0  # NaN is sorted last
         return np.where(np.isnan(losses), -1, clusters)

@@ -11,7 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from atoll.local.batches import LOSSES, binary_cross_entropy, cross_entropy, half_squared
+from atoll.local.batches import binary_cross_entropy, cross_entropy, half_squared
 from atoll.local.layers import is_watched
 
 MakesLosses = Callable[[Tensor, Tensor], Tensor]
@@ -35,7 +35,7 @@ class Dense:
     @classmethod
     def of(cls, module: nn.Module, losses: MakesLosses) -> Self | None:
         """Return the network if the module is `nn.Flatten`, then `nn.Linear` with or without `nn.ReLU`, else None."""
-        if type(module) is not nn.Sequential or losses not in LOSSES.values():
+        if type(module) is not nn.Sequential or losses not in _SLOPES:
             return None
         layers = tuple(layer for layer in module if type(layer) is nn.Linear)
         kinds = [type(layer) for layer in module]

@@ -5,10 +5,10 @@ size and an optional proximal term; any optimiser works with any clustering, sch
 optimiser is named in the experiment file as ``optimizer = "module:function"``.
 """
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from math import ceil
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # imported only when an optimiser is made, so that reading settings stays fast
     from torch import nn, optim
@@ -66,12 +66,14 @@ class LocalRule:
         if self.epochs is None:
             return self.steps
         # Rounded first: 1.1 x 10 is 11.000000000000002.
-        return math.ceil(round(self.epochs * (1 if self.batch_size == "full" else samples / self.batch_size), 9))
+        return max(1, ceil(round(self.epochs * (1 if self.batch_size == "full" else samples / self.batch_size), 9)))
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range, with the same messages as settings."""
         if not callable(self.optimizer):
             raise InputError(f"local.optimizer = {self.optimizer!r}: must be a function, such as atoll.optimizers.sgd")
+        rates: Any = self.rates  # a list, too, from a script
+        object.__setattr__(self, "rates", tuple(rates) if isinstance(rates, list) else rates)
         require_fields(self, "local.")
 
     def lr_at(self, round_: int) -> float:

@@ -114,14 +114,14 @@ SELECTIONS: dict[str, Callable[..., Selection | None]] = {
 
 def reselect(method: Method, selection: Selection, population: Population, clock: Clock | None) -> Method:
     """Return the method with newly selected cohorts of the same sizes, timed by the clock."""
-    events = method.schedule.events
+    events, redrawn, now = method.schedule.events, [], 0.0
     _require_cohorts(method, clock)
-    redrawn, now = [], 0.0
     alike = all(event.weights.min() == event.weights.max() == 1 for event in events)
     for event in events:
         drawn = np.asarray(selection.draw(event.index, len(event.cohort)))
         _check(drawn, len(population))
         began, now = now, now + (clock.event_seconds(drawn, now) if clock else 1.0)
+        planned, training = len(event.cohort), min(len(drawn), len(event.cohort) if selection.by_loss else len(drawn))
         redrawn.append(
             replace(
                 event,
@@ -130,18 +130,18 @@ def reselect(method: Method, selection: Selection, population: Population, clock
                 weights=np.ones(len(drawn)) if alike else population.sizes[drawn].astype(float),
                 began=(began,),
                 seconds=now,
-                models_down=event.models_down * len(drawn) // len(event.cohort),
+                models_down=event.models_down * len(drawn) // planned,
+                models_up=event.models_up * training // planned,
             )
         )
-    schedule = replace(method.schedule, events=tuple(redrawn))
-    assign = HighestLoss(len(events[0].cohort)) if selection.by_loss else method.assign
-    return replace(method, schedule=schedule, assign=assign)
+    assign = HighestLoss(tuple(len(event.cohort) for event in events)) if selection.by_loss else method.assign
+    return replace(method, schedule=replace(method.schedule, events=tuple(redrawn)), assign=assign)
 
 
 def _require_cohorts(method: Method, clock: Clock | None) -> None:
-    first = method.schedule.events[0]
-    one_model = method.schedule.has_server and method.schedule.clusters == 1 and method.arrivals is None
-    if not one_model or method.finds_clusters or method.labels is not None or first.intra_rounds != 1:
+    first, one_model = method.schedule.events[0], method.schedule.has_server and method.schedule.clusters == 1
+    others = any(event.intra_rounds > 1 or not len(event.cohort) for event in method.schedule.events)
+    if not one_model or method.arrivals is not None or method.finds_clusters or others:
         raise InputError("method.select: needs a method with one model and one cohort drawn from all clients per round")
     expected = clock.event_seconds(first.cohort) if clock else 1.0
     if abs(first.seconds - expected) > 1e-9 * expected:

@@ -135,7 +135,7 @@ def read_clients(records: Sequence[Record], devices: Mapping[str, Mapping[str, A
     rows = _completed(records, devices)
     columns = {name: _column(rows, name) for name in CLIENT_FIELDS[2:]}
     x, y, samples = columns["x"], columns["y"], columns["samples"]
-    if samples is not None and (broken := samples != np.floor(samples)).any():
+    if samples is not None and (broken := (samples != np.floor(samples)) | (samples >= 2**53)).any():
         raise InputError(f"{rows[int(broken.argmax())].where}: 'samples' must be a whole number")
     watts, zeros = [columns[name] for name in _WATTS], np.zeros(len(rows))
     return ClientTable(

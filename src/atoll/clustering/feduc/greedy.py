@@ -118,7 +118,7 @@ def _no_room(problem: Problem, client: int, completions: Floats) -> InputError:
     return InputError(
         f"clustering.time_limit = {problem.limits[aggregator]:g}: client {client} fits no aggregator, {reason} "
         f"(its least completion is {seconds[aggregator]:.4g} s at aggregator {aggregator}); "
-        "raise clustering.time_limit or set clustering.overshoot = true"
+        "raise clustering.time_limit or, without clustering.opening or objective, set clustering.overshoot = true"
     )
 
 

@@ -140,5 +140,5 @@ def _given_up(problem: Problem, why: str) -> InputError:
     longest = float(problem.limits.max())
     return InputError(
         f"clustering.time_limit = {longest:g}: {why}, so it is unknown whether all clients fit; "
-        "raise clustering.time_limit or set clustering.overshoot = true"
+        "raise clustering.time_limit or, without clustering.opening or objective, set clustering.overshoot = true"
     )

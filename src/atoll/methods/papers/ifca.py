@@ -60,7 +60,7 @@ def ifca(
         InputError: settings conflict, clients have too few samples to resample, or there are too many shared layers.
     """
     rule = resampled(rule, population, rounds) if resample else rule
-    shared = first_layers(module, shared_layers) if shared_layers and module is not None else ()
+    shared = first_layers(module, shared_layers) if shared_layers else ()
     schedule = all_together(population, clusters, rounds, fraction, clock, seed)
     if option == "gradients":
         if rule.steps != 1:
@@ -91,11 +91,13 @@ def resampled(rule: LocalRule, population: Population, rounds: int) -> LocalRule
     return replace(rule, resample_parts=parts)
 
 
-def first_layers(module: "nn.Module", count: int) -> tuple[str, ...]:
+def first_layers(module: "nn.Module | None", count: int) -> tuple[str, ...]:
     """Return the names of the parameters and buffers of the first `count` layers that have parameters."""
     from atoll.local.travel import cut_before, layers_of, require_whole  # late: reading settings needs no PyTorch
 
     told = f"method.shared_layers = {count}"
+    if module is None:
+        raise InputError(f"{told}: needs the argument `module`, the model whose first layers are shared")
     if count >= (most := len(layers_of(module))):
         raise InputError(f"{told}: must be less than the model's {most} layers with parameters")
     names, _ = cut_before(module, count)
@@ -111,11 +113,9 @@ def all_together(
     Each client receives all clusters' models and returns one. Clusters are never merged, and there is no server
     model. The cohort is ``cohort_size(fraction, clients)`` clients drawn without replacement.
     """
-    everyone = np.arange(len(population))
-    active = tuple(range(clusters))
+    everyone, active = np.arange(len(population)), tuple(range(clusters))
     starts = tuple((c, Mix(published=((c, 1.0),))) for c in active)  # one object for all events
-    events = []
-    now = 0.0
+    events, now = [], 0.0
     for index in range(rounds):
         cohort = draw_cohort(everyone, cohort_size(fraction, len(everyone)), generator(seed, "cohort", index))
         began, now = now, now + (clock.event_seconds(cohort, now) if clock else 1.0)
@@ -129,8 +129,7 @@ def choose_start(method: Method, executor: Executor, candidates: Sequence[tuple[
     """Return the index of the best start after `restart_rounds`: the least mean of clients' least losses."""
     events = tuple(event for event in method.schedule.events if event.round < method.restart_rounds)
     trial = replace(method.schedule, events=events)
-    everyone = np.arange(clients)
-    scores = []
+    everyone, scores = np.arange(clients), []
     for initial in candidates:
         state = init(method, *initial)
         for step in train(replace(method, schedule=trial), executor, state):

@@ -106,15 +106,13 @@ class OwnModelUp:
             form=self.form,
             keeps_state=True,
             keeps_model=True,
+            needs={Need.NO_LOSSES: "the model that predicts is each client's own, so what is sent has no losses"},
             lacks={Need.NO_STATE: told, Need.PLAIN_TRAINING: told, Need.NUMBERS: told},
         )
 
 
 def average_by_importance(models: Weighted, start: Model, cohort_weight: float) -> Model:
-    """Return each centre as the mean of the clients' models, weighted by samples and importance (a combine rule).
-
-    Tensors that are not floating point (counters) stay.
-    """
+    """Return each centre as clients' mean by samples and importance (a combine rule); counters, no floats, stay."""
     totals = [0.0] * len(start[IMPORTANCE])
     centre_of = {name: int(name.split(".")[1]) for name in start if name != IMPORTANCE}
     sums = {name: torch.zeros_like(start[name]) for name in centre_of if start[name].is_floating_point()}
