@@ -139,6 +139,7 @@ FILES = [
     ("scales.small = 5", ["scales", "[scales.NAME]"]),
     ("[[runs]]\nlabel = 'a'\n[[runs]]\nlabel = 'A'", ["runs", "'a', 'A'", "each needs a label, or panel, of its own"]),
     ("[[runs]]\nlabel = 'report'\n[[runs]]\nlabel = 'b'", ["runs", "labelled 'report'"]),
+    ("[[runs]]\nlabel = 'experiment.json'\n[[runs]]\nlabel = 'b'", ["runs", "labelled 'experiment.json'"]),
     ("[[runs]]\nlabel = 'a'\nruns = 5", ["runs", "is allowed only at the top"]),
 ]
 

@@ -292,6 +292,12 @@ def test_a_run_takes_a_written_partition(atoll: Command, folder: Path) -> None:
     assert found[0] == found[1]
 
 
+def test_json_of_what_clients_hold_is_alone_on_standard_output(atoll: Command, folder: Path) -> None:
+    (held,) = json.loads(atoll("data", "inspect", "tiny.toml", "--json", "--write", "held.npz").succeeded())
+    assert held["clients"] == len(held["samples"])
+    assert (folder / "held.npz").is_file()
+
+
 @pytest.mark.more
 def test_what_clients_hold_is_shown_of_each_run(atoll: Command, folder: Path) -> None:
     runs = "".join(f'[[runs]]\nlabel = "{label}"\ndata.samples = {n}\n' for label, n in (("a", 8), ("b", 8), ("c", 9)))

@@ -142,6 +142,17 @@ def test_own_functions_are_skews() -> None:
     np.testing.assert_allclose(made.data.inputs[own], plain.data.inputs[own] * 0.25)
 
 
+def test_levels_whose_inputs_have_other_types_keep_their_values() -> None:
+    def shifted(inputs: Any, level: int) -> Any:
+        return inputs - 0.5 if level else inputs
+
+    made = Experiment(data={"clients": 2, "skew": shifted}, local={"steps": 1}).clients.dealt
+    plain = Experiment(data={"clients": 2}, local={"steps": 1}).clients.dealt
+    for client in range(2):
+        own = made.samples(client)
+        np.testing.assert_array_equal(made.data.inputs[own], plain.data.inputs[own] - 0.5 * client)
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [

@@ -267,6 +267,8 @@ def test_torch_data_sets() -> None:
     np.testing.assert_array_equal(data.inputs, inputs.numpy())
     np.testing.assert_array_equal(data.targets, targets.numpy())
     assert (data.classes, data.owners) == (4, None)
+    halves = torch.utils.data.TensorDataset(inputs.bfloat16(), targets)  # which NumPy has not
+    np.testing.assert_array_equal(from_torch(halves, halves).inputs, inputs.bfloat16().float().numpy())
     named = from_torch([train, test], test, name="two")
     assert named.owners is not None
     assert named.owners.tolist() == [0] * 10 + [1] * 10

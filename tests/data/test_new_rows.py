@@ -78,8 +78,9 @@ def test_rows_that_cannot_be_encoded_are_refused(missing: str, changes: dict[str
 def test_rows_that_training_has_none_of_are_refused(missing: str) -> None:
     frame = pd.DataFrame({"x": np.arange(10.0), "y": ["a", "b"] * 5})
     data = from_pandas(frame, target="y", missing=missing)
-    with pytest.raises(InputError, match=rf"data.missing = '{missing}': column 'x' lacks values, at least 1"):
+    with pytest.raises(InputError, match=rf"data.missing = '{missing}': column 'x' lacks values, at least 1") as told:
         encoded(data, frame.assign(x=[np.nan, *range(9)]))
+    assert ("leaves such rows out" in str(told.value)) == (missing == "refuse")
 
 
 def test_a_run_predicts_new_rows(tmp_path: Path) -> None:

@@ -459,6 +459,11 @@ def test_files_are_looked_for_beside_the_experiment(tmp_path: Path, monkeypatch:
     assert found["model"]["start"] == str(tmp_path / "a.safetensors")
     assert found["clustering"]["time_limit"] == str(tmp_path / "limits.csv")
     assert located({"clustering": {"time_limit": 3.0}}, tmp_path) == {"clustering": {"time_limit": 3.0}}
+    (tmp_path / "base").mkdir()
+    named = {"data": {"tokenizer": "base"}, "model": {"path": "base"}}
+    beside = str(tmp_path / "base")
+    assert located(named, tmp_path) == {"data": {"tokenizer": beside}, "model": {"path": beside}}
+    assert located(named, tmp_path / "else") == named  # the name of a model on the hub
 
 
 def test_a_score_that_rises_is_waited_for(tmp_path: Path) -> None:

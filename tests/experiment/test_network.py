@@ -624,6 +624,13 @@ def test_aggregators_are_where_a_file_says() -> None:
     np.testing.assert_allclose(network.server_xy, places.mean(axis=0))
 
 
+def test_the_server_is_moved_to_where_no_aggregator_is() -> None:
+    write_table(Path("line.csv"), aggregator=range(AGGREGATORS), x=[-3, 0, 1, 2], y=[-3, 0, 1, 2])
+    server_xy = network_of("network.aggregators_file=line.csv").server_xy
+    assert server_xy is not None
+    assert server_xy.tolist() == [3, 3]
+
+
 def test_bad_places_of_aggregators_are_refused() -> None:
     write_table(Path("two.csv"), aggregator=range(2), x=[0, 9], y=[0, 9])
     write_table(Path("twice.csv"), aggregator=[0] * AGGREGATORS, x=range(AGGREGATORS), y=range(AGGREGATORS))

@@ -5,6 +5,7 @@ import math
 import pickle
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 import atoll
+from atoll.runs.fingerprint import digest
 from atoll.settings import plugins
 from atoll.settings.given_objects import named
 
@@ -133,6 +135,7 @@ def test_data_are_told_apart_by_what_they_hold() -> None:
     one, same, other = (Settings(data=letters(shift=shift)).data.dataset for shift in (0, 0, 1))
     assert one == same != other
     assert one.startswith("__main__:two_letters_")
+    assert Settings(data=replace(letters(), name="2 letters")).data.dataset.startswith("__main__:_2_letters_")
     assert atoll.Experiment(data={"dataset": letters(), "clients": 4}).clients.dealt.data.name == "two letters"
 
 
@@ -167,6 +170,9 @@ def test_an_experiment_takes_settings_and_changes_of_them() -> None:
     changed = atoll.Experiment(settings, local={"lr": 0.5}, seed=1).settings
     assert (changed.rounds, changed.method.name, changed.local.lr, changed.seed) == (3, "fedavg", 0.5, 1)
     assert atoll.Experiment().settings == Settings()
+    unlimited = Settings(fleet={"strikes": None, "samples_limit": None})
+    assert atoll.Experiment(unlimited, rounds=3).settings.fleet == unlimited.fleet
+    assert digest(Settings(fleet={"samples_limit": None})) != digest(Settings())
     with pytest.raises(atoll.InputError, match="Experiment: takes Settings, or settings by name"):
         atoll.Experiment("quickstart")  # type: ignore[arg-type]
     with pytest.raises(atoll.InputError, match=r"clusterings: unknown.*clustering"):

@@ -1,14 +1,16 @@
 """Rules by name: found, given what they ask for, and refused in words."""
 
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from atoll.experiment.cluster_plan import read_clustering
-from atoll.settings.plugins import bind, call, resolve
+from atoll.settings.plugins import bind, call, import_from, resolve
 from atoll.settings.validation import validate
 from atoll.support.errors import InputError
 
@@ -21,6 +23,21 @@ def test_resolve_prefers_known_names_and_finds_own_ones() -> None:
     assert resolve("x.y", "json:JSONEncoder.encode", KNOWN).__qualname__ == "JSONEncoder.encode"
     with pytest.raises(InputError, match=r"x\.y = 'summ': unknown, did you mean 'sum'\? Allowed: len, sum, or 'module"):
         resolve("x.y", "summ", KNOWN)
+
+
+def test_another_experiments_module_of_this_name_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "own_twice.py").write_text(f"def rule(): return {name!r}\n")
+        import_from(tmp_path / name)
+        if name == "one":
+            assert resolve("x.y", "own_twice:rule", KNOWN)() == "one"
+    with pytest.raises(InputError, match=r"'own_twice:rule': Python has loaded .*one.own_twice\.py before, and so not"):
+        resolve("x.y", "own_twice:rule", KNOWN)
+    import_from(tmp_path / "one")
+    assert resolve("x.y", "own_twice:rule", KNOWN)() == "one"
+    del sys.modules["own_twice"]
 
 
 def test_call_gives_what_is_asked_for() -> None:

@@ -136,6 +136,10 @@ def test_alone_it_is_said_that_the_server_learns_nothing() -> None:
     assert told in " ".join(warnings_of(Experiment(make_runs(WANTED, changes=["method.name=local"])[0])))
     for others in (["method.name=ditto"], ["method.name=local", "run.probes=['trained_client_accuracy']"]):
         assert warnings_of(Experiment(make_runs(WANTED, changes=others)[0])) == []
+    numbers = Experiment(data={"dataset": "regression", "clients": 4}, model={"name": "linear"}, method="local")
+    (found,) = warnings_of(numbers)  # of which there are no accuracies
+    assert found.startswith("test_loss is that of")
+    assert found.endswith("set run.probes = ['client_score']")
 
 
 def test_a_rule_of_ones_own_is_not_changed() -> None:

@@ -397,6 +397,9 @@ def test_a_scene_is_the_runs_own() -> None:
     [
         ({"model": {"name": "os:getcwd"}}, "custom code (os:getcwd)"),
         ({"clustering": {"method": "mine.part:rule"}}, "custom code (mine.part:rule)"),
+        ({"travel": {"stages": ["os:getcwd"]}}, "custom code (os:getcwd)"),
+        ({"method": {"name": "hierarchical"}, "model": {"start": "a.pt"}}, "model.start names files"),
+        ({"method": {"name": "hierarchical"}, "model": {"name": "pretrained", "path": "a"}}, "model.path names files"),
         ({"data": {"clients": 50_000}}, "more than 20,000 clients"),
         ({"method": {"name": "centralized"}}, "one client holds all data"),
         ({"no": {"such": "setting"}}, "not drawn: no"),

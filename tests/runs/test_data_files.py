@@ -54,6 +54,12 @@ def test_it_goes_on_with_the_same_files_also_elsewhere(folder: Path) -> None:
     assert last.events_done == last.events
 
 
+def test_a_file_that_is_no_data_may_change(folder: Path) -> None:
+    (folder / "data" / "readme.txt").write_text("new")
+    *_, last = begin(folder)
+    assert last.events_done == last.events
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from atoll.cli.common import app, claim_file, heading_of, make_app, only_one, out, print_json, read_experiments
+from atoll.cli.common import app, claim_file, err, heading_of, make_app, only_one, out, print_json, read_experiments
 from atoll.cli.figure_files import claim_plot, save_plots
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, PlotOption, ScaleOption, SetOption, WidthOption
 from atoll.support.errors import InputError
@@ -127,7 +127,7 @@ def data_inspect(
         from atoll.data.population import partition_as_bytes
 
         write_atomically(write, partition_as_bytes(held[0], runs[0].clients.test))
-        out.print(str(write))
+        (err if as_json else out).print(str(write))
     save_plots(plot, inches, lambda: [("", _draw(held[0], counts[0], runs[0].settings.name))])
 
 

@@ -27,7 +27,9 @@ def verify_command(
     "equal" or the first difference. The exit code is 1 if something does not repeat. Example: atoll verify
     """
     from atoll.runs.verify import verify, verify_run
+    from atoll.settings.plugins import import_from
 
+    import_from(run or Path())
     with tempfile.TemporaryDirectory(prefix="atoll-verify-") as folder:
         checks = list(verify(Path(folder))) if run is None else [verify_run(run, Path(folder) / "run")]
     if as_json:

@@ -87,9 +87,8 @@ def _deal_by_level(settings: Settings, test: Dataset, pool: int) -> Parts:
     for level in range(levels):
         rows = np.flatnonzero(test.groups == level)
         if not len(rows):
-            raise InputError(
-                f"data.skew_levels = {levels}: there are {len(test)} test samples, and clients of each level need one"
-            )
+            told = f"data.skew_levels = {levels}:"
+            raise InputError(f"{told} there are {len(test)} test samples, and clients of each level need one")
         own = replace(test, inputs=test.inputs[rows], targets=test.targets[rows], groups=None, owners=None)
         clients = max(1, settings.data.clients * len(test) // (pool * levels))
         parts += [rows[part] for part in deal_out(settings, own, clients, "test partition")]
@@ -138,10 +137,8 @@ def _make_dataset(make: Callable[..., Any], name: str, given: Mapping[str, Any])
 def _own_tests(settings: Settings, test: Dataset, population: Population) -> Parts:
     """Return the test samples of each client that has any."""
     if test.owners is None:
-        raise InputError(
-            f"data.partition = 'natural': method.name = {settings.method.name!r} is tested client by client, but the "
-            "data has one test set for all; give each client its own test samples"
-        )
+        told = f"data.partition = 'natural': method.name = {settings.method.name!r} is tested client by client,"
+        raise InputError(f"{told} but the data has one test set for all; give each client its own test samples")
     assert population.data.owners is not None
     trains = np.zeros(1 + max(int(owners.max()) for owners in (population.data.owners, test.owners)), bool)
     trains[population.data.owners[population.indices]] = True

@@ -114,9 +114,8 @@ class ClusterPlan:
         is_unset = wanted.clusters == type(wanted).model_fields["clusters"].default
         is_counted = is_unset and not may_empty and ":" in wanted.method and not asks_for(rule, "clusters")
         if not (may_empty or is_counted) and wanted.clusters > len(population):
-            raise InputError(
-                f"clustering.clusters = {wanted.clusters}: must be at most data.clients = {len(population)}"
-            )
+            told = f"clustering.clusters = {wanted.clusters}:"
+            raise InputError(f"{told} must be at most data.clients = {len(population)}")
         given: dict[str, Any] = {
             **dict(wanted),
             "population": population,

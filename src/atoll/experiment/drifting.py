@@ -71,12 +71,15 @@ def drifting_clients(settings: Settings) -> tuple[Population, Population]:
     """
     data = turned(settings, load_dataset(settings))
     concepts = _concepts(settings, data)
-    every = np.repeat(np.arange(concepts.max() + 1)[:, None], concepts.shape[1], axis=1)
+    known, places = np.unique(concepts, return_inverse=True)
+    every = np.repeat(known[:, None], concepts.shape[1], axis=1)
     as_dealt = settings.drift.kind == "partition"
     dealt = _phases(settings, data if as_dealt else data.test, every, "drift" if as_dealt else "drift of tests")
     if as_dealt:
-        dealt = [_alike(data, parts, generator(settings.seed, "drift of tests", k)) for k, parts in enumerate(dealt)]
-    tests = [[dealt[concept][client] for client, concept in enumerate(row)] for row in concepts.tolist()]
+        pairs = zip(known.tolist(), dealt, strict=True)
+        dealt = [_alike(data, parts, generator(settings.seed, "drift of tests", k)) for k, parts in pairs]
+    rows = places.reshape(concepts.shape).tolist()
+    tests = [[dealt[place][client] for client, place in enumerate(row)] for row in rows]
     training = _population(settings, data, _phases(settings, data, concepts, "drift"))
     return replace(training, attributes=attributes_of(settings)), _population(settings, data.test, tests)
 

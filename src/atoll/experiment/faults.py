@@ -40,10 +40,8 @@ def add_faults(
     schedule = method.schedule
     keeps = asks_for(method_kind(settings).make, "deadline_seconds")
     if wanted.deadline_seconds is not None and clock is None and not keeps:
-        raise InputError(
-            f"faults.deadline_seconds = {wanted.deadline_seconds:g}: cannot be used with method.name = "
-            f"{settings.method.name!r}, which has no parameter clock or deadline_seconds"
-        )
+        told = f"faults.deadline_seconds = {wanted.deadline_seconds:g}: cannot be used with method.name ="
+        raise InputError(f"{told} {settings.method.name!r}, which has no parameter clock or deadline_seconds")
     timed = None if wanted.deadline_seconds is None else clock
     if wanted.dropout or wanted.slots_per_day is not None or availability is not None or timed:
         slots = _read_slots(wanted, population)
@@ -83,9 +81,8 @@ def attack_stage(settings: Settings, clients: int) -> Stage | None:
     if not wanted.attackers and not wanted.tolerate:
         return None
     if wanted.attackers and wanted.attack == "not-finite" and not wanted.tolerate:
-        raise InputError(
-            "faults.attack = 'not-finite': needs faults.tolerate = true, since such results cannot be combined"
-        )
+        told = "faults.attack = 'not-finite':"
+        raise InputError(f"{told} needs faults.tolerate = true, since such results cannot be combined")
     attackers = draw_attackers(wanted.attackers, clients, settings.seed)
     stage = attacking(attackers, wanted.attack, wanted.attack_strength, wanted.claimed_loss, settings.seed)
     return stage if wanted.attackers else replace(stage, told="faults.tolerate = true")
@@ -96,10 +93,8 @@ def require_single_results(settings: Settings) -> None:
     wanted, executor = settings.faults, settings.run.executor
     needing = [name for name in ("attackers", "tolerate") if getattr(wanted, name)]
     if needing and executor in _SINGLE:
-        raise InputError(
-            f"run.executor = {executor!r}: does not train client by client, which faults.{needing[0]} needs; "
-            "use 'serial', 'cores', 'ray' or 'auto'"
-        )
+        told = f"run.executor = {executor!r}: does not train client by client, which faults.{needing[0]} needs;"
+        raise InputError(f"{told} use 'serial', 'cores', 'ray' or 'auto'")
 
 
 def loses_clients(settings: Settings) -> bool:

@@ -100,7 +100,9 @@ def _aggregators(settings: Settings) -> tuple[Floats, Floats]:
         places = read_aggregators(wanted.aggregators_file)
     _require_aggregators(settings, "aggregators_file", len(places))
     centre = places.mean(axis=0)
-    return places, centre + np.any((places == centre).all(axis=1))  # moved off an aggregator that stands there
+    while (places == centre).all(axis=1).any():  # moved off an aggregator that stands there
+        centre = centre + 1
+    return places, centre
 
 
 def _require_aggregators(settings: Settings, name: str, found: int) -> None:
@@ -115,10 +117,8 @@ def _positions(settings: Settings, known: NetworkClients) -> dict[int, Floats]:
     trace = _trace(settings, known)
     if trace is None:
         if wanted.recluster_every is not None:
-            raise InputError(
-                f"network.recluster_every = {wanted.recluster_every}: needs clients that move; set network.trace_file "
-                "or network.metres_per_round"
-            )
+            told = f"network.recluster_every = {wanted.recluster_every}:"
+            raise InputError(f"{told} needs clients that move; set network.trace_file or network.metres_per_round")
         return {0: _first_positions(settings, known)}
     anew = range(0, settings.rounds, wanted.recluster_every or settings.rounds)
     changes = sorted({*anew, *trace.rounds.tolist()})
@@ -165,10 +165,8 @@ def _topology(settings: Settings) -> "nx.Graph[int]":
         got = "nothing" if graph is None else repr(type(graph).__name__)
         raise InputError(f"network.topology = {wanted.topology!r}: must return a networkx.Graph, it returned {got}")
     if len(graph) != settings.clustering.clusters:
-        raise InputError(
-            f"network.topology = {wanted.topology!r}: the graph has {len(graph)} nodes, but there are "
-            f"clustering.clusters = {settings.clustering.clusters} aggregators"
-        )
+        told = f"network.topology = {wanted.topology!r}: the graph has {len(graph)} nodes,"
+        raise InputError(f"{told} but there are clustering.clusters = {settings.clustering.clusters} aggregators")
     return graph
 
 
@@ -185,15 +183,11 @@ def _check_timing(settings: Settings) -> None:
     if wanted.frequencies is None:
         return
     if isinstance(wanted.frequencies, list) and wanted.file is not None:
-        raise InputError(
-            f"network.frequencies = {wanted.frequencies}: cannot be used with network.file, whose times say how often "
-            "aggregators merge; give one of them"
-        )
+        told = f"network.frequencies = {wanted.frequencies}: cannot be used with network.file,"
+        raise InputError(f"{told} whose times say how often aggregators merge; give one of them")
     if pattern is None or pattern in SYNCHRONOUS:
-        raise InputError(
-            "network.frequencies: needs an asynchronous pattern, method.pattern = 'cenasy' or 'decasy'; "
-            f"it is {pattern!r}"
-        )
+        told = "network.frequencies: needs an asynchronous pattern, method.pattern = 'cenasy' or 'decasy';"
+        raise InputError(f"{told} it is {pattern!r}")
 
 
 def _paced(settings: Settings, network: Network) -> Network:

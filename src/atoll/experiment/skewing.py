@@ -74,10 +74,8 @@ def _change(settings: Settings, data: Dataset, levels: int, purpose: str, rows: 
     }
     made = np.asarray(call("data.skew", resolve("data.skew", name, SKEWS), given, settings.data.model_extra))
     if made.shape != rows.shape or made.dtype.kind not in "biuf":
-        raise InputError(
-            f"data.skew = {name!r}: must return numbers of the inputs' shape {list(rows.shape)}, it returned "
-            f"{made.dtype} of {list(made.shape)}"
-        )
+        told = f"data.skew = {name!r}: must return numbers of the inputs' shape {list(rows.shape)},"
+        raise InputError(f"{told} it returned {made.dtype} of {list(made.shape)}")
     return made
 
 

@@ -64,7 +64,7 @@ def digest(settings: Settings, without: Collection[str] = ()) -> str:
     So a checkpoint stays valid if a later version of Atoll adds settings; a changed default shows in the run's
     settings (`differences`).
     """
-    chosen = settings.model_dump(exclude_none=True, exclude_defaults=True)
+    chosen = settings.model_dump(exclude_defaults=True)
     ignored = free_settings().union(without)
     values = {key: value for key, value in flatten(chosen).items() if key not in ignored}
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()

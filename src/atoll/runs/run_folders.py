@@ -15,8 +15,8 @@ def name_folders(runs: Sequence[Experiment]) -> list[str]:
     """Return the name of each run's folder, from its panel and label."""
     names = [" ".join(filter(None, (e.settings.panel, e.settings.label))) for e in runs]
     slugs = [slug(name) or f"run-{i}" for i, name in enumerate(names)]
-    if "report" in slugs:
-        raise InputError("runs: one is labelled 'report', which is the folder of figures; give it another label")
+    if taken := [name for name in ("report", "experiment.json") if name in slugs]:
+        raise InputError(f"runs: one is labelled {taken[0]!r}, which is written beside the runs; give it another label")
     if repeated := [name for name, own in zip(names, slugs, strict=True) if slugs.count(own) > 1]:
         listed = ", ".join(repr(name) if name else "none" for name in repeated)
         raise InputError(f"runs: each needs a label, or panel, of its own, but {len(repeated)} have {listed}")

@@ -50,8 +50,11 @@ def _about_noise(experiment: Experiment) -> Iterator[str]:
 
 def _untested(experiment: Experiment) -> Iterator[str]:
     untested, probes = method_kind(experiment.settings).untested, experiment.settings.run.probes
-    if untested and not any(probe.endswith(("client_accuracy", "client_score")) for probe in probes):
-        yield f"test_accuracy is that of a server's model without {untested}; set run.probes = ['client_accuracy']"
+    loss = experiment.clients.dealt.data.loss
+    kind = {"squared": "score", "next-token": "perplexity"}.get(loss, "accuracy")
+    if untested and not any(probe.endswith(("client_accuracy", "client_score", f"client_{kind}")) for probe in probes):
+        told = f"test_{'accuracy' if kind == 'accuracy' else 'loss'} is that of a server's model without {untested}"
+        yield f"{told}; set run.probes = ['client_{kind}']"
 
 
 def _cut_off(experiment: Experiment) -> Iterator[str]:

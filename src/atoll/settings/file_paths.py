@@ -9,6 +9,7 @@ from atoll.settings.validation import Settings
 _SECTIONS = ("data", "model", "clustering", "network", "faults")
 _FILES = ("file", "edges", "time_limit")  # if they are texts, besides those that end in _file
 _KEYS = (*_FILES, "root", "start")
+_OR_NAMES = ("tokenizer", "path")  # folders, or names on Hugging Face's hub
 
 
 def files_in(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -33,14 +34,15 @@ def _located(key: str, held: Any, folder: Path) -> Any:
     if not isinstance(held, Mapping):
         return held
     if key in _SECTIONS:
-        return {k: _path(v, folder) if k in _KEYS or k.endswith("_file") else v for k, v in held.items()}
+        return {k: _path(k, v, folder) for k, v in held.items()}
     return located(held, folder)
 
 
-def _path(value: Any, folder: Path) -> Any:
-    if not isinstance(value, str) or not value or value.startswith("~"):
+def _path(key: str, value: Any, folder: Path) -> Any:
+    is_path = key in (*_KEYS, *_OR_NAMES) or key.endswith("_file")
+    if not is_path or not isinstance(value, str) or not value or value.startswith("~"):
         return value
     beside = folder / value
     if beside.exists():
         return str(beside)
-    return value if Path(value).exists() else str(beside.absolute())
+    return value if key in _OR_NAMES or Path(value).exists() else str(beside.absolute())

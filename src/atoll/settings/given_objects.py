@@ -78,7 +78,7 @@ def _name(choice: NamedChoice, given: Any) -> str:
         told = f"is {type(given).__name__!r}, whose objects have no hash"
         raise InputError(f"{choice.setting}: {told}; give a function, or make it a dataclass with frozen=True")
     if isinstance(given, Dataset):
-        stem = re.sub(r"\W", "_", given.name)
+        stem = re.sub(r"^(?=\d)|\W", "_", given.name)
         return remember(lambda: given, f"{stem}_{_digest(given)}")
     known = choice.functions.items()
     return next((name for name, each in known if kind_of(each).make is given), None) or remember(given)

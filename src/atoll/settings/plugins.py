@@ -47,12 +47,17 @@ def resolve(setting: str, name: str, known: Mapping[str, Any]) -> Any:
 
 def _import(setting: str, name: str, module_name: str) -> Any:
     try:
-        return importlib.import_module(module_name)
+        found, first = importlib.import_module(module_name), module_name.partition(".")[0]
     except (Exception, SystemExit) as error:  # a user's module may raise anything on import
         if isinstance(error, ModuleNotFoundError) and error.name == module_name:
             places = "beside the experiment file, in the working folder and among the installed packages"
             raise InputError(f"{setting} = {name!r}: there is no module {module_name!r}; looked {places}") from error
         raise InputError(f"{setting} = {name!r}: importing it failed ({failure_of(error)})") from error
+    own, loaded = Path(sys.path[0], f"{first}.py"), getattr(sys.modules.get(first), "__file__", None)
+    if loaded and own.is_file() and own.resolve() != Path(loaded).resolve():
+        told = f"Python has loaded {loaded} before, and so not {own}"
+        raise InputError(f"{setting} = {name!r}: {told}; rename one, or start another Python process")
+    return found
 
 
 def _attribute(module: Any, path: str) -> Any:
@@ -99,10 +104,11 @@ def _held(function: FunctionType) -> list[Any]:
 
 
 def import_from(folder: Path) -> None:
-    """Let ``module:function`` names find modules beside the experiment file and in the working folder."""
-    for source in (Path.cwd(), folder.resolve()):
-        if str(source) not in sys.path:
-            sys.path.insert(0, str(source))
+    """Let ``module:function`` names find modules beside the experiment file, then in the working folder."""
+    for source in map(str, (Path.cwd(), folder.resolve())):
+        if source in sys.path:
+            sys.path.remove(source)
+        sys.path.insert(0, source)
 
 
 def call(

@@ -4,7 +4,7 @@ A kind of drift is a function that returns a partition for each phase: one row p
 A user's own is named as ``kind = "module:function"``; by parameter name it may ask for `labels`, `groups`, `classes`,
 `owners`, `dataset`, `clients`, `concepts`, `rng`, `seed` and `deal`, a function of rows of the pool (None: all), a
 number of parts and a key, which deals these rows out by ``data.partition`` (and anew for each key); its other
-parameters are settings of ``[drift]``. The test samples are dealt out by the same function, with one row per concept.
+parameters are settings of ``[drift]``. The test samples are dealt out by the same function, a row per concept in use.
 """
 
 from collections.abc import Callable, Sequence

@@ -86,9 +86,8 @@ SKEWS: dict[str, Callable[..., Inputs]] = {"none": none, "noise": noise, "rotati
 def with_colours(data: Dataset) -> Dataset:
     """Return images with three channels, which are equal for grey images."""
     if len(data.shape) != 3 or data.shape[0] not in (1, 3):
-        raise InputError(
-            f"data.skew = 'colour': needs images of one or three channels, {data.name} has {list(data.shape)}"
-        )
+        told = "data.skew = 'colour':"
+        raise InputError(f"{told} needs images of one or three channels, {data.name} has {list(data.shape)}")
     if data.shape[0] == 3:
         return data
     inputs, tests = (np.repeat(each, 3, axis=1) for each in (data.inputs, data.test_inputs))
@@ -104,10 +103,8 @@ def level_of_rows(parts: Parts, level_of_parts: Ids, otherwise: Ids) -> Ids:
         levels[part] = level
     for part, level in zip(parts, level_of_parts.tolist(), strict=True):
         if (levels[part] != level).any():
-            raise InputError(
-                "data.skew: clients of different levels hold the same sample; use a data.partition with disjoint "
-                "parts, such as 'iid' or 'dirichlet', or a lower data.samples"
-            )
+            told = "data.skew: clients of different levels hold the same sample; use a data.partition with disjoint"
+            raise InputError(f"{told} parts, such as 'iid' or 'dirichlet', or a lower data.samples")
     return levels
 
 
@@ -118,6 +115,7 @@ def changed(inputs: Inputs, level_of: Ids, change: Callable[[Inputs, int], Input
     for rows in np.split(order, np.flatnonzero(np.diff(level_of[order])) + 1):
         made = change(inputs[rows], int(level_of[rows[0]]))
         result = np.empty_like(inputs, dtype=made.dtype) if result is None else result
+        result = result.astype(np.result_type(result, made), copy=False)
         result[rows] = made
     assert result is not None, "a data set has samples"
     return result

@@ -88,9 +88,9 @@ def listed(folder: Path) -> list[Path]:
 
 
 def _data_files(entry: Path) -> list[Path]:
-    """Return an entry that is a file, or the files of data in a folder."""
+    """Return an entry that is a file of data, or those in a folder."""
     if entry.is_file():
-        return [entry]
+        return [entry] if entry.suffix in TABLES else []
     return [file for file in listed(entry) if file.is_file() and file.suffix in (*TABLES, ".npy")]
 
 
@@ -106,10 +106,8 @@ def _files_of(entry: Path) -> tuple[list[Path], list[Path]]:
         raise InputError(f"{entry}: this client's folder has no training samples; it must hold {_IN_SUBFOLDER}")
     tables = [file for file in trains if file.suffix in TABLES]
     if not named and len(tables) > 1:
-        raise InputError(
-            f"{entry}: holds {len(tables)} files; if they belong to one client, name them train-*; if each is a "
-            "client, set data.root to this folder"
-        )
+        told = f"{entry}: holds {len(tables)} files; if they belong to one client, name them train-*;"
+        raise InputError(f"{told} if each is a client, set data.root to this folder")
     return trains, tests
 
 

@@ -95,10 +95,8 @@ def _split(
     """Return a sample's input and target as arrays."""
     if isinstance(sample, Mapping):
         if None in keys or any(key not in sample for key in keys):
-            raise InputError(
-                f"{source}: sample {index} is a mapping with the keys {', '.join(map(str, sample))}; "
-                "the arguments inputs and targets must name two of them"
-            )
+            told = f"{source}: sample {index} is a mapping with the keys {', '.join(map(str, sample))};"
+            raise InputError(f"{told} the arguments inputs and targets must name two of them")
         pair = [sample[key] for key in keys]
     elif isinstance(sample, Sequence) and len(sample) == 2:
         pair = list(sample)
@@ -109,7 +107,7 @@ def _split(
 
 def _as_array(value: Any) -> npt.NDArray[Any]:
     if isinstance(value, torch.Tensor):
-        return value.detach().cpu().numpy()
+        return (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
     array = np.asarray(value)
     is_picture = hasattr(value, "getbands") and array.ndim == 3  # PIL keeps channels last
     return np.moveaxis(array, 2, 0) if is_picture else array

@@ -208,7 +208,6 @@ def _in_range(name: str) -> Iterator[None]:
 
 def _check_missing(name: str, missing: Missing, lacking: int) -> None:
     if lacking and missing in ("refuse", "drop"):  # dropped rows were left out before
-        raise InputError(
-            f"data.missing = {missing!r}: column {name!r} lacks values, at least {lacking}; 'fill' puts in the "
-            "training rows' mean (or no category), 'flag' also marks them, 'drop' leaves such rows out"
-        )
+        told = f"data.missing = {missing!r}: column {name!r} lacks values, at least {lacking}; 'fill' puts in the"
+        told += " training rows' mean (or no category), 'flag' also marks them"
+        raise InputError(told + ", 'drop' leaves such rows out" * (missing == "refuse"))

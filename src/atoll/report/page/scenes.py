@@ -84,9 +84,9 @@ class Scenes:
 
 
 def _require_own_code(settings: Mapping[str, Any]) -> None:
-    """Refuse settings that name code, which need not be safe."""
-    texts = [text for section in settings.values() if isinstance(section, dict) for text in _texts(section)]
-    if named := [text for text in texts if _names_code(text)]:
+    """Refuse settings that name code, which need not be safe; a scene has no use for those of ``[run]``."""
+    sections = (held for name, held in settings.items() if name != "run" and isinstance(held, dict))
+    if named := [text for section in sections for text in _texts(section) if _names_code(text)]:
         raise InputError(f"the run uses custom code ({named[0]}), which a report does not run.")
 
 
@@ -104,6 +104,8 @@ def _require_no_files(settings: Settings) -> None:
     files = [name for name, _ in files_in(settings)]
     files += ["data.root"] if settings.data.dataset in (*FILES, "hf") else []
     files += ["data.tokenizer"] if settings.data.get("tokenizer") else []
+    if uses_network(settings):  # whose times need the model's size
+        files += [f"model.{key}" for key in ("start", "path") if settings.model.get(key)]
     if files:
         raise InputError(f"{files[0]} names files, which a report does not read; the command atoll cluster does.")
 
@@ -129,8 +131,8 @@ def _require_small(settings: Settings) -> None:
 
 
 def _texts(value: Any) -> list[str]:
-    if isinstance(value, dict):
-        return [text for inner in value.values() for text in _texts(inner)]
+    if isinstance(value, dict | list):
+        return [text for inner in (value.values() if isinstance(value, dict) else value) for text in _texts(inner)]
     return [value] if isinstance(value, str) else []
 
 
