@@ -48,7 +48,8 @@ def test_points_are_means_over_seeds_with_their_deviation(tmp_path: Path) -> Non
     (bars,) = first.lines[2]
     heights = [float(np.ptp(np.asarray(segment)[:, 1])) for segment in bars.get_segments()]
     assert heights == pytest.approx([2 * np.std([50, 70], ddof=1), 0, 0])
-    (wide,) = plot_against(made(tmp_path), "privacy.identity_epsilon").axes[1].containers[0].lines[2]
+    intervals: list[Any] = list(plot_against(made(tmp_path), "privacy.identity_epsilon").axes[1].containers)
+    (wide,) = intervals[0].lines[2]
     reach = np.ptp(np.asarray(wide.get_segments()[0])[:, 1])
     assert reach == pytest.approx(2 * 12.7062 * 10)  # Student's t for two seeds, of 50 and 70 %
     assert right.get_xscale() == "log"
