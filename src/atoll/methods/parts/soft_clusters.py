@@ -112,7 +112,7 @@ class OwnModelUp:
 
 
 def average_by_importance(models: Weighted, start: Model, cohort_weight: float) -> Model:
-    """Return each centre as clients' mean by samples and importance (a combine rule); counters, no floats, stay."""
+    """Return each centre as the mean by samples and importance (a combine rule); integer tensors stay as they are."""
     totals = [0.0] * len(start[IMPORTANCE])
     centre_of = {name: int(name.split(".")[1]) for name in start if name != IMPORTANCE}
     sums = {name: torch.zeros_like(start[name]) for name in centre_of if start[name].is_floating_point()}
