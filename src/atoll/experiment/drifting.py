@@ -78,8 +78,7 @@ def drifting_clients(settings: Settings) -> tuple[Population, Population]:
     if as_dealt:
         pairs = zip(known.tolist(), dealt, strict=True)
         dealt = [_alike(data, parts, generator(settings.seed, "drift of tests", k)) for k, parts in pairs]
-    rows = places.reshape(concepts.shape)
-    tests = [[dealt[place][client] for client, place in enumerate(row)] for row in rows]
+    tests = [[dealt[place][client] for client, place in enumerate(row)] for row in places.reshape(concepts.shape)]
     training = _population(settings, data, _phases(settings, data, concepts, "drift"))
     return replace(training, attributes=attributes_of(settings)), _population(settings, data.test, tests)
 

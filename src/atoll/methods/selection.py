@@ -114,14 +114,16 @@ SELECTIONS: dict[str, Callable[..., Selection | None]] = {
 
 def reselect(method: Method, selection: Selection, population: Population, clock: Clock | None) -> Method:
     """Return the method with newly selected cohorts of the same sizes, timed by the clock."""
-    events, redrawn, now = method.schedule.events, [], 0.0
+    events = method.schedule.events
     _require_cohorts(method, clock)
+    redrawn, now = [], 0.0
     alike = all(event.weights.min() == event.weights.max() == 1 for event in events)
     for event in events:
         drawn = np.asarray(selection.draw(event.index, len(event.cohort)))
         _check(drawn, len(population))
         began, now = now, now + (clock.event_seconds(drawn, now) if clock else 1.0)
-        planned, training = len(event.cohort), min(len(drawn), len(event.cohort) if selection.by_loss else len(drawn))
+        planned = len(event.cohort)
+        training = min(len(drawn), planned) if selection.by_loss else len(drawn)
         redrawn.append(
             replace(
                 event,

@@ -137,9 +137,7 @@ def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
         zeta = np.maximum(measured.compute_seconds / sizes, _LEAST)
         _write(out / CLIENTS, {"client": range(len(sizes)), "seconds_per_sample": zeta, "samples": sizes})
         write_direct(out / LINKS, measured.upload_seconds, settings.clustering.clusters)
-        changes += [f"network.file={out / LINKS}"]
-        changes += [f"network.{name}=" for name in _UNUSED]
-        changes += ["network.downloads=false"]
+        changes += [f"network.file={out / LINKS}", *(f"network.{name}=" for name in _UNUSED), "network.downloads=false"]
     else:
         seconds = {"seconds_per_sample": measured.seconds_per_sample, "upload_seconds": measured.upload_seconds}
         _write(out / CLIENTS, {"client": range(measured.clients), **seconds})

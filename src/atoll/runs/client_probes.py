@@ -19,7 +19,7 @@ from atoll.support.errors import InputError
 from atoll.support.seeds import generator
 
 _NO_EVENT = 10**15  # in the place of an event's number, so that batches differ from those of the run
-_MEASURED = {
+MEASURED = {
     **dict.fromkeys(("cross-entropy", "binary-cross-entropy"), ("accuracy", "score")),
     "squared": ("score",),
     "next-token": ("perplexity",),
@@ -104,7 +104,7 @@ class _Measure:
         settings = experiment.settings
         if population is None:
             raise InputError(f"run.probes = {name!r}: needs clients that never train; set data.held_out_clients")
-        if not name.endswith(_MEASURED.get(population.data.loss, ())):
+        if not name.endswith(MEASURED.get(population.data.loss, ())):
             what = "are no texts with data.task = 'causal'" if name.endswith("perplexity") else "have no classes"
             raise InputError(f"run.probes = {name!r}: the data {what}")
         if population is experiment.clients.dealt:

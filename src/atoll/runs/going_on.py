@@ -93,17 +93,11 @@ def is_longer(folder: RunFolder, recorder: Recorder) -> bool:
             instead = f"; or begin a new run with model.start = '{folder.path}'" * is_start
             raise InputError(f"--resume: {folder.path} cannot go on ({told}): {why}{instead}")
         return True
-    if folder.is_finished and stopped_otherwise(folder, recorder) and not differences(before, settings):
+    if folder.is_finished and folder.stopped_otherwise(settings) and not differences(before, settings):
         stopping = Stopping(recorder.rules)
         stopping.resume(folder.rows())
         return not stopping.why
     return False
-
-
-def stopped_otherwise(folder: RunFolder, recorder: Recorder) -> str:
-    """Return why a finished run stopped early, if `run.stop_at` was another one then; or else nothing."""
-    before = flatten(folder.settings_table()).get("run.stop_at")
-    return str(folder.summary().get("stopped", "")) * bool(before != recorder.experiment.settings.run.stop_at)
 
 
 def _why_not(folder: RunFolder, first: Experiment, longer: Experiment) -> str:

@@ -14,7 +14,7 @@ from atoll.privacy.ledger import open_ledger
 from atoll.runs.checkpoint import drop_others, load_checkpoint
 from atoll.runs.checkpointer import Checkpointer
 from atoll.runs.fingerprint import Fingerprint, fingerprint_of
-from atoll.runs.going_on import is_longer, mend_schedule, require_data, require_kind, stopped_otherwise, with_starts
+from atoll.runs.going_on import is_longer, mend_schedule, require_data, require_kind, with_starts
 from atoll.runs.row_writer import RowWriter, account_of
 from atoll.runs.rows import Recorder
 from atoll.runs.run_folder import Row, RunFolder
@@ -108,7 +108,7 @@ def run_events(
 
     with closing(fleet), folder.claimed():
         if resume and folder.is_finished:
-            if why := stopped_otherwise(folder, recorder):
+            if why := folder.stopped_otherwise(recorder.experiment.settings):
                 told = f"--resume: {folder.path} stopped {why}, and a run on a fleet cannot be continued"
                 raise InputError(f"{told}; begin a new one with model.start = '{folder.path}'")
             yield _last(folder, recorder, [], is_live=True)

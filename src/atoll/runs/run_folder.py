@@ -11,7 +11,7 @@ import tomli_w
 from atoll.experiment.start_model import require_kept
 from atoll.privacy.ledger import Account, begin_ledger
 from atoll.runs.data_files import digest_of_file, digests_of
-from atoll.runs.fingerprint import as_written, differences
+from atoll.runs.fingerprint import as_written, differences, flatten
 from atoll.runs.run_files import (
     CLIENTS,
     CLUSTERINGS,
@@ -152,6 +152,11 @@ class RunFolder:
         """Return the settings of the folder's run."""
         with refusing(f"--resume: {self.path / 'config.toml'} cannot be read", ValueError):
             return read_toml(self.path / "config.toml", self.path)
+
+    def stopped_otherwise(self, settings: Settings) -> str:
+        """Return why the finished run stopped early, if `run.stop_at` was another one then; or else nothing."""
+        is_same = flatten(self.settings_table()).get("run.stop_at") == settings.run.stop_at
+        return "" if is_same else str(self.summary().get("stopped", ""))
 
     def lengthen(self, settings: Settings, schedule: Schedule) -> None:
         """Give the run another schedule, and make it unfinished; killed at any point, it can be lengthened again."""

@@ -7,6 +7,7 @@ import numpy as np
 from atoll.experiment.experiment import Experiment
 from atoll.methods.papers.hierarchical import cut_by_empty
 from atoll.network.completion import completion_of, event_seconds
+from atoll.runs.client_probes import MEASURED
 from atoll.runs.rows import first_of
 from atoll.settings.choices import method_kind, method_needs, uses_network
 
@@ -50,11 +51,10 @@ def _about_noise(experiment: Experiment) -> Iterator[str]:
 
 def _untested(experiment: Experiment) -> Iterator[str]:
     untested, probes = method_kind(experiment.settings).untested, experiment.settings.run.probes
-    loss = experiment.clients.dealt.data.loss
-    kind = {"squared": "score", "next-token": "perplexity"}.get(loss, "accuracy")
-    if untested and not any(probe.endswith(("client_accuracy", "client_score", f"client_{kind}")) for probe in probes):
-        told = f"test_{'accuracy' if kind == 'accuracy' else 'loss'} is that of a server's model without {untested}"
-        yield f"{told}; set run.probes = ['client_{kind}']"
+    able = tuple(f"client_{kind}" for kind in MEASURED[experiment.clients.dealt.data.loss])
+    if untested and not any(probe.endswith(able) for probe in probes):
+        column = "test_accuracy" if able[0] == "client_accuracy" else "test_loss"
+        yield f"{column} is that of a server's model without {untested}; set run.probes = ['{able[0]}']"
 
 
 def _cut_off(experiment: Experiment) -> Iterator[str]:

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from atoll.runs.fingerprint import flatten
 from atoll.runs.run_files import entries_of, is_taken
 from atoll.runs.run_folder import RunFolder
 from atoll.settings.validation import Settings
@@ -32,9 +31,8 @@ def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> bool:
     if before.get("kind") != note["kind"]:
         raise InputError(f"--resume: {out} holds a {before.get('kind')}, not a {note['kind']}; give another folder")
     if note["kind"] == "search":
-        if changed := [
-            key for key in ("over", "metric", "target", "settings", "run.stop_at") if before.get(key) != note[key]
-        ]:
+        fixed = ("over", "metric", "target", "settings", "run.stop_at")
+        if changed := [key for key in fixed if before.get(key) != note[key]]:
             raise InputError(
                 f"--resume: {out} holds another search, which differs in {', '.join(changed)}; give the same options "
                 "(more --trials are fine), or another folder"
@@ -58,8 +56,7 @@ def require_same(folder: Path, settings: Settings) -> None:
 def is_over(folder: Path, settings: Settings) -> bool:
     """Return whether a run is finished, and was not stopped early by another `run.stop_at`."""
     run = RunFolder(folder)
-    is_other = run.is_finished and flatten(run.settings_table()).get("run.stop_at") != settings.run.stop_at
-    return run.is_finished and not (is_other and run.summary().get("stopped"))
+    return run.is_finished and not run.stopped_otherwise(settings)
 
 
 @contextmanager

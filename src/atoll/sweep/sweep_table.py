@@ -153,8 +153,10 @@ def _values(line: Line, goal: Goal) -> list[str]:
 
 
 def _spread(found: Estimate | None, goal: Goal) -> str:
-    if found is None or found.std is None:
-        return DASH if found is None else show(found.mean, goal)
+    if found is None:
+        return DASH
+    if found.std is None:
+        return show(found.mean, goal)
     factor, form, unit = _unit(goal, found.mean)
     deviation = form if form.endswith("f") else ".2g"
     return f"{factor * found.mean:{form}} ± {factor * found.std:{deviation}} {unit}".rstrip()
