@@ -16,7 +16,7 @@ from atoll.runs.run import RunProgress, run_events
 from atoll.runs.run_folders import begin_folders, name_folders, prepare_folders
 from atoll.runs.stopping import OnRow
 from atoll.runs.titles import choose_runs, require_one_run, title_of
-from atoll.settings.experiment_file import as_table, make_runs, read_experiment
+from atoll.settings.experiment_file import make_runs, read_experiment, resolved
 from atoll.settings.given_objects import named
 from atoll.settings.plugins import import_from
 from atoll.settings.validation import Settings
@@ -114,7 +114,7 @@ def _experiments(source: Source, scale: str | None, only: str | None, settings: 
     if isinstance(source, str | Path):
         import_from(Path(source).parent)
         source = read_experiment(source)
-    table = as_table(source) if isinstance(source, Settings) else named(source)
+    table = resolved(source) if isinstance(source, Settings) else named(source)
     return [Experiment(each) for each in choose_runs(make_runs(table, scale, named(settings)), only)]
 
 

@@ -103,6 +103,13 @@ def test_set_reaches_every_setting(path: str) -> None:
     assert type(written) is type(expected)
 
 
+def test_no_setting_is_unset_where_its_default_is_not() -> None:
+    """TOML has no word for unset, so that a run's config.toml could not hold it."""
+    optional = [path for path, field in leaves().items() if type(None) in get_args(field.annotation)]
+    assert len(optional) > 20
+    assert not [path for path in optional if leaves()[path].default is not None]
+
+
 def test_every_setting_is_described() -> None:
     assert not [path for path, field in leaves().items() if not field.description]
 

@@ -16,9 +16,10 @@ import torch
 from torch import nn
 
 import atoll
-from atoll.runs.fingerprint import digest
+from atoll.runs.fingerprint import as_written, digest
 from atoll.settings import plugins
 from atoll.settings.given_objects import named
+from atoll.settings.validation import validate
 
 SMALL: dict[str, Any] = {
     "rounds": 1,
@@ -170,9 +171,10 @@ def test_an_experiment_takes_settings_and_changes_of_them() -> None:
     changed = atoll.Experiment(settings, local={"lr": 0.5}, seed=1).settings
     assert (changed.rounds, changed.method.name, changed.local.lr, changed.seed) == (3, "fedavg", 0.5, 1)
     assert atoll.Experiment().settings == Settings()
-    unlimited = Settings(fleet={"strikes": None, "samples_limit": None})
+    unlimited = Settings(fleet={"strikes": "off", "samples_limit": "off"})
     assert atoll.Experiment(unlimited, rounds=3).settings.fleet == unlimited.fleet
-    assert digest(Settings(fleet={"samples_limit": None})) != digest(Settings())
+    assert validate(as_written(unlimited)) == unlimited
+    assert digest(Settings(fleet={"samples_limit": "off"})) != digest(Settings())
     with pytest.raises(atoll.InputError, match="Experiment: takes Settings, or settings by name"):
         atoll.Experiment("quickstart")  # type: ignore[arg-type]
     with pytest.raises(atoll.InputError, match=r"clusterings: unknown.*clustering"):

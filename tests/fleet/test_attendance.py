@@ -62,7 +62,7 @@ def test_a_silent_node_is_asked_ever_less_often(tmp_path: Path) -> None:
 
 
 def test_without_strikes_everybody_is_always_asked(tmp_path: Path) -> None:
-    experiment, asked = averaging(rounds=8, fleet={"strikes": None}), list[int]()
+    experiment, asked = averaging(rounds=8, fleet={"strikes": "off"}), list[int]()
     fleet = MemoryFleet(open_sites(experiment, tmp_path / "data"), {"node-1": late_in(lambda _: True, asked)})
     carry(experiment, fleet, tmp_path / "live")
     assert asked == list(range(8))

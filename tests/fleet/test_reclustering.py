@@ -164,7 +164,7 @@ def test_reported_samples_weigh(make: Make, tmp_path: Path) -> None:
     sizes = [int(site.population.sizes[client]) for client, site in enumerate(fleet.sites.values())]
     assert len(set(sizes)) > 2
     common = ("method.name=hierarchical", "method.pattern=censyn", "rounds=4", "fleet.recluster_every=")
-    changes = (*common, "fleet.samples_limit=")
+    changes = (*common, "fleet.samples_limit=off")
     experiment = Experiment(make_runs(BASE, changes=changes)[0])
     same = {name: replace(site, agreement=agreement_of(experiment)) for name, site in fleet.sites.items()}
     lines = carry(experiment, tmp_path / "live", fleet=MemoryFleet(same))

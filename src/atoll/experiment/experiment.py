@@ -22,7 +22,7 @@ from atoll.experiment.initial_model import InitialModel
 from atoll.experiment.planned_method import PlannedMethod
 from atoll.experiment.traffic import Traffic
 from atoll.schedules.events import Schedule
-from atoll.settings.experiment_file import as_table, make_runs
+from atoll.settings.experiment_file import make_runs, resolved
 from atoll.settings.given_objects import named
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, telling_of_gpus
@@ -126,7 +126,7 @@ class Experiment:
             )
         require("schedule", schedule, Schedule | None)
         if changes or settings is None:
-            (settings,) = make_runs({} if settings is None else as_table(settings), None, named(changes))
+            (settings,) = make_runs({} if settings is None else resolved(settings), None, named(changes))
         clients = clients or Clients(settings)
         initial = initial or InitialModel(settings, clients)
         conditions = conditions or Conditions(settings, clients, initial)

@@ -262,11 +262,6 @@ def resolved(settings: Settings) -> Table:
     return settings.model_dump(exclude_none=True)
 
 
-def as_table(settings: Settings) -> Table:
-    """Return the same for `make_runs`, with what is unset but by default is not, such as ``fleet.strikes``."""
-    return overlay(resolved(settings), settings.model_dump(exclude_defaults=True))
-
-
 def _nearest_recipe(name: str) -> str:
     if files := sorted(Path(name).glob("*.toml")):
         return f", and a folder; did you mean {str(files[0])!r}?"

@@ -167,13 +167,13 @@ class FleetSettings(Section):
     recluster_every: Positive | None = Field(
         None, description="rounds after which clients are clustered again, by what was measured; unset: never"
     )
-    strikes: Annotated[Positive | None, MAY_DIFFER] = Field(
-        3, description="consecutive late answers after which a client is not asked for a while; unset: always asked"
+    strikes: Annotated[Positive | Literal["off"], MAY_DIFFER] = Field(
+        3, description="consecutive late answers after which a client is not asked for a while; off: always asked"
     )
-    samples_limit: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = Field(
+    samples_limit: Annotated[float, Field(ge=1, allow_inf_nan=False)] | Literal["off"] = Field(
         2.0,
         description="caps a client's weight at this many times the median of the reported samples, unless fleet.toml "
-        "states its samples; unset: no cap",
+        "states its samples; off: no cap",
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
+from typing import Literal
 
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
@@ -37,9 +38,9 @@ class Noted(StrictRecord):
 class Attendance:
     """Decides who is asked, from earlier answers; thread-safe."""
 
-    def __init__(self, strikes: int | None = None, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Set aside clients after this many consecutive late answers, and report it; None: never."""
-        self.strikes = strikes
+    def __init__(self, strikes: int | Literal["off"] = "off", tell: Callable[[str], None] = lambda _: None) -> None:
+        """Set aside clients after this many consecutive late answers, and report it; off: never."""
+        self.strikes = None if strikes == "off" else strikes
         self._tell = tell
         self._standings: dict[int, Standing] = {}
         self._noted: dict[int, Standing] = {}

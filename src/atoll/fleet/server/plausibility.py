@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from statistics import median_low
+from typing import Literal
 
 from atoll.fleet.agreed.messages import ClientReport
 from atoll.support.errors import InputError
@@ -10,7 +11,10 @@ MOST_SLOTS = 1440  # slots in a day if no clustering sets their number: one a mi
 
 
 def believe(
-    reports: Mapping[int, ClientReport], agreed: Mapping[int, int], samples_limit: float | None, slots: int = MOST_SLOTS
+    reports: Mapping[int, ClientReport],
+    agreed: Mapping[int, int],
+    samples_limit: float | Literal["off"],
+    slots: int = MOST_SLOTS,
 ) -> tuple[dict[int, ClientReport], dict[int, str]]:
     """Return the reports that plans use, and by client what was corrected.
 
@@ -44,17 +48,17 @@ def require_own_weights(reports: Mapping[int, ClientReport], believed: Mapping[i
         if (counted := believed[client].samples) != report.samples:
             raise InputError(
                 f"secure.sums = true: client {client} holds {report.samples} samples and would count for {counted}, "
-                "but its node weighs it itself; unset fleet.samples_limit, agree on them in fleet.toml, or set "
+                "but its node weighs it itself; set fleet.samples_limit = 'off', agree on them in fleet.toml, or set "
                 "method.weights = 'equal'"
             )
 
 
-def _most(reports: Mapping[int, ClientReport], agreed: Mapping[int, int], limit: float | None) -> int | None:
+def _most(reports: Mapping[int, ClientReport], agreed: Mapping[int, int], limit: float | Literal["off"]) -> int | None:
     """Return the cap on samples that only the client itself reports; None: no cap.
 
     The lower median, so that with two clients the larger report does not set its own cap.
     """
-    if limit is None or not reports:
+    if limit == "off" or not reports:
         return None
     told = [agreed.get(client, report.samples) for client, report in reports.items()]
     return max(1, int(limit * median_low(told)))
