@@ -229,7 +229,7 @@ def test_a_server_that_chooses_without_end_fills_no_disk(data: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "odd", ["*", "data.root", "data.*", "run.device", "method*", "*.lr", "local.lr\\n", "network.*", ""]
+    "odd", ["*", "data.root", "data.*", "run.device", "method*", "*.lr", "local.lr\\n", "network.*", "model.path", ""]
 )
 def test_an_owner_can_allow_nothing_else(odd: str, tmp_path: Path) -> None:
     init_fleet(tmp_path / "fleet", FleetPlan(1, "a.example.org"))

@@ -127,7 +127,7 @@ class NodeConfiguration(FleetTable):
         if odd := [pattern for pattern in patterns if not re.fullmatch(ALLOWABLE, pattern)]:
             raise ValueError(
                 f"{odd[0]!r}: must be seed, rounds, clustering.clusters, or a setting of model, travel, local or "
-                "method, such as local.lr or method.*"
+                "method that names no file, such as local.lr or method.*"
             )
         return patterns
 
