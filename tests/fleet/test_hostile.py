@@ -384,6 +384,14 @@ def test_of_two_clients_neither_is_its_own_measure() -> None:
     assert [each.samples for each in believed.values()] == [14, 7]
 
 
+def test_all_that_is_corrected_of_a_client_is_told() -> None:
+    _, remarks = believe({0: report(0), 1: ClientReport(client=1, samples=10**15, slots=(7,))}, {}, 2.0, slots=2)
+    assert remarks == {
+        1: "holds 1000000000000000 samples and counts for 80, since the most is fleet.samples_limit = 2 times the "
+        "median, and can train in slot 7 of 2 and counts as always there"
+    }
+
+
 LIES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "slot": (
         {"method": "availability", "clusters": 2, "slots_per_client": 1},

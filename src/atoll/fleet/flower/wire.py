@@ -28,8 +28,8 @@ TASK, PAYLOAD, REPLY = "atoll.task", "atoll.payload", "atoll.reply"
 FAILED, TOO_LARGE = 2, 1001  # the first one is set by Flower
 """Why a node sends no reply: its handler raised an error, or the reply is too large."""
 
-# A message, its content, and its two records.
 _BEAT_AGAIN_SECONDS = 1.0
+# A message, its content, and its two records.
 PARTS_OF_A_TASK = 4
 BROKEN = 500
 """Flower's answer if its database cannot be written, among other failures."""
