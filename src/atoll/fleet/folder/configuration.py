@@ -69,7 +69,7 @@ class FleetConfiguration(FleetTable):
 
     Attributes:
         host: the name or address that nodes call.
-        listen: the address to listen on; 127.0.0.1 behind a proxy.
+        listen: the address to listen on, which the server's certificate names; 127.0.0.1 behind a proxy.
         max_mib: largest reply, MiB.
     """
 
