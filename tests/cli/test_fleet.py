@@ -17,7 +17,7 @@ from atoll.cli.common import out, read_experiments
 from atoll.fleet.flower.superlink import free_port
 from atoll.fleet.folder.certificates import make_authority, make_server_certificate, require_valid
 from atoll.fleet.folder.configuration import FleetConfiguration, read_fleet, read_node
-from atoll.fleet.folder.init import FleetPlan, init_fleet
+from atoll.fleet.folder.init import FleetPlan, init_fleet, renew_certificate
 from atoll.fleet.node.node import open_site
 from atoll.fleet.server.attendance import Noted
 from atoll.runs.run_files import STRIKES
@@ -150,6 +150,24 @@ def test_a_renewed_certificate_is_of_the_same_authority(atoll: Command, fleet: F
     assert (fleet.folder / "ca.pem").read_bytes() == authority
     words = ["openssl", "verify", "-CAfile", str(fleet.folder / "ca.pem"), str(fleet.folder / "server.pem")]
     assert subprocess.run(words, capture_output=True).returncode == 0
+
+
+def test_the_certificate_names_the_address_that_the_server_listens_on(tmp_path: Path) -> None:
+    fleet = init_fleet(tmp_path / "fleet", FleetPlan(1, "fleet.example.org", listen="10.0.0.7"))
+    usual = ["localhost", "127.0.0.1", "::1"]
+    assert names_in(fleet) == {"fleet.example.org", *usual, "10.0.0.7"}
+    path = fleet.folder / "fleet.toml"
+    path.write_text(path.read_text().replace('"10.0.0.7"', '"0.0.0.0"'))
+    renew_certificate(fleet.folder, 10)
+    assert names_in(fleet) == {"fleet.example.org", *usual}
+
+
+def names_in(fleet: FleetConfiguration) -> set[str]:
+    from cryptography import x509
+
+    certificate = x509.load_pem_x509_certificate((fleet.folder / "server.pem").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return {str(name.value) for name in names}
 
 
 def test_a_port_in_use_is_one_sentence(atoll: Command, fleet: FleetConfiguration) -> None:

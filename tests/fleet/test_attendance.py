@@ -149,6 +149,16 @@ def test_a_damaged_file_of_strikes_is_named(tmp_path: Path) -> None:
         Attendance(1).begin(tmp_path / "strikes.jsonl", 3)
 
 
+def test_a_first_line_that_a_crash_tore_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = tmp_path / "strikes.jsonl"
+    path.write_text('{"event": 0, "cli')
+    attendance = Attendance(3)
+    attendance.begin(path, 0)
+    attendance.take({1: "node-1"}, {0}, {0})
+    attendance.note(0)
+    assert read_strikes(path) == {1: Standing(strikes=1)}
+
+
 def test_every_refusal_is_told_once_a_node_and_event(tmp_path: Path) -> None:
     experiment = averaging(rounds=3)
     fleet = MemoryFleet(open_sites(experiment, tmp_path / "data"), {"node-1": filled(3e38), "node-2": filled(np.nan)})

@@ -186,6 +186,17 @@ def test_trainings_have_one_where_the_owner_sets_it(folder: Path) -> None:
     assert json.loads(store.get("pace-1") or b"")["samples"] == 90, "nothing was trained"
 
 
+def test_a_limit_that_the_owner_lowers_below_what_was_done_stops_that_work_alone(folder: Path, tmp_path: Path) -> None:
+    settings, store = small(method={"name": "ifca", "clusters": 2}).settings, FolderStore(tmp_path)
+    node = open_site(settings, folder, 1)
+    decode(answer(node, store, "losses", measuring(node, [START] * 2, 9)), LossesReply)
+    lowered = open_site(settings, folder, 1, budget=WorkBudget(losses=0))
+    digest = node.agreement.digest
+    assert refusal(answer(lowered, store, "losses", measuring(lowered, [START], 9))) == "over_budget"
+    decode(answer(lowered, store, "describe", describing(digest)), DescribeReply)
+    decode(answer(lowered, store, "train", asking(digest=digest)), TrainReply)
+
+
 def test_the_owner_is_told_of_each_task_in_a_line(choosing: Node) -> None:
     store, lines = MemoryStore(), list[str]()
     digest = choosing.agreement.digest

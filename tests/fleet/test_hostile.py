@@ -361,12 +361,35 @@ def test_an_agreed_count_stands_whatever_a_node_says(tmp_path: Path) -> None:
     ]
 
 
+def test_an_agreed_count_stands_while_its_node_is_away(tmp_path: Path) -> None:
+    experiment = small(
+        rounds=4,
+        clustering={"clusters": 1, "method": "timezone"},
+        fleet={"wait_seconds": 0.5, "deadline_seconds": 20.0, "recluster_every": 2},
+    )
+    sites = open_sites(experiment, tmp_path / "data", Reporting(utc_offset=1.0))
+    fleet = Agreed(sites, {"node-1": lying_count(70)})
+    for progress in run_events(experiment, tmp_path / "live", fleet=fleet):
+        if progress.events_done == 1:
+            fleet.gone.add("node-1")
+    lines = [json.loads(line) for line in (tmp_path / "live" / "clusterings.jsonl").read_text().splitlines()]
+    assert [(line["samples"], line["kept"]) for line in lines] == [([40] * 4, None)] * 2
+
+
 def test_of_two_clients_neither_is_its_own_measure() -> None:
     believed, remarks = believe({0: report(0), 1: ClientReport(client=1, samples=10**15)}, {}, 2.0)
     assert [each.samples for each in believed.values()] == [40, 80]
     assert list(remarks) == [1]
     believed, _ = believe({0: report(0), 1: ClientReport(client=1, samples=10**15)}, {1: 7}, 2.0)
     assert [each.samples for each in believed.values()] == [14, 7]
+
+
+def test_all_that_is_corrected_of_a_client_is_told() -> None:
+    _, remarks = believe({0: report(0), 1: ClientReport(client=1, samples=10**15, slots=(7,))}, {}, 2.0, slots=2)
+    assert remarks == {
+        1: "holds 1000000000000000 samples and counts for 80, since the most is fleet.samples_limit = 2 times the "
+        "median, and can train in slot 7 of 2 and counts as always there"
+    }
 
 
 LIES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {

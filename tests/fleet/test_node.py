@@ -47,6 +47,13 @@ def test_without_a_form_it_is_that_of_the_data_set(shard: Path) -> None:
     assert open_site(settings, shard, 1).agreement.digest == site.agreement.digest
 
 
+def test_the_clients_of_a_node_have_data_of_one_form(tmp_path: Path) -> None:
+    path = write_shards(small(), tmp_path)[1] / FORM
+    path.write_text(path.read_text().replace("0.0625", "0.125"))
+    with pytest.raises(InputError, match=r"client-1: has samples of another form than .*client-0; form\.json must be"):
+        open_site(small().settings, tmp_path, (0, 1))
+
+
 def write(folder: Path, name: str, array: Any) -> None:
     np.save(folder / name, array, allow_pickle=False)
 

@@ -43,6 +43,14 @@ def test_samples_take_the_place_of_the_own_partitions() -> None:
     assert told.pooled().sizes.tolist() == [120]
 
 
+def test_a_later_report_of_the_same_samples_leaves_them_as_reported() -> None:
+    first = reported(samples=[5, 30, 7, 40], utc_offset=[1.0] * 4)
+    moved = reported(first, samples=[5, 30, 7, 40], utc_offset=[2.0, 1.0, 1.0, 1.0])
+    assert moved.sizes.tolist() == [5, 30, 7, 40]
+    assert moved.attributes["utc_offset"].tolist() == [2.0, 1.0, 1.0, 1.0]
+    assert reported(moved, samples=[5, 30, 7, 40], utc_offset=[2.0, 1.0, 1.0, 1.0]) is moved
+
+
 def test_who_does_not_tell_keeps_what_was_assumed() -> None:
     known = replace(POPULATION, attributes={"longitude": np.array([15.0, 30.0, 45.0, 60.0])})
     assert "utc_offset" not in reported(utc_offset=[5.0, None, 5.0, 5.0]).attributes

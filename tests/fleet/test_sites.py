@@ -216,20 +216,38 @@ def test_rates_by_round_need_as_many_rounds_as_the_run_has(data: Path) -> None:
 
 def test_a_server_that_chooses_without_end_fills_no_disk(data: Path, tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "store")
-    own = small(method={"name": "scaffold", "fraction": 1.0})
-    sites = open_one(data, ALL, runs=[own], store=store)
+    sites = open_one(data, ALL, runs=[scaffold(0.5)], store=store)
     for number in range(KEPT + 4):
-        each = small(method={"name": "scaffold", "fraction": 1.0}, local={"steps": 3, "lr": 0.1 + number / 100})
-        decode(answer(sites, store, "describe", describing(each)), DescribeReply)
-        (start,) = each.training.initial_models()
-        start = each.method.sent(start)
-        head, _ = decode(asking(each), TrainRequest)
-        decode(answer(sites, store, "train", encode(head, pack([start]))), TrainReply)
+        have_trained(scaffold(0.1 + number / 100), sites, store)
     assert len(list((tmp_path / "store").glob("state-*"))) <= 2 * KEPT
 
 
+def test_runs_of_the_owners_own_take_no_place_of_those_that_a_server_changed(data: Path) -> None:
+    store = MemoryStore()
+    own = [small(), scaffold(0.1), small(local={"steps": 2})]
+    sites = open_one(data, ["local.lr"], runs=own, store=store)
+    changed = [scaffold(0.2 + number / 10) for number in range(KEPT)]
+    for each in changed:
+        have_trained(each, sites, store)
+    for each in own:
+        decode(answer(sites, store, "describe", describing(each)), DescribeReply)
+    assert all(store.get(f"state-1-{agreement_of(each).digest[:16]}") for each in changed)
+
+
+def scaffold(lr: float) -> Experiment:
+    return small(method={"name": "scaffold", "fraction": 1.0}, local={"steps": 3, "lr": lr})
+
+
+def have_trained(experiment: Experiment, sites: Sites, store: Store) -> None:
+    decode(answer(sites, store, "describe", describing(experiment)), DescribeReply)
+    (start,) = experiment.training.initial_models()
+    head, _ = decode(asking(experiment), TrainRequest)
+    body = pack([experiment.method.sent(start)])
+    decode(answer(sites, store, "train", encode(head, body)), TrainReply)
+
+
 @pytest.mark.parametrize(
-    "odd", ["*", "data.root", "data.*", "run.device", "method*", "*.lr", "local.lr\\n", "network.*", ""]
+    "odd", ["*", "data.root", "data.*", "run.device", "method*", "*.lr", "local.lr\\n", "network.*", "model.path", ""]
 )
 def test_an_owner_can_allow_nothing_else(odd: str, tmp_path: Path) -> None:
     init_fleet(tmp_path / "fleet", FleetPlan(1, "a.example.org"))

@@ -1,5 +1,6 @@
 """What the operator is told of the superlink: calls that its guard refuses, and that it died."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -9,11 +10,13 @@ from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
+from urllib.request import proxy_bypass_environment
 
 import httpx
 import pytest
 
 from atoll.fleet.flower import flower_fleet as flower
+from atoll.fleet.flower.calls import control_client
 from atoll.fleet.flower.flower_fleet import FlowerFleet
 from atoll.fleet.flower.refusals import Refusals
 from atoll.fleet.flower.superlink import Superlink, free_port
@@ -67,6 +70,20 @@ def test_the_server_passes_on_what_its_superlink_refused(tmp_path: Path) -> None
     superlink._pass_on()
     superlink._pass_on()
     assert told == ["superlink: refused: 2 calls (401 no known key) from 10.0.0.9"]
+
+
+@pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])
+def test_a_servers_own_superlink_is_called_without_a_proxy(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(name, "example.org")
+    configuration = init_fleet(tmp_path / "fleet", FleetPlan(1, "fleet.example.com", listen="10.0.0.7"))
+    monkeypatch.setattr("os.environ", dict(os.environ))
+    control_client(configuration).close()
+    assert all(map(proxy_bypass_environment, ("127.0.0.1", "localhost", "10.0.0.7", "example.org")))
+    assert not proxy_bypass_environment("fleet.example.com")
 
 
 def test_that_it_died_is_told(tmp_path: Path) -> None:

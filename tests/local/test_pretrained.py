@@ -16,8 +16,13 @@ import torch
 import atoll
 from atoll import Experiment, InputError, State, read_result, run_events
 from atoll.data.named_datasets import read_table
+from atoll.fleet.agreed.messages import Refused
+from atoll.fleet.node.shards import write_shards
+from atoll.fleet.node.sites import Sites
 from atoll.local.models import Model
 from atoll.settings.validation import validate
+from tests.fleets import agreement_of
+from tests.memory_store import MemoryStore
 from tests.texts import LENGTH, SETTINGS, changed, make_all, make_texts, work_beside, write_gpt2
 from tests.tiers import thinned
 
@@ -365,3 +370,13 @@ def test_texts_of_csv_files_that_are_clients(place: Path) -> None:
         (place / "c" / f"{client}.csv").write_text("text\n" + "abcd\n" * 5)
     data = read_table("c", task="causal", tokenizer="base", client="file", inputs="text")
     assert (data.names["owners"], len(data), len(data.test)) == (("ann", "bob"), 8, 2)
+
+
+def test_no_server_of_a_fleet_names_the_folder_that_a_node_loads() -> None:
+    write_gpt2(Path("other"))
+    own, asked = experiment(), experiment(model={"path": "other"})
+    write_shards(own, Path("shards"))
+    sites = Sites([own.settings], Path("shards/client-0"), 0, MemoryStore(), allowed=["model.*"])
+    agreement = agreement_of(asked)
+    with pytest.raises(Refused, match=r'node\.toml does not allow model\.path = "other"$'):
+        sites.find(agreement.digest, agreement.told)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from atoll import Experiment, InputError, RunError
+from atoll.engine.cohorts import Cohort
 from atoll.fleet.agreed.messages import (
     LossesRequest,
     Refusal,
@@ -36,6 +37,7 @@ from atoll.fleet.node.handlers import answer
 from atoll.fleet.node.node import open_site
 from atoll.fleet.node.shards import write_shards
 from atoll.fleet.node.work_count import WorkBudget
+from atoll.fleet.server.cohort_sum import begin
 from atoll.fleet.server.secure_sums import STEPS
 from atoll.runs.variants import replaying
 from atoll.secure.crypto import make_pair
@@ -46,6 +48,7 @@ from tests.fleets import agreement_of
 from tests.memory_fleet import Fault, MemoryFleet
 from tests.memory_store import MemoryStore
 from tests.secure.fleet import SUMS, carry_out, fleet_of, last_model, last_row, same_bits, summed
+from tests.secure.nodes import identities
 from tests.secure.test_protocol import looks_uniform
 from tests.tiers import thinned
 
@@ -207,6 +210,15 @@ def test_what_leaves_a_node_looks_random(tmp_path: Path) -> None:
     unmasked = fixed.encode({name: after[f"0/{name}"] for name in start}, start)
     assert not looks_uniform(flat(unmasked, agreement_of(made).form))
     assert not any(task in ("train", "losses") for task, _, _ in wire.sent)
+
+
+def test_all_clients_of_a_node_that_is_skipped_are_aside(tmp_path: Path) -> None:
+    made = summed()
+    cohort = Cohort(0, 0, 0, 0, np.arange(6), np.full(6, 40.0), 240.0, made.training.initial_models()[0])
+    nodes = {client: f"node-{client % 5}" for client in range(6)}
+    known = identities(set(nodes.values()))["node-0"].peers
+    sums = begin(cohort, nodes, {0}, agreement_of(made), known, {}, b"")
+    assert [sums.reason_of(client) for client in (0, 5)] == ["aside"] * 2
 
 
 def replayed(wire: Wire, task: str, node: str) -> str:

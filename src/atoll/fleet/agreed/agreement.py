@@ -28,7 +28,6 @@ from atoll.support.errors import InputError
 
 _OF_RUN = ("precision", "debug")
 
-
 MOST_PASSES = 16
 """How often a trainer may pass a step's samples: a node that says more says nothing true of its speed."""
 

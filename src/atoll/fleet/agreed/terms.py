@@ -15,7 +15,7 @@ Key = Annotated[str, Field(pattern=_KEY)]
 Terms = Annotated[dict[Key, JsonValue], Field(max_length=500)]
 """Settings that a client's work may depend on, by ``section.key``."""
 
-ALLOWABLE = r"^(seed|rounds|clustering\.clusters|(model|travel|local|method)\.(\*|[A-Za-z_]\w{0,60}))$"
+ALLOWABLE = r"^(seed|rounds|clustering\.clusters|(model|travel|local|method)\.(\*|(?!(path|start)$)[A-Za-z_]\w{0,60}))$"
 """What an owner may allow: a setting or a whole section, but nothing that names a file, a device or a machine."""
 
 _SECTIONS = ("model", "travel", "local", "method", "privacy", "secure")
@@ -50,8 +50,8 @@ def is_allowed(key: str, value: Any, allowed: Iterable[str]) -> bool:
     >>> is_allowed("method.name", "ifca", ["method.*"]), is_allowed("method.name", "os:remove", ["method.*"])
     (True, False)
     """
-    section, dot, _ = key.partition(".")
-    return not {key, f"{section}{dot}*"}.isdisjoint(allowed) and _is_plain(value)
+    is_named = not {key, f"{key.partition('.')[0]}.*"}.isdisjoint(allowed)
+    return is_named and re.fullmatch(ALLOWABLE, key) is not None and _is_plain(value)
 
 
 def change(own: Settings, told: dict[str, Any], keys: Sequence[str]) -> Settings:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from atoll.fleet.flower.bodies import Message
 from atoll.fleet.flower.guard import PARTS_OF_A_REPLY, GuardedReply, GuardedRequest
+from atoll.fleet.flower.wire import names_of
 
 _Request = TypeVar("_Request")
 
@@ -119,10 +120,10 @@ class FlowerLedger:
         request = _parsed(PushMessagesRequest, body)
         if request is None or (len(request.messages_list), len(request.message_object_trees)) != (1, 1):
             return None
-        told, parts = request.messages_list[0].metadata, _names_of(request.message_object_trees[0])
-        if parts[0] != told.message_id or not told.reply_to_message_id:
+        told, tree = request.messages_list[0].metadata, request.message_object_trees[0]
+        if tree.object_id != told.message_id or not told.reply_to_message_id:
             return None
-        to_server = told.dst_node_id == SUPERLINK_NODE_ID
+        to_server, parts = told.dst_node_id == SUPERLINK_NODE_ID, tuple(names_of(tree, PARTS_OF_A_REPLY))
         return GuardedReply(told.message_id, told.src_node_id, to_server, told.reply_to_message_id, parts)
 
     def read_part(self, body: bytes) -> tuple[str, int] | None:
@@ -147,13 +148,3 @@ def _parsed(kind: type[_Request], body: bytes) -> Any:
     except Exception:  # the parser may raise anything
         return None
     return request
-
-
-def _names_of(tree: Any) -> tuple[str, ...]:
-    """Return the identifiers in a tree, root first, at most one more than a reply may have."""
-    names, waiting = list[str](), [tree]
-    while waiting and len(names) <= PARTS_OF_A_REPLY:
-        part = waiting.pop()
-        names.append(part.object_id)
-        waiting.extend(part.children[:PARTS_OF_A_REPLY])
-    return tuple(names)

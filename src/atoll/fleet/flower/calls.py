@@ -67,7 +67,7 @@ def _place(configuration: FleetConfiguration, token: str | None) -> dict[str, An
 
 def control_client(configuration: FleetConfiguration) -> "ControlHttpClient":
     """Return a client of the API that registers nodes and starts runs."""
-    prepare(configuration.state)
+    prepare(configuration.state, configuration.local_host)
     from flwr.supercore.control.control_http_client import ControlHttpClient
 
     return ControlHttpClient.from_server_address(**_place(configuration, None))
@@ -75,7 +75,7 @@ def control_client(configuration: FleetConfiguration) -> "ControlHttpClient":
 
 def runtime_client(configuration: FleetConfiguration, token: str | None = None) -> "RuntimeHttpClient":
     """Return a client of the API that sends messages, for the task of this token."""
-    prepare(configuration.state)
+    prepare(configuration.state, configuration.local_host)
     from flwr.supercore.runtime import RuntimeHttpClient
 
     return RuntimeHttpClient.from_server_address(**_place(configuration, token))
@@ -116,7 +116,7 @@ def forget(configuration: FleetConfiguration, messages: Sequence[str]) -> None:
 
 def tell_guard(configuration: FleetConfiguration, path: str, content: Any = None) -> None:
     """Call one of the guard's own paths, such as `guard.OPEN`, which lets nodes in."""
-    prepare(configuration.state)
+    prepare(configuration.state, configuration.local_host)
     import httpx
 
     context = ssl.create_default_context(cadata=(configuration.folder / "ca.pem").read_text())

@@ -216,6 +216,6 @@ def require_free(host: str, port: int) -> None:
             probe.listen()
         except OSError as error:
             raise InputError(
-                f"port {port} on {host}: {error.strerror or error}; stop what uses it, or set another listen and port "
-                "in fleet.toml (and in the nodes' files)"
+                f"port {port} on {host}: {error.strerror or error}; stop what uses it, or set another port in "
+                "fleet.toml (and in the nodes' files), or another listen; atoll fleet renew makes a certificate for it"
             ) from error

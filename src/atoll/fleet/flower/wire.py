@@ -28,8 +28,8 @@ TASK, PAYLOAD, REPLY = "atoll.task", "atoll.payload", "atoll.reply"
 FAILED, TOO_LARGE = 2, 1001  # the first one is set by Flower
 """Why a node sends no reply: its handler raised an error, or the reply is too large."""
 
-# A message, its content, and its two records.
 _BEAT_AGAIN_SECONDS = 1.0
+# A message, its content, and its two records.
 PARTS_OF_A_TASK = 4
 BROKEN = 500
 """Flower's answer if its database cannot be written, among other failures."""
@@ -38,23 +38,24 @@ _TRANSIENT = (BROKEN, 502, 503, 504)
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
-def prepare(home: Path) -> None:
+def prepare(home: Path, *own: str) -> None:
     """Set variables before Flower is imported: no telemetry, update checks or installations, files in `home`."""
-    os.environ.update(environment(home))
+    os.environ.update(environment(home, *own))
     # Its log would mix with ours; what matters is raised as an exception.
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
-def environment(home: Path) -> dict[str, str]:
-    """Return the variables of `prepare`; loopback addresses never go through a proxy."""
-    direct = [word for word in os.environ.get("NO_PROXY", "").split(",") if word]
+def environment(home: Path, *own: str) -> dict[str, str]:
+    """Return the variables of `prepare`; calls to loopback and one's `own` addresses never go through a proxy."""
+    told = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
+    direct = ",".join(dict.fromkeys(filter(None, [*told.split(","), "127.0.0.1", "localhost", "::1", *own])))
     return {
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_HOME": str(home),
-        "NO_PROXY": ",".join(dict.fromkeys([*direct, "127.0.0.1", "localhost", "::1"])),
+        **dict.fromkeys(("no_proxy", "NO_PROXY"), direct),  # where both are set, the first counts
     }
 
 
@@ -63,9 +64,8 @@ def make_task(
 ) -> "Message":
     """Return a task's message, which expires after `seconds`; its reply may have `most` bytes.
 
-    `head` is the part for this node alone.
-
-    Its identifier is the digest of its content; a random number in it keeps other nodes from answering.
+    `head` is the part for this node alone. The message's identifier is the digest of its content; a random number in it
+    keeps other nodes from answering.
     """
     from flwr.app import ConfigRecord, Metadata, RecordDict
     from flwr.app.message import make_message

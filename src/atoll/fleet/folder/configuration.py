@@ -69,7 +69,7 @@ class FleetConfiguration(FleetTable):
 
     Attributes:
         host: the name or address that nodes call.
-        listen: the address to listen on; 127.0.0.1 behind a proxy.
+        listen: the address to listen on, which the server's certificate names; 127.0.0.1 behind a proxy.
         max_mib: largest reply, MiB.
     """
 
@@ -127,7 +127,7 @@ class NodeConfiguration(FleetTable):
         if odd := [pattern for pattern in patterns if not re.fullmatch(ALLOWABLE, pattern)]:
             raise ValueError(
                 f"{odd[0]!r}: must be seed, rounds, clustering.clusters, or a setting of model, travel, local or "
-                "method, such as local.lr or method.*"
+                "method that names no file, such as local.lr or method.*"
             )
         return patterns
 

@@ -60,7 +60,7 @@ def init_fleet(folder: Path, plan: FleetPlan) -> FleetConfiguration:
 
 def _write_fleet(folder: Path, plan: FleetPlan) -> FleetConfiguration:
     authority = make_authority(max(plan.days, AUTHORITY_DAYS))
-    server = make_server_certificate(authority, _hosts(plan.host), plan.days)
+    server = make_server_certificate(authority, _hosts(plan.host, plan.listen), plan.days)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     write_new(folder / "ca.pem", authority.certificate, 0o644)
@@ -80,7 +80,7 @@ def renew_certificate(folder: Path, days: int) -> None:
     """Write a new certificate for the server, signed by the same authority; nodes need no change."""
     fleet = read_fleet(folder)
     authority = Certified(require_valid(fleet.folder / "ca.pem"), read_file(fleet.folder / "ca.key"))
-    server = make_server_certificate(authority, _hosts(fleet.host), days)
+    server = make_server_certificate(authority, _hosts(fleet.host, fleet.listen), days)
     key = fleet.folder / "server.key.new"
     key.unlink(missing_ok=True)
     write_new(key, server.key, 0o600)
@@ -88,9 +88,10 @@ def renew_certificate(folder: Path, days: int) -> None:
     key.replace(fleet.folder / "server.key")  # renaming needs no space, so a full disk leaves both unchanged
 
 
-def _hosts(host: str) -> list[str]:
-    """Return the server's names, for nodes and on its own machine."""
-    return list(dict.fromkeys([host, "localhost", "127.0.0.1", "::1"]))
+def _hosts(host: str, listen: str) -> list[str]:
+    """Return the server's names: for nodes, and on its own machine, which calls it where it listens."""
+    own = [] if listen in ("0.0.0.0", "::") else [listen]
+    return list(dict.fromkeys([host, "localhost", "127.0.0.1", "::1", *own]))
 
 
 def _init_node(folder: Path, plan: FleetPlan, authority: bytes, number: int) -> dict[str, Any]:

@@ -20,13 +20,13 @@ from atoll.experiment.chosen_stages import add_stages, choose_clients
 from atoll.experiment.executor_choice import require_states_apart
 from atoll.experiment.modules import draw_module, make_chain, make_rule
 from atoll.experiment.privacy import read_mechanism
-from atoll.fleet.agreed.agreement import Agreement, agree, require_fleet
+from atoll.fleet.agreed.agreement import Agreement, DataForm, agree, require_fleet
 from atoll.fleet.agreed.messages import Refused
 from atoll.fleet.agreed.randomised_response import LEAST_EPSILON
 from atoll.fleet.node.epsilon_ledger import with_epsilon
 from atoll.fleet.node.noise_added import Choosing, Hidden
 from atoll.fleet.node.open_sums import OpenSums
-from atoll.fleet.node.shards import read_shard, shard_folder
+from atoll.fleet.node.shards import FORM, read_shard, shard_folder
 from atoll.fleet.node.work_count import RUNS, WorkBudget
 from atoll.local.weights import check_outputs, place, require_device
 from atoll.network.network_files import matrix_network
@@ -185,7 +185,11 @@ def _read_shards(settings: Settings, folder: Path, client: int | Sequence[int]) 
     if not clients or len(set(clients)) < len(clients) or not all(0 <= each <= most for each in clients):
         raise InputError(f"client = {client}: must be from 0 to data.clients - 1 = {most}, each once")
     folders = [folder] if isinstance(client, int) else [shard_folder(folder, each) for each in clients]
-    return {each: read_shard(settings, own) for each, own in zip(clients, folders, strict=True)}
+    shards = {each: read_shard(settings, own) for each, own in zip(clients, folders, strict=True)}
+    first, *others = map(DataForm.of, shards.values())
+    if other := [own for own, form in zip(folders[1:], others, strict=True) if form != first]:
+        raise InputError(f"{other[0]}: has samples of another form than {folders[0]}; {FORM} must be the same in both")
+    return shards
 
 
 def _trainings(settings: Settings) -> int:

@@ -144,10 +144,11 @@ class Sites:
             return ()
 
     def _remember(self, before: Sequence[_Chosen], chosen: _Chosen) -> None:
-        """Record the latest choice; drop old ones together with their client states."""
+        """Record the latest choice; drop old ones of its kind, changed or not, together with their client states."""
         others = [each for each in before if each.digest != chosen.digest]
-        left, kept = others[: 1 - KEPT], [*others[1 - KEPT :], chosen]
+        left = [each for each in others if each.is_changed == chosen.is_changed][: 1 - KEPT]
         for each in left:
             for client in self.clients if each.is_changed else ():
                 Versions(self._store, client, each.digest).clear()
-        self._store.put(_STORED, _CHOSEN.dump_json(tuple(kept)))
+        kept = (*(each for each in others if each not in left), chosen)
+        self._store.put(_STORED, _CHOSEN.dump_json(kept))

@@ -1,5 +1,6 @@
 """How much work a node has done, counted in its store, shown to its owner and limited by a budget."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from atoll.fleet.agreed.messages import Count
@@ -41,10 +42,10 @@ class Tally(StrictRecord):
         """Return the tally increased by these numbers."""
         return self.model_copy(update={name: getattr(self, name) + number for name, number in more.items()})
 
-    def why_over(self, budget: WorkBudget) -> str:
-        """Return which limit is exceeded, with its setting; empty if none is."""
-        for name in ("trainings", "losses"):
-            most, asked = getattr(budget, name), getattr(self, name)
+    def why_over(self, budget: WorkBudget, kinds: Iterable[str]) -> str:
+        """Return which limit on these kinds of work is exceeded, with its setting; empty if none is."""
+        for name in kinds:
+            most, asked = getattr(budget, name, None), getattr(self, name)
             if most is not None and asked > most:
                 return f"{name} would be {asked}, above most_{name} = {most} of node.toml"
         return ""

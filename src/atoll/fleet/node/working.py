@@ -41,7 +41,7 @@ def count(site: Node, store: Store, client: int, cost: Cost | None = None, **mor
     """
     before = read_tally(store, client, site.counted_as)
     after, spent = before.plus(**more), ""
-    if why := after.why_over(site.budget):
+    if why := after.why_over(site.budget, more):
         raise Refused("over_budget", f"client {client}'s {why}")
     if cost is not None:
         ledger = charge(store, client, site.budget, cost, least=before.charged)

@@ -55,7 +55,7 @@ class Attendance:
         except (OSError, ValueError) as error:
             raise InputError(f"--resume: {path} is damaged; add --overwrite to start again") from error
         kept = [line for line in lines if line.event < events_done]
-        if lines:
+        if path.exists():
             write_atomically(path, b"".join(line_as_bytes(line.model_dump()) for line in kept))
         self._standings = {k: Standing(*row) for k, row in kept[-1].clients.items()} if kept else {}
         self._noted = dict(self._standings)

@@ -63,12 +63,11 @@ def as_reported(population: Population, table: ReportedTable) -> Population:
         if table.class_counts.shape[1] != classes:
             raise InputError(f"clients report {table.class_counts.shape[1]} classes, but the data have {classes}")
         counts = _whole_counts(table.class_counts, sizes)
-    same = np.array_equal(sizes, population.sizes)
-    stated = None if same and counts is None else Stated(sizes, counts)
-    attributes = dict(population.attributes)
-    attributes |= {name: rows for name, rows in _attributes(population, table).items() if rows is not None}
+    stated = population.stated if counts is None and np.array_equal(sizes, population.sizes) else Stated(sizes, counts)
     known = population.attributes
-    if stated is None and all(name in known and np.array_equal(rows, known[name]) for name, rows in attributes.items()):
+    attributes = dict(known) | {name: rows for name, rows in _attributes(population, table).items() if rows is not None}
+    unchanged = all(name in known and np.array_equal(rows, known[name]) for name, rows in attributes.items())
+    if stated is population.stated and unchanged:
         return population
     return replace(population, stated=stated, attributes=attributes)
 

@@ -114,6 +114,7 @@ def begin(
     everyone = cohort.clients.tolist()
     planned = {nodes.get(client, f"of client {client}") for client in everyone}
     silent = {nodes[client] for client in aside if client in nodes}
+    aside = aside | {client for client in everyone if nodes.get(client) in silent}
     there = sorted(name for name in planned if name in known and name not in silent and name not in false)
     clients = {name: tuple(client for client in everyone if nodes.get(client) == name) for name in there}
     work = work_of(start, cohort.draws, cohort.round, clients)

@@ -25,7 +25,7 @@ def believe(
     believed, remarks = {}, {}
     most = _most(reports, agreed, samples_limit)
     for client, report in reports.items():
-        changes: dict[str, object] = {}
+        changes, told = dict[str, object](), list[str]()
         samples = agreed.get(client, report.samples if most is None else min(report.samples, most))
         if samples != report.samples:
             changes["samples"] = samples
@@ -34,10 +34,12 @@ def believe(
                 if client in agreed
                 else f"the most is fleet.samples_limit = {samples_limit:g} times the median"
             )
-            remarks[client] = f"holds {report.samples} samples and counts for {samples}, since {why}"
+            told.append(f"holds {report.samples} samples and counts for {samples}, since {why}")
         if report.slots is not None and max(report.slots, default=0) >= slots:
             changes["slots"] = tuple(range(slots))
-            remarks[client] = f"can train in slot {max(report.slots)} of {slots} and counts as always there"
+            told.append(f"can train in slot {max(report.slots)} of {slots} and counts as always there")
+        if told:
+            remarks[client] = ", and ".join(told)
         believed[client] = report.model_copy(update=changes) if changes else report
     return believed, remarks
 

@@ -82,6 +82,7 @@ class Planner:
         self._tell = tell
         self._lines = read_clusterings(path, len(experiment.population)) if resume and path.exists() else []
         self._doubted: dict[int, str] = {}
+        self._agreed: dict[int, int] = {}  # also of nodes that are away now
         self._settings = experiment.settings
         self.warnings = list[str]()
         table = self._table(self.warnings.append)
@@ -173,9 +174,9 @@ class Planner:
     def _table(self, warn: Callable[[str], None]) -> ReportedTable:
         """Return the plausible reports; warn once per client and reason about corrections."""
         executor, clustering = self._executor, self._settings.clustering
-        agreed = {k: n for known in executor.fleet.nodes().values() for k, n in samples_of(known).items()}
+        self._agreed |= {k: n for known in executor.fleet.nodes().values() for k, n in samples_of(known).items()}
         slots = clustering.clusters if clustering.method == "availability" else MOST_SLOTS
-        believed, doubted = believe(self._reports, agreed, self._settings.fleet.samples_limit, slots)
+        believed, doubted = believe(self._reports, self._agreed, self._settings.fleet.samples_limit, slots)
         if self._executor.agreement.fixed is not None and self._executor.agreement.fixed.by_samples:
             require_own_weights(self._reports, believed)
         for client, why in doubted.items():
