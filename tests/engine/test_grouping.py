@@ -22,6 +22,8 @@ from tests.methods.twins import RULE
 
 LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 2])
 MODEL = {"0.weight": torch.full((1, 3), 7.0, dtype=torch.float64)}
+LISTED: Any = [MODEL]
+MODULE: Any = torch.nn.Linear(3, 1)
 ORIGIN = Fingerprint(seed=0, settings="abc", executor="serial")
 
 
@@ -90,8 +92,8 @@ def misplaced(event: Event, state: State) -> Any:
         (lambda event, state: np.full(8, -2), r"event 1: .* labels from -2 to -2"),
         (lambda event, state: Grouping(LABELS, {4: MODEL}), r"event 1: .* gave a model to cluster 4, .* are 0 to 3"),
         (lambda event, state: Grouping(LABELS, {0: {}}), r"event 1: .* gave cluster 0 a model with other names"),
-        (lambda event, state: Grouping(LABELS, [MODEL]), r"event 1: .* must give models as a dict, with a dict of"),
-        (lambda event, state: Grouping(LABELS, {0: torch.nn.Linear(3, 1)}), r"event 1: .* must give models as a dict"),
+        (lambda event, state: Grouping(LABELS, LISTED), r"event 1: .* must give models as a dict, with a dict of"),
+        (lambda event, state: Grouping(LABELS, {0: MODULE}), r"event 1: .* must give models as a dict"),
         (lambda event, state: [[0], [1, 2]], r"event 1: Method\.regroup failed \(ValueError: setting an array"),
         (misplaced, r"event 1: Method\.regroup failed \(ValueError: no idea, test_grouping.py line"),
         (None, r"event 1: regroups, but the method has no Method\.regroup"),
