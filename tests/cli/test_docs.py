@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,6 +36,13 @@ def test_every_file_on_the_extending_page_runs(tmp_path: Path) -> None:
     run_together([f"atoll run {name}" for name in experiments], tmp_path)
     for name in experiments:
         assert list((tmp_path / "runs" / name.removesuffix(".toml")).rglob("summary.json")), name
+
+
+def test_the_selection_on_the_extending_page_lets_clients_rest(tmp_path: Path) -> None:
+    write_files(DOCS / "extending.md", tmp_path)
+    draw = runpy.run_path(str(tmp_path / "own_selection.py"))["rested"](range(30), seed=0, pause=3).draw
+    for first in range(20):
+        assert len(np.unique(np.concatenate([draw(first + k, 6) for k in range(4)]))) == 24, first
 
 
 def test_the_experiment_on_the_settings_page_is_valid(atoll: Command, folder: Path) -> None:

@@ -19,7 +19,7 @@ def test_what_it_writes_runs_and_passes_its_test(process: Command, folder: Path)
     assert "Figures and table: runs/own/report" in printed
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "mine"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=250, check=False)
-    assert "3 passed" in done.stdout, done.stdout
+    assert "4 passed" in done.stdout, done.stdout
 
 
 def test_it_has_one_function_of_each_kind(atoll: Command, folder: Path) -> None:

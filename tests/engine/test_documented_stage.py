@@ -9,6 +9,7 @@ from zlib import crc32
 import pytest
 
 from atoll import Experiment, InputError, Stage, make_runs, read_experiment
+from atoll.engine.stages import require_chain
 from atoll.fleet.agreed.messages import TrainReply, decode
 from atoll.fleet.agreed.transport import Failure
 from atoll.local.weights import count_bytes
@@ -118,6 +119,13 @@ def own(factor: float):
 def test_a_stage_with_fields_of_a_wrong_type_is_refused(field: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="Stage: name must be a text, and needs and lacks dicts"):
         Stage(**field)
+
+
+def test_of_two_stages_that_replace_training_neither_is_left_out_silently() -> None:
+    taught, other = (Stage(name=name, trains=lambda trainer: trainer.train) for name in ("taught", "other"))
+    require_chain([taught], lambda need: "")
+    with pytest.raises(InputError, match="stage 'other': cannot be used with stage 'taught': both replace how clients"):
+        require_chain([taught, Stage(name="between"), other], lambda need: "")
 
 
 def test_a_server_half_that_fails_on_a_message_refuses_it(page: Path, tmp_path: Path) -> None:

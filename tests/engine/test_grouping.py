@@ -1,6 +1,6 @@
 """Learned clusters: what a rule that finds them may return, when it is asked, and what it changes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from atoll import Event, Grouping, InputError, Method, RunError, State, fedavg, ifca, least_loss, lose_clients
-from atoll.engine.assignment import least_or_none
+from atoll.engine.assignment import Assignment, least_or_none
+from atoll.engine.cohorts import Executor
+from atoll.local.models import Model
 from atoll.methods.papers.ifca import all_together
 from atoll.runs.checkpoint import load_checkpoint, save_checkpoint
 from atoll.runs.fingerprint import Fingerprint
@@ -20,6 +22,8 @@ from tests.methods.twins import RULE
 
 LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 2])
 MODEL = {"0.weight": torch.full((1, 3), 7.0, dtype=torch.float64)}
+LISTED: Any = [MODEL]
+MODULE: Any = torch.nn.Linear(3, 1)
 ORIGIN = Fingerprint(seed=0, settings="abc", executor="serial")
 
 
@@ -88,6 +92,9 @@ def misplaced(event: Event, state: State) -> Any:
         (lambda event, state: np.full(8, -2), r"event 1: .* labels from -2 to -2"),
         (lambda event, state: Grouping(LABELS, {4: MODEL}), r"event 1: .* gave a model to cluster 4, .* are 0 to 3"),
         (lambda event, state: Grouping(LABELS, {0: {}}), r"event 1: .* gave cluster 0 a model with other names"),
+        (lambda event, state: Grouping(LABELS, LISTED), r"event 1: .* must give models as a dict, with a dict of"),
+        (lambda event, state: Grouping(LABELS, {0: MODULE}), r"event 1: .* must give models as a dict"),
+        (lambda event, state: [[0], [1, 2]], r"event 1: Method\.regroup failed \(ValueError: setting an array"),
         (misplaced, r"event 1: Method\.regroup failed \(ValueError: no idea, test_grouping.py line"),
         (None, r"event 1: regroups, but the method has no Method\.regroup"),
     ],
@@ -95,6 +102,24 @@ def misplaced(event: Event, state: State) -> Any:
 def test_what_does_not_fit_is_told(regroup: Callable[[Event, State], Any], told: str) -> None:
     with pytest.raises(RunError, match=told):
         run(make(regroup))
+
+
+def unknown(event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
+    raise KeyError("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("assign", "told"),
+    [
+        (lambda event, starts, executor: np.full(8, 4), r"must return clusters from 0 to 3, -1 or -2, not from 4 to 4"),
+        (lambda event, starts, executor: np.full(8, -3), r"must return clusters from 0 to 3, -1 or -2, not from -3 to"),
+        (lambda event, starts, executor: np.zeros(8), r"must return whole numbers \[8\], not an array of float64"),
+        (unknown, r"event 0: finding clients' clusters failed \(KeyError: 'nowhere', test_grouping.py line"),
+    ],
+)
+def test_what_finds_clients_clusters_may_return_no_others(assign: Assignment, told: str) -> None:
+    with pytest.raises(RunError, match=told):
+        run(Method(all_together(POPULATION, 4, 2), RULE, assign=assign))
 
 
 def test_a_method_must_be_able_to_learn() -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from atoll import Event, InputError, LocalRule, Method, RunError, Schedule, Serial, State, Trainer, read_model
 from atoll.aggregation.mean import Combine, average_gradients, average_models, mean, says
@@ -236,6 +236,24 @@ def test_a_step_that_is_not_finite_names_the_client() -> None:
     for each in once, replace(once, repeats=3):
         with pytest.raises(RunError, match="event 3, cluster 1, client 1"):
             Weighted(trainer).train([each], average_models)
+
+
+class Picky(nn.Linear):
+    """Takes one client's batch, but not a cohort's."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training and len(inputs) > 9:
+            raise ValueError("too many")
+        return super().forward(inputs)
+
+
+def test_a_model_that_fails_on_a_whole_cohort_is_told_in_a_sentence() -> None:
+    rule = LocalRule(sgd, lr=0.3, steps=1, batch_size="full")
+    trainer = Trainer(Picky(4, 3).double(), POPULATION, rule, seed=5)
+    start = read_model(trainer.module)
+    Weighted(trainer).train([cohort(start, [0], [1.0])], average_models)
+    with pytest.raises(RunError, match=r"event 3, cluster 1: training failed \(ValueError: too many, test_weighted.py"):
+        Weighted(trainer).train([cohort(start, [0, 1], [1.0, 1.0])], average_models)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import atoll
 from atoll import Dataset, InputError, Population, Serial, State, fedavg, feddrift, generator, read_model
 from atoll.data.population import make_population
 from atoll.executors.ray.ray_executor import Ray
@@ -166,6 +167,13 @@ def test_without_drift_it_is_fedavg_to_the_bit(variant: str) -> None:
     ours = run_fixed(feddrift(twins.POPULATION, RULE, 5, clusters=1, variant=variant))  # type: ignore[arg-type]
     for one, other in zip(ours, run_fixed(fedavg(twins.POPULATION, RULE, 5, 1.0, seed=SEED)), strict=True):
         assert equal(one.starts[0], other.server)
+
+
+def test_every_row_has_all_planted_groups_also_where_none_holds_them_any_more() -> None:
+    tables = atoll.run("sea-4", scale="tiny", only="FedDrift").history["confusion"]
+    assert tables.shape[1:] == (4, 10)
+    assert (tables.sum(axis=(1, 2)) == 10).all()
+    assert (tables.sum(axis=2)[:, 3] == 0).any()
 
 
 @pytest.mark.more

@@ -1,7 +1,7 @@
 """Tensor arithmetic of the robust combine rules that compare whole models."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -58,7 +58,7 @@ def geometric_median_of(
     centre = _vectors([by_coordinate(middle, pairs, start, cohort_weight)])[0]
     vectors = _vectors([model for _, model in pairs])
     shares = _weiszfeld(vectors, [weight for weight, _ in pairs], centre, iterations, smoothing)
-    return _mean_in_double((share, model) for share, (_, model) in zip(shares, pairs, strict=True))
+    return _mean_in_double([(share, model) for share, (_, model) in zip(shares, pairs, strict=True)])
 
 
 def centred_clipping_of(
@@ -88,16 +88,13 @@ def _weiszfeld(
     return shares.tolist()
 
 
-def _mean_in_double(models: Weighted) -> Model:
+def _mean_in_double(models: Sequence[tuple[float, Model]]) -> Model:
     """Return the weighted mean, computed in double precision, since shares may be too small for the models' own."""
-    types: dict[str, torch.dtype] = {}
-
-    def doubled() -> Iterable[tuple[float, Model]]:
-        for weight, model in models:
-            types.update({name: tensor.dtype for name, tensor in model.items()})
-            yield weight, {name: t.double() if t.is_floating_point() else t for name, t in model.items()}
-
-    return {name: tensor.to(types[name]) for name, tensor in mean(doubled()).items()}
+    doubled = (
+        (weight, {name: t.double() if t.is_floating_point() else t for name, t in model.items()})
+        for weight, model in models
+    )
+    return {name: tensor.to(models[0][1][name].dtype) for name, tensor in mean(doubled).items()}
 
 
 def _best(models: Sequence[Model], start: Model, byzantine: int) -> list[int]:

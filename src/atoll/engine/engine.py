@@ -123,7 +123,7 @@ def _regroup(method: Method, event: Event, state: State) -> State:
         raise RunError(f"event {event.index}: regroups, but the method has no Method.regroup")
     with blaming(f"event {event.index}: Method.regroup failed", RunError):
         made = method.regroup(event, state)
-    found = read_grouping(made, len(state.labels), state.starts, f"event {event.index}: Method.regroup")
+        found = read_grouping(made, len(state.labels), state.starts, f"event {event.index}: Method.regroup")
     starts, published = (
         tuple(found.models.get(cluster, model) for cluster, model in enumerate(models))
         for models in (state.starts, state.published)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from atoll.engine.server_rule import is_model
 from atoll.local.models import Model, form_of, without_moments
 from atoll.support.arrays import Ids
 from atoll.support.errors import RunError
@@ -33,6 +34,8 @@ def read_grouping(made: Any, clients: int, starts: Sequence[Model], where: str) 
     found = made if isinstance(made, Grouping) else Grouping(made)
     if fault := why_no_labels(found.labels, clients, len(starts)):
         raise RunError(f"{where} {fault}")
+    if not (isinstance(found.models, Mapping) and all(map(is_model, found.models.values()))):
+        raise RunError(f"{where} must give models as a dict, with a dict of tensors for each cluster")
     if unknown := [cluster for cluster in found.models if cluster not in range(len(starts))]:
         raise RunError(f"{where} gave a model to cluster {unknown[0]!r}, but clusters are 0 to {len(starts) - 1}")
     form = without_moments(form_of(starts[0]))

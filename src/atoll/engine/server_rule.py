@@ -25,7 +25,7 @@ def apply_rule(
     with blaming(f"event {event}: the server rule failed", RunError, SystemExit):
         made = rule(before, merged, state)
     model, kept = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
-    if not (_is_model(model) and (kept is None or _is_model(kept))):
+    if not (is_model(model) and (kept is None or is_model(kept))):
         told = "must return a pair of dicts of tensors, the new model and what it keeps, or None for nothing kept"
         raise RunError(f"event {event}: the server rule {told}; it returned {kind_of(made)}")
     wanted = {name: tensor for name, tensor in merged.items() if "@" not in name or name in model}
@@ -37,9 +37,9 @@ def apply_rule(
 
 def require_like(known: Model, made: Any) -> None:
     """Reject what a combine rule returned unless it is a model of these names and shapes, other types aside."""
-    if not _is_model(made):
+    if not is_model(made):
         parts = made.items() if isinstance(made, dict) else ()
-        odd = (f"one with {kind_of(part)} at {name!r}" for name, part in parts if not _is_model({name: part}))
+        odd = (f"one with {kind_of(part)} at {name!r}" for name, part in parts if not is_model({name: part}))
         told = next(odd, kind_of(made))
         raise TypeError(f"the rule must return the cluster's model, a dict of tensors, not {told}")
     shapes = [{(name, *each.shape) for name, each in model.items() if "@" not in name} for model in (known, made)]
@@ -48,7 +48,8 @@ def require_like(known: Model, made: Any) -> None:
         raise ValueError(f"the rule {told}, at {unlike[0][0]!r}")
 
 
-def _is_model(made: Any) -> bool:
+def is_model(made: Any) -> bool:
+    """Return whether this is a dict of tensors."""
     from torch import Tensor  # here, so that reading settings stays fast
 
     return isinstance(made, dict) and all(isinstance(each, Tensor) for each in made.values())

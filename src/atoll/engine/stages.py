@@ -143,6 +143,8 @@ def require_chain(stages: Sequence[Stage], lacking: Callable[[Need], str]) -> No
     for stage in stages:
         if other := names.get(stage.name):
             raise InputError(f"{stage.told}: cannot be used with {other.told}, a stage of the same name {stage.name!r}")
+        if stage.trains and (other := next((each for each in names.values() if each.trains), None)):
+            raise InputError(f"{stage.told}: cannot be used with {other.told}: both replace how clients train")
         for need, why in stage.needs.items():
             if told := before.get(need) or lacking(need):
                 raise InputError(f"{stage.told}: cannot be used with {told}: {why}")

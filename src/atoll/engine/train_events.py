@@ -18,7 +18,7 @@ from atoll.engine.run_state import State
 from atoll.local.models import Model
 from atoll.schedules.events import Event
 from atoll.support.arrays import Ids, Mask
-from atoll.support.errors import RunError
+from atoll.support.errors import RunError, blaming
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +77,15 @@ class _Work:
         starts, release = state.starts, method.release
         assign = method.assigned_by if state.labels is None else ByLabel(state.labels)
         self._planned = event  # before any client is left out of it
-        clusters = assign(event, starts, executor) if len(event.cohort) else event.cohort
+        with blaming(f"event {event.index}: finding clients' clusters failed", RunError):
+            clusters = assign(event, starts, executor) if len(event.cohort) else event.cohort
+        told, most = "", len(starts) - 1
         if getattr(clusters, "shape", None) != event.cohort.shape or clusters.dtype.kind not in "iu":
-            told = f"must return whole numbers [{len(event.cohort)}], not {kind_of(clusters)}"
-            raise RunError(f"event {event.index}: what finds clients' clusters {told}")
+            told = f"whole numbers [{len(event.cohort)}], not {kind_of(clusters)}"
+        elif len(clusters) and not NOT_CHOSEN <= clusters.min() <= clusters.max() <= most:
+            told = f"clusters from 0 to {most}, -1 or {NOT_CHOSEN}, not from {clusters.min()} to {clusters.max()}"
+        if told:
+            raise RunError(f"event {event.index}: what finds clients' clusters must return {told}")
         kept = clusters >= 0
         if not kept.all():
             lost = int(np.count_nonzero(clusters[~kept] != NOT_CHOSEN))

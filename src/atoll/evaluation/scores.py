@@ -121,7 +121,8 @@ class ClusterEvaluator:
     uses the model with the least loss on its data, among the clusters that have clients.
 
     With `samples` the training loss and the clusters are those of a fixed, seeded draw of clients with about this many
-    samples in total. With `paired` there is a test client for each client, which uses its client's model instead.
+    samples in total. With `paired`, where clients' data change, there is a test client for each client, which uses its
+    client's model instead, and each of the pool's planted groups counts.
     """
 
     def __init__(
@@ -139,14 +140,16 @@ class ClusterEvaluator:
         clients = len(population)
         if samples is not None:
             clients = min(clients, max(1, round(samples / population.sizes.mean())))
-        drawn = generator(seed, "evaluate").choice(len(population), clients, replace=False)
         self.module = module
         self.paired = paired and clients == len(population)
         self.population = population
-        self.clients = np.sort(drawn)
+        self.clients = np.sort(generator(seed, "evaluate").choice(len(population), clients, replace=False))
         self.samples = int(population.sizes[self.clients].sum())
-        self.groups = population.groups()[self.clients]
-        self.planted = int(population.groups().max()) + 1
+        groups = population.groups()
+        self.groups, self.is_planted = groups[self.clients], bool(groups.max())
+        if paired:  # clients' data change: in a phase some groups may have no client, but rows have one form
+            groups = population.data.groups_of(np.arange(len(population.data)))
+        self.planted = int(groups.max()) + 1
         self.test_clients = test_clients
         self.pool = Batches(population.data, module)
         self.tests = Batches(test_clients.data, module)
@@ -174,7 +177,7 @@ class ClusterEvaluator:
         return ClusterScore(
             score=Score(train_loss, test_loss, accuracy(np.ones(len(hits), bool))),
             confusion=confusion,
-            ari=adjusted_rand_index(self.groups, clusters) if self.planted > 1 else None,
+            ari=adjusted_rand_index(self.groups, clusters) if self.is_planted else None,
             accuracies=tuple(accuracy(chosen == p) for p in range(len(models))),
             losses=tuple(over(losses, chosen == p) for p in range(len(models))),
         )

@@ -18,6 +18,7 @@ from atoll.local.precision import products_in
 from atoll.local.rule import LocalRule, made_by, sgd
 from atoll.local.trainer import Trainer, descend
 from atoll.local.weights import is_finite, load_model, read_model
+from atoll.support.errors import RunError, blaming
 from atoll.support.process import one_thread
 from atoll.support.seeds import layers_drawing_from
 
@@ -56,10 +57,10 @@ class Weighted:
     @one_thread()
     def _train(self, cohort: Cohort) -> ClusterUpdate:
         rounds = [replace(cohort, repeat=cohort.repeat + i, repeats=1) for i in range(cohort.repeats)]
-        module = self.trainer.module
+        module, told = self.trainer.module, f"event {cohort.event}, cluster {cohort.cluster}: training failed"
         if self.trainer.samples_a_step(cohort.clients) > MOST_SAMPLES:
             return self._train_each(rounds)
-        with products_in(self.trainer.precision):
+        with products_in(self.trainer.precision), blaming(told, RunError):
             load_model(module, cohort.start)
             module.train()
             losses = [self._take_step(each) for each in rounds]

@@ -9,7 +9,7 @@ from atoll.experiment.client_training import ClientTraining
 from atoll.experiment.initial_model import InitialModel
 from atoll.experiment.planned_method import PlannedMethod
 from atoll.local.models import form_of
-from atoll.local.weights import bytes_of_form, carried_bytes, count_bytes
+from atoll.local.weights import bytes_of_form, count_bytes, first_moments
 from atoll.schedules.events import Event
 
 
@@ -30,7 +30,7 @@ class Traffic:
     def message_bytes(self) -> int:
         """Bytes of a communicated model, including moments (CFL-MGD's u_p)."""
         method = self.planned.method
-        known = self.model_bytes + carried_bytes(method.rule, self.initial.copy())
+        known = self.model_bytes + count_bytes(first_moments(method.rule, self.initial.copy()))
         changed = method.trainer is not None or any(stage.is_at_client for stage in method.stages)
         update = self.training.rehearse() if changed else None
         return known if update is None else max(known, count_bytes(update.model))

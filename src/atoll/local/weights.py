@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Container, Mapping
-from operator import attrgetter
 from warnings import warn
 
 import torch
@@ -160,12 +159,13 @@ def read_moments(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Para
     }
 
 
-def carried_bytes(rule: LocalRule, module: nn.Module) -> int:
-    """Return the bytes of the optimiser's state that travels with a model; takes a step on the module to see it."""
+def first_moments(rule: LocalRule, module: nn.Module) -> Model:
+    """Return the optimiser's state that travels with a model; takes a step on the module to see it."""
     if not rule.carry_moments:
-        return 0
-    optimizer = rule.optimizer(module.parameters(), rule.lr)
-    for parameter in filter(attrgetter("requires_grad"), module.parameters()):
+        return {}
+    own = trained_of(module)
+    optimizer = rule.optimizer(own.values(), rule.lr)
+    for parameter in own.values():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
-    return count_bytes(read_moments(optimizer, dict(module.named_parameters())))
+    return read_moments(optimizer, own)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from atoll.aggregation.mean import Sum, Weighted
 from atoll.local.models import Form, Model
 from atoll.local.rule import LocalRule
-from atoll.local.weights import read_moments, trained_of
+from atoll.local.weights import first_moments, trained_of
 from atoll.privacy.noise import Draw
 from atoll.support.process import one_thread
 
@@ -72,14 +72,7 @@ class Shape:
 
 def shape_of(module: nn.Module, rule: LocalRule) -> Shape:
     """Return the tensors of clients' updates; takes a step on the module to find its moments."""
-    own = trained_of(module)
-    sent = dict[str, Tensor](own)
-    if rule.carry_moments:
-        optimizer = rule.optimizer(own.values(), rule.lr)
-        for parameter in own.values():
-            parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()
-        sent |= read_moments(optimizer, own)
+    sent: Model = {**trained_of(module), **first_moments(rule, module)}
     return Shape({name: (tensor.shape, tensor.dtype) for name, tensor in sent.items()}, rule.lr)
 
 

@@ -37,10 +37,7 @@ def _unforeseen(count: int) -> Floats:
 
     Holohan and Braghin 2021, Secure Random Sampling in Differential Privacy.
     """
-    total = np.zeros(count)
-    for _ in range(_SUMMED):
-        total += _normal(count)
-    return np.asarray(total / np.sqrt(_SUMMED))
+    return np.asarray(sum(_normal(count) for _ in range(_SUMMED)) / np.sqrt(_SUMMED))
 
 
 def _normal(count: int) -> Floats:

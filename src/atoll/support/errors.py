@@ -70,6 +70,12 @@ class NotFinite(RunError):
     """Training whose loss or model became not finite, as it would again."""
 
 
+def line_of(error: BaseException) -> str:
+    """Return an error's kind and the first line of its message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
 def failure_of(error: BaseException) -> str:
     """Return what a user's code raised, on one line, with the file and line of that code."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_OWN)]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atoll.support.errors import InputError, RunError
+from atoll.support.errors import InputError, RunError, line_of
 from atoll.support.extras import pip_install
 from atoll.support.process import own_signals
 
@@ -55,7 +55,7 @@ class Cluster:
             return self.ray.put(content)
         except Exception as error:  # raised when a user's objects are pickled
             raise RunError(
-                f"run.executor = 'ray': the workers' data cannot be put into the object store ({_line(error)})"
+                f"run.executor = 'ray': the workers' data cannot be put into the object store ({line_of(error)})"
             ) from error
 
     def require_alive(self) -> None:
@@ -128,7 +128,7 @@ def _start(ray: Any, workers: int) -> Cluster:
             started = ray.init("local", **own, **_QUIET, _temp_dir=str(cluster.folder))
     except Exception as error:
         cluster.close()
-        raise RunError(f"run.executor = 'ray': Ray cannot be started on this machine ({_line(error)})") from error
+        raise RunError(f"run.executor = 'ray': Ray cannot be started on this machine ({line_of(error)})") from error
     except BaseException:  # including the user's interrupt
         cluster.close()
         raise
@@ -146,7 +146,7 @@ def _join(ray: Any, address: str, workers: int | None) -> Cluster:
         with suppress(Exception):
             ray.shutdown()
         raise InputError(
-            f"run.address = {address!r}: cannot connect ({_line(error)}); this machine must belong to the cluster: "
+            f"run.address = {address!r}: cannot connect ({line_of(error)}); this machine must belong to the cluster: "
             "see docs/scale.md"
         ) from error
     if not (workers or cores):
@@ -194,9 +194,3 @@ def _import_ray(own: bool) -> Any:
     # Unless clusters of several machines are disabled, Ray replaces 127.0.0.1 by an address that others can reach.
     vars(importlib.import_module("ray._private.ray_constants"))["ENABLE_RAY_CLUSTER"] = not own
     return ray
-
-
-def _line(error: BaseException) -> str:
-    """Return the first line of an error's message."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -14,6 +14,7 @@ from atoll.executors.stacked.tensors import Stack, forward, forward_vmap, stack_
 from atoll.local.rule import LocalRule
 from atoll.local.trainer import Trainer
 from atoll.local.weights import read_model
+from atoll.support.errors import line_of
 from atoll.support.seeds import layers_drawing_from
 
 _SAMPLES = 8  # samples of the pool that the module is tried on
@@ -104,7 +105,7 @@ def _try_optimizer(rule: LocalRule, module: nn.Module) -> tuple[str, int, frozen
             for optimizer in optimizers:
                 optimizer.step()
     except Exception as error:  # whatever a user's optimiser may raise
-        return f"the optimizer {name} cannot drive stacked models ({_describe(error)})", 0, frozenset()
+        return f"the optimizer {name} cannot drive stacked models ({line_of(error)})", 0, frozenset()
     if not all(
         torch.allclose(parameter[k], own[k], rtol=1e-9, atol=1e-12)
         for parameter, *own in zip(stacked, *apart, strict=True)
@@ -137,7 +138,7 @@ def _try_layers(module: nn.Module, inputs: Tensor) -> str:
             called.clear()
             forward_vmap(module, _stack_of_two(module), torch.stack([inputs, inputs]))
         except Exception as error:  # whatever a user's model may raise
-            fault = "draws random numbers" if "randomness" in str(error) else f"cannot be stacked ({_describe(error)})"
+            fault = "draws random numbers" if "randomness" in str(error) else f"cannot be stacked ({line_of(error)})"
             return f"{_name(module, called[-1] if called else '')} {fault}"
     return ""
 
@@ -203,7 +204,3 @@ def _saved_bytes(module: nn.Module, inputs: Tensor) -> int:
     with saved_tensors_hooks(keep, lambda tensor: tensor):
         module(inputs).sum()
     return sum(kept.values()) // len(inputs)
-
-
-def _describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
