@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
-from urllib.request import proxy_bypass_environment
+from urllib.request import proxy_bypass
 
 import httpx
 import pytest
@@ -82,8 +82,8 @@ def test_a_servers_own_superlink_is_called_without_a_proxy(
     configuration = init_fleet(tmp_path / "fleet", FleetPlan(1, "fleet.example.com", listen="10.0.0.7"))
     monkeypatch.setattr("os.environ", dict(os.environ))
     control_client(configuration).close()
-    assert all(map(proxy_bypass_environment, ("127.0.0.1", "localhost", "10.0.0.7", "example.org")))
-    assert not proxy_bypass_environment("fleet.example.com")
+    assert all(map(proxy_bypass, ("127.0.0.1", "localhost", "10.0.0.7", "example.org")))
+    assert not proxy_bypass("fleet.example.com")
 
 
 def test_that_it_died_is_told(tmp_path: Path) -> None:
