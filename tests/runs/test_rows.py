@@ -1,11 +1,16 @@
 """Rows and summaries, against sums over the events and rows that are made by hand."""
 
+import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+import atoll
 from atoll import Experiment, init, make_runs
 from atoll.runs.rows import Recorder
 
@@ -36,6 +41,22 @@ def test_the_row_before_training_has_cost_nothing() -> None:
     row = Recorder(made).measure(init(made.method, *made.training.initial_models()), None, 0.0)
     names = ("event", "round", "virtual_time", "client_updates", "bytes_up", "bytes_down", "absent", "dropped", "late")
     assert {row[name] for name in names} == {0}
+
+
+def only_trained(shape: tuple[int, ...], classes: int) -> nn.Module:
+    class OnlyTrained(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            if not self.training and len(inputs) > 4:
+                raise ValueError("not like this")
+            return super().forward(inputs.flatten(1))
+
+    return OnlyTrained(math.prod(shape), classes)
+
+
+def test_a_model_that_fails_when_it_is_measured_is_told_in_a_sentence(tmp_path: Path) -> None:
+    told = r"before training: measuring the model failed \(ValueError: not like this, test_rows.py line \d+\)"
+    with pytest.raises(atoll.RunError, match=told):
+        atoll.run(TINY, tmp_path / "run", model=only_trained)
 
 
 @pytest.mark.parametrize("is_live", [False, True])

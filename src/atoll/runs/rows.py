@@ -24,7 +24,7 @@ from atoll.runs.stopping import stop_rules
 from atoll.schedules.events import Event
 from atoll.schedules.packed import pack
 from atoll.support.arrays import Ids
-from atoll.support.errors import InputError, NotFinite, RunError
+from atoll.support.errors import InputError, NotFinite, RunError, blaming
 
 
 class Recorder:
@@ -108,12 +108,14 @@ class Recorder:
             raise RunError(
                 f"{self._where(done)}: all {results} results are longer than faults.max_update_norm = {most:g}"
             )
+        with blaming(f"{self._where(done)}: measuring the model failed", RunError):
+            scored = self.score(state)
         row: Row = {
             "event": done,
             "round": self.schedule.rounds_done(done),
             "virtual_time": self.events[done - 1].seconds if done else 0.0,
             "wall_time": round(wall_time, 3),
-            **self.score(state),
+            **scored,
             **self._probe(state),
             "local_loss": local_loss,
             **self._rate(done),
