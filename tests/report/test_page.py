@@ -546,6 +546,13 @@ def test_no_mean_is_shown_of_some_of_the_seeds(tmp_path: Path) -> None:
     assert cells["Best accuracy"] != "–"
 
 
+def test_results_have_the_test_loss_where_classes_have_the_accuracy(tmp_path: Path) -> None:
+    numbers = [{**row, "test_accuracy": None} for row in make_rows(3, test_loss=0.25)]
+    header, row = rows_of(content_of(write_run(tmp_path / "numbers", numbers)), "results")[:2]
+    assert dict(zip(header, row, strict=True))["Test loss"] == "0.25"
+    assert "Test loss" not in rows_of(content_of(write_run(tmp_path / "classes", make_rows(3))), "results")[0]
+
+
 @pytest.mark.parametrize("seed", ["x", [1], 1.5])
 def test_a_seed_that_is_none_takes_no_report_down(tmp_path: Path, seed: Any) -> None:
     write_run(tmp_path / "good", make_rows(3), seed=0)

@@ -1,8 +1,10 @@
 """Reports: run folders read back, curves, tables and pictures, on folders that the tests write themselves."""
 
 import csv
+import errno
 import io
 import json
+import os
 import time
 import warnings
 import xml.etree.ElementTree as ElementTree
@@ -27,6 +29,7 @@ from atoll.report.reading.groups import overlay
 from atoll.report.reading.runs import Run, find_runs, read_run
 from atoll.report.reading.units import format_count, time_unit
 from atoll.report.report_files import save_figure, write_report
+from atoll.report.tables.frames import read_runs
 from atoll.report.tables.run_tables import lead_of, rounds_to_target
 from atoll.report.tables.spread import spread_over_seeds
 from atoll.report.tables.spread_tables import narrow_tables, target_table
@@ -198,6 +201,25 @@ class TestFindRuns:
             find_runs([tmp_path / "file"])
         with pytest.raises(InputError, match="paths: holds no folders"):
             find_runs([])
+
+    def test_a_folder_that_may_not_be_looked_into_is_passed_over(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Such as ``lost+found``, or another user's."""
+        write_run(tmp_path / "mine", make_rows([0.5]))
+        (tmp_path / "other").mkdir()
+        stat, access = os.stat, os.access
+
+        def refuse(path: Any, **options: Any) -> os.stat_result:
+            if "other" in Path(path).parent.parts:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return stat(path, **options)
+
+        monkeypatch.setattr(os, "stat", refuse)
+        monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "other" and access(path, mode))
+        assert [run.folder.name for run in find_runs([tmp_path])] == ["mine"]
+        pytest.importorskip("pandas")
+        assert {*read_runs(tmp_path)["folder"]} == {str(tmp_path / "mine")}
 
     def test_experiments_in_a_folder_are_looked_into(self, tmp_path: Path) -> None:
         """`atoll watch runs` and `atoll report runs` are of all that is in it, one experiment after the other."""

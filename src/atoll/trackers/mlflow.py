@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from atoll.trackers.tracker import Opened, Tracked, hyperparameters, import_extra
+from atoll.trackers.tracker import MARK, Opened, Tracked, hyperparameters, import_extra
 
-_MARK = "round"  # a number that every row has
 _BATCH = 100  # parameters that a server accepts at a time
 _METRICS = 1000
 _LONGEST = 500  # characters of a parameter that every server accepts
@@ -53,7 +52,7 @@ class _MLflow:
 
     def log(self, event: int, numbers: Mapping[str, float]) -> None:
         # The mark comes last, so that a partially written row is written again.
-        ordered = {**{name: value for name, value in numbers.items() if name != _MARK}, _MARK: numbers[_MARK]}
+        ordered = {**{name: value for name, value in numbers.items() if name != MARK}, MARK: numbers[MARK]}
         self._log_metrics(event, ordered)
         self.logged = event
 
@@ -70,7 +69,7 @@ class _MLflow:
         """Set the run of this id to running; return the id and its last event, or an empty id if it is gone."""
         try:
             self._client.update_run(id_, status="RUNNING")
-            history = self._client.get_metric_history(id_, _MARK)
+            history = self._client.get_metric_history(id_, MARK)
         except Exception:  # it was deleted, or the store was
             return "", -1
         return id_, max((metric.step for metric in history), default=-1)

@@ -4,9 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from atoll.trackers.tracker import Opened, Tracked, hyperparameters, import_extra
-
-_MARK = "round"  # a number that every row has
+from atoll.trackers.tracker import MARK, Opened, Tracked, hyperparameters, import_extra
 
 
 def require_tensorboard() -> Any:
@@ -54,6 +52,6 @@ def _last_event(run: Tracked) -> int:
     last = -1
     for file in sorted(run.folder.glob("events.out.tfevents.*")):
         for event in loading.EventFileLoader(str(file)).Load():
-            if any(value.tag == _MARK for value in event.summary.value):
+            if any(value.tag == MARK for value in event.summary.value):
                 last = max(last, event.step)
     return last

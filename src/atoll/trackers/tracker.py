@@ -15,6 +15,8 @@ from atoll.support.extras import load_extra
 from atoll.support.files import to_json, write_atomically
 from atoll.support.untrusted import read_json
 
+MARK = "round"  # a number that every row has
+
 
 @dataclass(frozen=True)
 class Tracked:

@@ -10,9 +10,10 @@ from atoll.report.reading.groups import Group, Panel
 from atoll.report.reading.runs import Run
 from atoll.report.reading.units import byte_unit, time_unit
 from atoll.report.tables.formats import DASH, show_p
+from atoll.report.tables.run_tables import is_shown
 from atoll.report.tables.spread import differences_in
 from atoll.report.tables.spread_tables import show_difference
-from atoll.runs.columns import column_title, is_built_in, is_share
+from atoll.runs.columns import column_title, is_share
 from atoll.support.estimates import estimate
 
 DIFFERENCE_NOTE = (
@@ -142,8 +143,8 @@ def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Run], float],
     def share(_: float) -> Unit:
         return Unit(100, ".2f", ".2f", "%")
 
-    recorded = dict.fromkeys(name for group in groups for run in group.runs for name in run.rows)
-    probed = _without_spread([name for name in recorded if not is_built_in(name)])
+    shown = dict.fromkeys(name for group in groups for run in group.runs for name in run.rows if is_shown(run, name))
+    probed = _without_spread([*shown])
     return [
         ("Training loss", last("train_loss"), plain),
         ("Final accuracy", last("test_accuracy"), share),

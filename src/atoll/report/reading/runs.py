@@ -1,5 +1,6 @@
 """Reading run folders: a run's settings and metrics as one value."""
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -61,8 +62,7 @@ def read_run(folder: Path | str) -> Run:
     """Read one run folder, finished or not.
 
     The label defaults to the run's name, and the name to the folder's. A last line cut short by a crash is ignored.
-    Raises InputError if the folder does not exist, is not a run, has no rows yet (`NotBegun`), or cannot be read; its
-    files must be inside it.
+    Raises InputError if it is missing, is no run, has no rows yet (`NotBegun`), is unreadable, or has files elsewhere.
     """
     folder = require_path("folder", folder)
     if not folder.exists():
@@ -197,11 +197,11 @@ def _runs_of(experiment: Path) -> tuple[list[Path], list[str]]:
 
 
 def _is_experiment(folder: Path) -> bool:
-    return (folder / "experiment.json").exists()
+    return os.path.exists(folder / "experiment.json")
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / "config.toml").is_file()
+    return os.path.isfile(folder / "config.toml")  # Path.is_file would raise for a folder that may not be looked into
 
 
 def _read_order(file: Path) -> list[str]:

@@ -43,7 +43,6 @@ _LATEX = {
     **{letter: rf"$\{name}$" for letter, name in _GREEK.items()},
 }
 
-
 MOST_COLUMNS_SHOWN, MOST_CELLS_SHOWN = 60, 10_000
 """On a terminal, where laying out more takes many seconds."""
 

@@ -1,6 +1,7 @@
 """Runs as tables for other programs: a row for each evaluation, client or event, with the settings that differ."""
 
 import io
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -113,7 +114,8 @@ def _events(run: Run) -> Columns:
 
 def _holding(path: Path, depth: int = 0) -> Iterable[Path]:
     """Return the folders at or below a path that hold runs; the path itself if there are none."""
-    if not path.is_dir() or run_folders(path)[0] == [path] or (path / "experiment.json").exists():
+    is_open = path.is_dir() and os.access(path, os.R_OK | os.X_OK)
+    if not is_open or run_folders(path)[0] == [path] or (path / "experiment.json").exists():
         return [path]
     below = [each for each in sorted(path.iterdir()) if each.is_dir()] if depth <= DEEPEST else []
     found = [place for each in below for place in _holding(each, depth + 1) if run_folders(place)[0]]

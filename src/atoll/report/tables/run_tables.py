@@ -96,7 +96,7 @@ def rounds_to_target(
             final_ari=_number(run.rows["ari"][-1]) if "ari" in run.rows else None,
             metric=metric,
             targets=tuple(_reach(run, target, metric, stable) for target in targets),
-            final={name: _number(values[-1]) for name, values in run.rows.items() if _is_shown(run, name)},
+            final={name: _number(values[-1]) for name, values in run.rows.items() if is_shown(run, name)},
             stable=stable,
             lead=lead,
             own_seconds=run.own_seconds,
@@ -106,7 +106,7 @@ def rounds_to_target(
     ]
 
 
-def _is_shown(run: Run, column: str) -> bool:
+def is_shown(run: Run, column: str) -> bool:
     """Return whether the table has a column's last value besides the usual ones."""
     return not is_built_in(column) or (column == "test_loss" and not np.isfinite(run.rows["test_accuracy"]).any())
 

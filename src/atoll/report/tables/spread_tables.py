@@ -195,10 +195,7 @@ def _cost_column(name: str, found: Sequence[Estimate]) -> Column:
 
 
 def _digits(found: Sequence[Estimate], factor: float = 1.0) -> int:
-    """Return how many digits after the point leave the smallest mean, and the middle half width, two that count.
-
-    At most six.
-    """
+    """Return how many decimals, at most six, leave the smallest mean and the middle half width two that count."""
     least = min((abs(factor * each.mean) for each in found if each.mean), default=1.0)
     halves = sorted(factor * half for each in found if (half := each.half()))
     least = min(least, halves[len(halves) // 2]) if halves else least
