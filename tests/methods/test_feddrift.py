@@ -169,6 +169,7 @@ def test_without_drift_it_is_fedavg_to_the_bit(variant: str) -> None:
         assert equal(one.starts[0], other.server)
 
 
+@pytest.mark.more
 def test_every_row_has_all_planted_groups_also_where_none_holds_them_any_more() -> None:
     tables = atoll.run("sea-4", scale="tiny", only="FedDrift").history["confusion"]
     assert tables.shape[1:] == (4, 10)

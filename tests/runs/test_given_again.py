@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 RUN = """
 import sys
 import numpy as np
@@ -31,6 +33,7 @@ def outcome(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.more
 def test_a_run_of_objects_is_read_by_those_who_have_them(tmp_path: Path) -> None:
     assert outcome(FIRST, tmp_path).returncode == 0
     assert outcome(AGAIN, tmp_path).stdout == "True\n"
