@@ -1,6 +1,7 @@
 """The claims are about runs that there are, and about every figure and table of the papers."""
 
 import re
+import warnings
 
 import pytest
 
@@ -10,6 +11,7 @@ from atoll.reproduce.recipe_runs import settings_of
 from atoll.runs.titles import without_seed
 from atoll.settings.experiment_file import make_runs, read_experiment, recipe_names
 from atoll.settings.validation import Settings
+from atoll.support.errors import SettingWarning
 from tests.tiers import thinned
 
 CLAIMS = [claim for name in PAPERS for claim in read_paper(name).claims]
@@ -92,6 +94,14 @@ def test_tiny_runs_are_the_papers_runs(recipe: str) -> None:
     for one, other in zip(tiny, paper, strict=True):
         assert (one.method.name, one.clustering, one.seed) == (other.method.name, other.clustering, other.seed)
         assert one.rounds <= other.rounds
+
+
+def test_nobody_is_warned_of_a_recipes_own_settings() -> None:
+    """A suite of the benchmark has settings for all methods, of which its own run, FedAvg, uses few."""
+    with pytest.warns(SettingWarning, match="clustering.method = 'planted': no run uses it"):
+        make_runs(read_experiment("benchmark-permuted"), "tiny")
+    with warnings.catch_warnings(action="error"):
+        assert settings_of("benchmark-permuted", "tiny", 1)
 
 
 @pytest.mark.parametrize("recipe", ["feduc-figure-8", "fedcluster-figure-3"])  # one lists five seeds, one none

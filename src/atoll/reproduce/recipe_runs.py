@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
 from threading import Thread
+from warnings import catch_warnings
 
 import torch
 
@@ -23,7 +24,7 @@ from atoll.runs.run_folders import begin_folders, name_folders, prepare_folders
 from atoll.runs.titles import title_of, without_seed
 from atoll.settings import experiment_file as config
 from atoll.settings.validation import Settings
-from atoll.support.errors import AtollError, InputError, NotFinite, RunError
+from atoll.support.errors import AtollError, InputError, NotFinite, RunError, SettingWarning
 
 
 @dataclass(frozen=True)
@@ -75,15 +76,14 @@ def settings_of(recipe: str, scale: str, seeds: int = SEEDS, device: str = "cpu"
     seeds itself keeps those and gets the missing ones. A run uses one core, since several runs go on at a time.
     """
     table = config.read_experiment(recipe)
-    layers = (table, *table.get("panels", ()), *table.get("runs", ()))
-    known = any(scale in layer.get("scales", {}) for layer in layers)
-    made = config.make_runs(table, scale if known else None, ["run.workers=1", f"run.device={device}"])
+    known = any(scale in layer.get("scales", {}) for layer in (table, *table.get("panels", ()), *table.get("runs", ())))
+    with catch_warnings(action="ignore", category=SettingWarning):  # a suite has settings for all methods
+        made = config.make_runs(table, scale if known else None, ["run.workers=1", f"run.device={device}"])
     listed = {run["seed"] for run in table.get("runs", ()) if "seed" in run}
     kinds = {(each.panel, without_seed(each.label or each.name)): each for each in made}
     return (made if listed else []) + [
         settings.model_copy(update={"seed": seed, "label": f"{label}, seed {seed}"})
-        for seed in range(seeds)
-        if seed not in listed
+        for seed in sorted({*range(seeds)} - listed)
         for (_, label), settings in kinds.items()
     ]
 
