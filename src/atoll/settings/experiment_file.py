@@ -124,19 +124,24 @@ def make_grid(
         if any(key in layer.get(section, {}) for layer in layers[_OWN + 1 :]):  # explicit, so it must not be ignored
             validate(reduce(overlay, layers))
         warn(f"{section}.{key}: no run uses it; it is taken by {who_takes(section, key)}", SettingWarning, 3)
+    _warn_of_no_use(made)
+    return [made[low : low + len(pairs)] for low in range(0, len(made), len(pairs))]
+
+
+def _warn_of_no_use(made: Sequence[Settings]) -> None:
+    """Warn of settings of clusters, and of clients that move, if no run's method has a use for them."""
     if not any(method_needs(each, "clustering") for each in made):
         method, given = made[0].method, made[0].clustering.model_dump(exclude_defaults=True)
         counts = method.get("clusters")
         told = "has no use for clusters" if counts is None else "finds clusters itself, as many as method.clusters"
         for key in (key for key in given if given[key] != counts):
             told_of = f"clustering.{key} = {show(given[key])}: no run uses it; method.name = {method.name!r} {told}"
-            warn(told_of, SettingWarning, 3)
+            warn(told_of, SettingWarning, 4)
     for key in ("trace_file", "metres_per_round", "recluster_every"):
         moving = [each for each in made if each.network.get(key) is not None]
         if moving and not any(method_needs(each, "phases") for each in moving):
             told = f"with method.name = {moving[0].method.name!r} clients do not move, as they do with 'hierarchical'"
-            warn(f"network.{key} = {show(moving[0].network.get(key))}: no run uses it; {told}", SettingWarning, 3)
-    return [made[low : low + len(pairs)] for low in range(0, len(made), len(pairs))]
+            warn(f"network.{key} = {show(moving[0].network.get(key))}: no run uses it; {told}", SettingWarning, 4)
 
 
 def _taken(layers: Sequence[Table]) -> Iterator[Key]:
@@ -173,11 +178,13 @@ def compose(layers: Sequence[Table], own: Iterable[Key] = (), several: bool = Fa
     A setting is inherited if its layer lies below the one that names the function which does not take it; with
     `several` runs, also if it comes from any layer but the run's own. `own` are those that users' functions take.
     """
-    whole: Table = dict(with_plain_names(reduce(overlay, layers)))
+    whole: Table = dict(with_plain_names(reduce(overlay, layers, {})))
     idle = unused(whole, own)
     unset = [(section, key) for section, key in idle if whole[section][key] is None]
     inherited = [each for each in idle if each not in unset and _is_inherited(*each, layers, several)]
-    return validate(_without(whole, unset + inherited)), inherited
+    for section, key in unset + inherited:
+        del whole[section][key]
+    return validate(whole), inherited
 
 
 def _is_inherited(section: str, key: str, layers: Sequence[Table], several: bool) -> bool:
@@ -191,17 +198,6 @@ def _last_layer(layers: Sequence[Table], section: str, key: str) -> int:
     """Return the last layer that sets this, or -1."""
     held = (layer.get(section) for layer in layers)
     return max((i for i, table in enumerate(held) if isinstance(table, dict) and key in table), default=-1)
-
-
-def _without(table: Table, settings: Iterable[tuple[str, str]]) -> Table:
-    """Return a table without these settings, each (section, key)."""
-    left_out = set(settings)
-    return {
-        section: {key: value for key, value in held.items() if (section, key) not in left_out}
-        if isinstance(held, dict)
-        else held
-        for section, held in table.items()
-    }
 
 
 def _tables(table: Table, key: str) -> list[Table]:
