@@ -75,6 +75,9 @@ def test_jitter_and_end_cover_the_last_half_and_fifth() -> None:
     run = make_run(accuracy=[0.0, 0.9, 0.2, 0.5])  # rounds 0, 10, 20, 40
     assert measure_run(make_claim(measure="jitter"), run) == pytest.approx(0.3)
     assert measure_run(make_claim(measure="end"), run) == 0.5
+    late = make_run(accuracy=[math.nan, math.nan, 0.2, 0.5, 0.4])  # first measured at round 20
+    assert measure_run(make_claim(measure="mean"), late) == pytest.approx((20 * 0.35 + 60 * 0.45) / 80)
+    assert measure_run(make_claim(measure="jitter"), late) == 0
     settling = make_run(accuracy=[0.1, 0.49, 0.3, 0.51, 0.5])
     assert measure_run(make_claim(measure="settled"), settling) == 40
 
@@ -276,6 +279,15 @@ def test_means_come_with_their_intervals() -> None:
     assert found is not None
     assert (found.n, found.mean) == (3, pytest.approx(0.6))
     assert found.high == pytest.approx(0.6 + 4.302653 * 0.2 / 3**0.5, rel=1e-6)
+
+
+def test_a_lead_is_shown_as_the_difference_within_a_seed() -> None:
+    claim = make_claim(check="lead", stated=(0.2,), tolerance=0.05)
+    runs = [*make_seeds("A", [0.4, 0.6, 0.8]), *make_seeds("B", [0.3, 0.4, 0.5])]
+    (found,) = judge(claim, runs, [], "tiny").ours
+    assert found is not None
+    assert (found.n, found.mean) == (3, pytest.approx(0.2))
+    assert judge(claim, [*make_seeds("A", [0.4]), make_run("B, seed 1")], [], "tiny").ours == (None,)
 
 
 def test_claims_about_clusterings_are_tested_over_networks() -> None:
