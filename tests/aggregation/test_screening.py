@@ -1,11 +1,15 @@
 """Which results count: each reason to leave one out, at its limit and beyond."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
+from torch import nn
 
 from atoll.aggregation.screening import Reason, Screening
 from atoll.local.models import Model
 from atoll.local.task import ClientUpdate
+from atoll.local.weights import load_model, read_model
 
 W, U = torch.zeros(2), torch.ones(2)
 NAN = torch.tensor([1.0, float("nan")])
@@ -32,6 +36,21 @@ def refused(changes: Model, screening: Screening, start: Model = START, loss: fl
 def test_numbers_that_would_ruin_a_mean_are_left_out(changes: Model, loss: float, reason: Reason | None) -> None:
     assert refused(changes, Screening(), loss=loss) == reason
     assert refused(changes, Screening(tolerate=False), loss=loss) is None, "what makes it ends the run"
+
+
+@pytest.mark.parametrize(
+    ("batches", "reason"), [(0, None), (10**12, None), (-1, "too_large"), (2**63 - 1, "too_large")]
+)
+def test_a_batch_norms_count_is_no_number_by_which_others_fail(batches: int, reason: Reason | None) -> None:
+    """With a cumulative average they divide by the next count, and after the largest one counts are negative."""
+    norm = nn.BatchNorm1d(2, momentum=None)
+    start = read_model(norm)
+    sent = start | {"num_batches_tracked": torch.tensor(batches)}
+    assert Screening().why_refused(ClientUpdate(sent, 1.0), start) == reason
+    load_model(norm, sent)
+    with pytest.raises(ZeroDivisionError) if batches == -1 else nullcontext():
+        norm(torch.randn(4, 2))
+    assert reason == "too_large" or norm.num_batches_tracked == batches + 1
 
 
 def test_moments_are_of_any_form_unless_some_were_sent() -> None:

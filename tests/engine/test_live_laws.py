@@ -176,6 +176,22 @@ def test_by_arrival_too_only_who_answers_sends_a_model_up() -> None:
         assert (event.models_down, event.models_up) == (asked + 1, event.client_updates + 1)  # one is the aggregator's
 
 
+def test_models_that_were_sent_in_vain_are_counted_with_the_next_event() -> None:
+    """Everybody is late at first, in both rounds of a cluster's work, and then nobody is."""
+    experiment, sent = EXPERIMENTS["cenasy"], list[int]()
+
+    def late_at_first(cohort: Cohort) -> Ids:
+        late = cohort.clients[: len(cohort.clients) * (len(sent) < 6)]
+        sent.append(len(cohort.clients))
+        return late
+
+    with losing(experiment, late_at_first, in_turns=True) as executor:
+        events = [step.event for step in live(experiment, executor)]
+    needed = sum(len(event.cohort) * event.intra_rounds + 1 for event in events)  # one is the aggregator's
+    assert sum(event.models_down for event in events) == needed + sum(sent[:6])
+    assert sum(event.models_up for event in events) == needed
+
+
 def test_candidates_that_report_no_loss_are_missed_only_if_too_few_are_left() -> None:
     changes = ("method.name=fedavg", "method.fraction=0.5", "method.select=power-of-choice", "method.candidates=7")
     experiment = Experiment(make_runs(BASE, changes=changes)[0])

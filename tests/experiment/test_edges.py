@@ -10,7 +10,17 @@ import pytest
 import torch
 from torch import nn
 
-from atoll import Dataset, Experiment, InputError, LocalRule, Population, make_runs, read_experiment, run_events
+from atoll import (
+    Dataset,
+    Experiment,
+    InputError,
+    LocalRule,
+    Population,
+    Settings,
+    make_runs,
+    read_experiment,
+    run_events,
+)
 from atoll.clustering.clustering import Clustering
 from atoll.engine.method import Method
 from atoll.evaluation.gradients import client_gradient
@@ -464,6 +474,30 @@ def test_files_are_looked_for_beside_the_experiment(tmp_path: Path, monkeypatch:
     beside = str(tmp_path / "base")
     assert located(named, tmp_path) == {"data": {"tokenizer": beside}, "model": {"path": beside}}
     assert located(named, tmp_path / "else") == named  # the name of a model on the hub
+
+
+PATHS: dict[str, dict[str, Any]] = {
+    "data.clients_file": {},
+    "data.root": {},
+    "data.partition_file": {"partition": "file"},
+    "data.tokenizer": {"dataset": "table", "target": "y"},
+    "model.start": {},
+    "model.path": {"name": "pretrained"},
+    "clustering.time_limit": {},
+    "network.edges": {"topology": "edges"},
+    **{f"network.{key}": {} for key in ("file", "clients_file", "aggregators_file", "trace_file")},
+    "faults.availability_file": {},
+}
+
+
+@pytest.mark.parametrize(("setting", "others"), PATHS.items())
+def test_every_path_may_begin_at_home(
+    setting: str, others: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    section, key = setting.split(".")
+    table: dict[str, Any] = {"method": {"name": "hierarchical"}, section: {**others, key: "~/x.csv"}}
+    assert getattr(Settings(**table), section).get(key) == str(tmp_path / "x.csv")
 
 
 def test_a_score_that_rises_is_waited_for(tmp_path: Path) -> None:

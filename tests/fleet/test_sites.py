@@ -28,8 +28,10 @@ from atoll.fleet.node.shards import write_shards
 from atoll.fleet.node.sites import KEPT, Sites
 from atoll.fleet.node.store import FolderStore, Store
 from atoll.fleet.node.work_count import WorkBudget
+from atoll.fleet.server.fleet_executor import FleetExecutor
 from atoll.fleet.server.joining import wait_for_nodes
 from atoll.support.errors import InputError
+from tests.fleet.test_fleet import one_cohort
 from tests.fleet.test_hostile import carry
 from tests.fleets import agreement_of, small
 from tests.memory_fleet import MemoryFleet
@@ -92,6 +94,18 @@ def test_nodes_stay_for_a_run_with_other_settings_to_the_bits_of_simulation(data
         alone, _ = carry_alone(each, tmp_path / f"alone-{number}")
         assert [row["train_loss"] for row in rows] == [row["train_loss"] for row in alone]
     assert rows[-1]["train_loss"] != carry(OTHER, fleet, tmp_path / "last")[0][-1]["train_loss"]
+
+
+def test_who_comes_later_is_told_the_settings_and_describes_itself(data: Path) -> None:
+    fleet, agreement = fleet_of(data, ["local.lr"]), agreement_of(OTHER)
+    fleet.gone.add("node-2")
+    joined = wait_for_nodes(fleet, agreement, 3, 5.0)
+    executor = FleetExecutor(fleet, joined.nodes, agreement, 10.0, joined.samples)
+    for gone in (1, 0):
+        (average,) = executor.train([one_cohort(OTHER)], OTHER.method.combine)
+        assert average.refused == ({"gone": 1} if gone else {})
+        assert set(executor.samples) == ({0, 1, 3} if gone else {0, 1, 2, 3})
+        fleet.gone.clear()
 
 
 def carry_alone(experiment: Experiment, folder: Path) -> tuple[list[dict[str, Any]], list[str]]:

@@ -26,7 +26,7 @@ from atoll.fleet.agreed.messages import (
 )
 from atoll.fleet.agreed.terms import announce
 from atoll.fleet.folder.configuration import read_node
-from atoll.fleet.node.epsilon_ledger import read_ledger
+from atoll.fleet.node.epsilon_ledger import ClientLedger, read_ledger
 from atoll.fleet.node.handlers import answer
 from atoll.fleet.node.node import Node, Reporting, open_site
 from atoll.fleet.node.noise_added import Hidden
@@ -236,10 +236,24 @@ TOML = 'server = "localhost:9092"\nname = "node-0"\nclients = [0]\n'
 
 def test_node_toml_says_it(tmp_path: Path) -> None:
     path = tmp_path / "node.toml"
-    path.write_text(TOML + "most_epsilon = 3.5\n[reports]\nnoise = 2.0\nmost_samples = 500\nmost_loss = 3.0\n")
+    reports = "[reports]\nnoise = 2.0\nmost_samples = 500\nmost_loss = 3.0\n"
+    path.write_text(TOML + "most_epsilon = 3.5\ndelta = 1e-5\n" + reports)
     found = read_node(path)
     assert found.reports == Hidden(2.0, 500, 3.0)
     assert (found.budget.epsilon, found.budget.delta) == (3.5, 1e-5)
+    path.write_text(TOML + "delta = 1e-7\n")
+    assert (read_node(path).budget.epsilon, read_node(path).budget.delta) == (None, 1e-7)
+
+
+def test_a_delta_in_node_toml_holds_without_an_epsilon_there(folder: Path) -> None:
+    """So the owner's copy says how much may be spent, and node.toml at which delta."""
+    told = {"trust": "client", "clip": 1.0, "noise": 2.0, "epsilon": 30.0, "delta": 1e-4}
+    made = small(privacy=told, model={"name": "linear"})
+    for own, used in ((None, 1e-4), (1e-7, 1e-7)):
+        budget = node(folder, None, made, budget=WorkBudget(delta=own)).budget
+        assert (budget.epsilon, budget.delta) == (30.0, used)
+    spent = ClientLedger().plus(Cost((2.0,)), pure=0.0)
+    assert spent.epsilon(None) == spent.epsilon(1e-5) != spent.epsilon(1e-4)
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,15 @@ def test_equal_plans_are_raced_once(tmp_path: Path) -> None:
     assert "the same as censyn,comaw" in field.dropped[0].why
 
 
+def test_deadlines_that_nobody_misses_are_raced_once(tmp_path: Path) -> None:
+    """After 50 s all are done, as after 60 s; after 3 s one client is late."""
+    over = [*ONE, "method.pattern=censyn", "faults.deadline_seconds=3,50,60"]
+    field = sorted_out(settings_of(tmp_path), over, seconds=30.0)
+    start = "censyn,comaw,intra_rounds=2,deadline_seconds="
+    assert [plan.name for plan in field.plans] == [f"{start}3", f"{start}50"]
+    assert [(each.name, each.why) for each in field.dropped] == [(f"{start}60", f"the same as {start}50")]
+
+
 def test_rounds_follow_from_the_budget(tmp_path: Path) -> None:
     """The file's 4 rounds are 2 merges; 300 s are 35, and the budget, not the rounds, ends the run."""
     (plan,) = sorted_out(settings_of(tmp_path), [*ONE, "method.pattern=censyn"], seconds=300.0).plans

@@ -289,6 +289,30 @@ def test_rows_that_are_trained_again_are_not_doubled(
     assert untimed(logged(name, tmp_path)) == approximately(untimed(rows_of(tmp_path)))
 
 
+def test_an_mlflow_that_cannot_be_asked_keeps_its_run_and_a_deleted_one_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient, MlflowException
+
+    def unreachable(*asked: object, **more: object) -> None:
+        raise MlflowException("API request failed with exception HTTPConnectionPool")
+
+    of = experiment("mlflow")
+    carry_to(of, tmp_path, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(MlflowClient, "update_run", unreachable)
+        with pytest.raises(InputError, match=r"run\.trackers: mlflow cannot be opened \(API request failed"):
+            carry_to(of, tmp_path, 3, resume=True)
+    carry_to(of, tmp_path, 3, resume=True)
+    client = MlflowClient(tracking_uri=mlflow_store(tmp_path))
+    (first,) = mlflow_runs(client)
+    client.delete_run(first.info.run_id)
+    carry_to(of, tmp_path, 99, resume=True)
+    (second,) = mlflow_runs(client)
+    assert second.info.run_id != first.info.run_id
+    assert logged("mlflow", tmp_path) == approximately(rows_of(tmp_path))
+
+
 def untimed(series: Series) -> Series:
     assert [step for step, _ in series["wall_time"]] == [0, 1, 2, 3, 4]
     return {key: values for key, values in series.items() if key not in ("wall_time", "crc32")}

@@ -109,12 +109,12 @@ def _follow_arrivals(live: LiveRun, executor: Executor, state: State, past: Sequ
                     _require_patience(live, last)
                 continue
             failing, last = set(), landed.seconds
-            (cluster,) = landed.work.active
-            done = arrivals.end(index, cluster, landed.work, landed.began, landed.seconds)
+            done = arrivals.end(index, landed.work.active[0], landed.work, landed.began, landed.seconds)
             event = _as_happened(arrivals.event(index, done, downloaded), landed.trained)
-            step = merge(
-                live.method, state, replace(landed.trained, event=event, refused=landed.trained.refused + refused)
-            )
+            in_vain = refused.total() - refused["gone"] - refused[SPARED]  # models that nobody sent back
+            event = replace(event, models_down=event.models_down + in_vain)
+            trained = replace(landed.trained, event=event, refused=landed.trained.refused + refused)
+            step = merge(live.method, state, trained)
             state, refused = step.state, Counter()
             yield step
     finally:

@@ -92,6 +92,5 @@ class InitialModel:
         own = self.settings
         if own.method != settings.method and any(method_kind(each).together for each in (own, settings)):
             return False
-        if any(getattr(own, name) != getattr(settings, name) for name in ("model", "travel", "secure")):
-            return False
-        return (own.run.device, own.method.encoder) == (settings.run.device, settings.method.encoder)
+        alike = all(getattr(own, name) == getattr(settings, name) for name in ("model", "travel", "secure"))
+        return alike and (own.run.device, own.method.encoder) == (settings.run.device, settings.method.encoder)

@@ -104,9 +104,11 @@ def is_finite(model: Model, loss: float) -> bool:
 
 
 def is_bounded(model: Model, loss: float, largest: float = LARGEST_NUMBER) -> bool:
-    """Return whether no number of the model exceeds `largest` in size, nor the loss `LARGEST_LOSS`."""
+    """Return whether no number exceeds `largest`, nor the loss `LARGEST_LOSS`, and no count of batches is below 0."""
     numbers = (tensor for tensor in model.values() if tensor.is_floating_point() and tensor.numel())
-    return abs(loss) <= LARGEST_LOSS and all(float(tensor.abs().max()) <= largest for tensor in numbers)
+    counts = (tensor for name, tensor in model.items() if name.endswith("num_batches_tracked"))
+    in_size = abs(loss) <= LARGEST_LOSS and all(float(tensor.abs().max()) <= largest for tensor in numbers)
+    return in_size and all(bool(((tensor >= 0) & (tensor <= LARGEST_NUMBER)).all()) for tensor in counts)
 
 
 def with_variances(model: Model) -> Model:

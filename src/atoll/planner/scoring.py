@@ -61,11 +61,9 @@ def score_all(
             with warnings.catch_warnings(action="ignore", category=SettingWarning):  # about the size of a schedule
                 experiment = fill(candidate.settings, seconds, size, pool)
             _require_whole(experiment)
-            mark = _mark(experiment)
-            if mark in seen:
-                yield Dropped(candidate.name, candidate.values, f"the same as {seen[mark]}")
+            if (first := seen.setdefault(_mark(experiment), candidate.name)) != candidate.name:
+                yield Dropped(candidate.name, candidate.values, f"the same as {first}")
                 continue
-            seen[mark] = candidate.name
             found = Scored(replace(candidate, settings=experiment.settings), score(experiment))
         except InputError as error:
             yield Dropped(candidate.name, candidate.values, str(error), cannot_be=True)
@@ -125,8 +123,9 @@ def _require_whole(experiment: Experiment) -> None:
 def _mark(experiment: Experiment) -> tuple[object, ...]:
     """Return a key of all that a plan's training depends on: plans with equal keys are the same."""
     settings = experiment.settings.model_dump(exclude={"clustering", "label", "panel", "rounds"})
-    schedule = experiment.method.schedule
-    return str(settings), experiment.clustering.labels.tobytes(), len(schedule), schedule.events[-1].seconds
+    del settings["faults"]["deadline_seconds"]  # it acts by the events alone
+    times = np.array([(event.seconds, event.late) for event in experiment.method.schedule.events])
+    return str(settings), experiment.clustering.labels.tobytes(), times.tobytes()
 
 
 def prune(plans: Sequence[Scored]) -> tuple[list[Scored], list[Dropped]]:

@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from atoll.local.from_torch import spelled
 from atoll.settings.choices import CHOICES, NamedChoice, choices_that_take, chosen, every_parameter, taken, takers
+from atoll.settings.file_paths import with_home
 from atoll.settings.given_objects import named
 from atoll.settings.section import Section
 from atoll.settings.sections import Sections
@@ -58,15 +59,14 @@ def validate(table: Mapping[str, Any]) -> Settings:
     if odd := [key for key in table if not isinstance(key, str)]:
         raise InputError(f"{odd[0]!r}: the names of settings must be texts")
     table = plain({key: dict(each) if isinstance(each, Section) else each for key, each in table.items()})
-    table = with_plain_names(table)
+    table = with_plain_names(with_home(table))
     functions = chosen(table)
     model = settings_model(tuple(functions.items()))
     try:
         return model.model_validate(table)
     except ValidationError as error:
-        raise InputError(
-            explain(error, table, model, lambda path, kind: _why(path, kind, functions, table, model))
-        ) from error
+        told = explain(error, table, model, lambda path, kind: _why(path, kind, functions, table, model))
+        raise InputError(told) from error
 
 
 def with_plain_names(table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -125,13 +125,12 @@ def _described(parameters: Sequence[tuple[NamedChoice, str, Parameter]]) -> tupl
 
 def field_of(parameters: Sequence[Parameter]) -> tuple[Any, Any]:
     """Return a setting's type and field from the functions that take it; if their defaults differ, it is unset."""
-    first = parameters[0]
     annotation = reduce(or_, (each.annotation for each in parameters))
     described = next((each.description for each in parameters if each.description), None)
     defaults = {repr(each.default) for each in parameters}
     if defaults == {repr(REQUIRED)}:
         return annotation, Field(description=described)
-    default = first.default if len(defaults) == 1 else None
+    default = parameters[0].default if len(defaults) == 1 else None
     return annotation | None if default is None else annotation, Field(default, description=described)
 
 
@@ -154,8 +153,7 @@ def unused(table: Mapping[str, Any], own: Iterable[tuple[str, str]] = ()) -> lis
     model = settings_model(tuple(chosen(table).items()))
     found = []
     for section in CHOOSING:
-        fields = _fields(model, section)
-        held = table.get(section, {})
+        fields, held = _fields(model, section), table.get(section, {})
         if isinstance(held, Mapping):
             known = {*takers(section), *(key for place, key in own if place == section)}
             found += [(section, key) for key in held if key not in fields and key in known]
@@ -200,9 +198,8 @@ def _fields(model: type[BaseModel], section: str) -> Mapping[str, FieldInfo]:
 
 def _named(table: Mapping[str, Any], choices: Iterable[NamedChoice]) -> str:
     """Return a table's choices, as ``method.name = 'fedavg'``."""
-    held = ((choice, table.get(choice.section, {})) for choice in choices)
     return " and ".join(
-        f"{choice.setting} = {show(section.get(choice.key, choice.default))}" for choice, section in held
+        f"{each.setting} = {show(table.get(each.section, {}).get(each.key, each.default))}" for each in choices
     )
 
 
@@ -225,9 +222,7 @@ def _create(base: type[Any], fields: dict[str, Any]) -> type[Any]:
         try:
             return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
         except Exception:
-            checked: dict[str, Any] = {
-                name: field if _can_check(field[0]) else (Any, field[1]) for name, field in fields.items()
-            }
+            checked: dict[str, Any] = {n: each if _can_check(each[0]) else (Any, each[1]) for n, each in fields.items()}
             return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **checked)
 
 

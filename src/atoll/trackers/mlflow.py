@@ -57,20 +57,20 @@ class _MLflow:
         self.logged = event
 
     def close(self, summary: Mapping[str, float] | None) -> None:
-        if summary is None:
-            self._client.set_terminated(self._id, status="KILLED")
-            return
-        logged = self._client.get_run(self._id).data.metrics
-        told = {f"summary/{name}": value for name, value in summary.items()}
-        self._log_metrics(max(self.logged, 0), {name: each for name, each in told.items() if logged.get(name) != each})
-        self._client.set_terminated(self._id, status="FINISHED")
+        if summary is not None:
+            logged = self._client.get_run(self._id).data.metrics
+            new = {f"summary/{name}": each for name, each in summary.items() if logged.get(f"summary/{name}") != each}
+            self._log_metrics(max(self.logged, 0), new)
+        self._client.set_terminated(self._id, status="KILLED" if summary is None else "FINISHED")
 
     def _find(self, id_: str) -> tuple[str, int]:
         """Set the run of this id to running; return the id and its last event, or an empty id if it is gone."""
         try:
             self._client.update_run(id_, status="RUNNING")
             history = self._client.get_metric_history(id_, MARK)
-        except Exception:  # it was deleted, or the store was
+        except Exception as error:
+            if getattr(error, "error_code", "") not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                raise  # such as a server that is away
             return "", -1
         return id_, max((metric.step for metric in history), default=-1)
 
@@ -81,9 +81,8 @@ class _MLflow:
                 self._client.create_experiment(name)
             experiment = self._client.get_experiment_by_name(name)
         id_: str = self._client.create_run(experiment.experiment_id, run_name=run.title).info.run_id
-        parameters = [
-            self._entities.Param(key, str(value)[:_LONGEST]) for key, value in hyperparameters(run.settings).items()
-        ]
+        given = hyperparameters(run.settings).items()
+        parameters = [self._entities.Param(key, str(value)[:_LONGEST]) for key, value in given]
         for low in range(0, len(parameters), _BATCH):
             self._client.log_batch(id_, params=parameters[low : low + _BATCH])
         return id_

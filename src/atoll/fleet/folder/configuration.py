@@ -105,6 +105,7 @@ class NodeConfiguration(FleetTable):
         most_trainings: trainings of each client, over all runs with the same client work; None: unlimited.
         most_losses: reported losses of each client; None: those of three whole runs.
         most_epsilon: privacy budget of each client over all runs; None: ``privacy.epsilon`` of the owner's copy.
+        delta: of that budget; None: ``privacy.delta`` of the owner's copy, or 1e-5 with `most_epsilon`.
         allow: settings that the server may choose, such as ``local.lr`` or ``method.*``; all others come from the
             owner's copy of the experiment.
     """
@@ -117,7 +118,7 @@ class NodeConfiguration(FleetTable):
     most_trainings: _Most | None = None
     most_losses: _Most | None = None
     most_epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
     reports: Hidden | None = None
     allow: tuple[str, ...] = ()
 

@@ -54,9 +54,9 @@ class ClientLedger(StrictRecord):
         charges = tuple(_Charge(**vars(cost), times=count) for cost, count in times.items())
         return ClientLedger(charged=self.charged + 1, charges=charges, pure=self.pure + pure)
 
-    def epsilon(self, delta: float) -> float:
-        """Return the epsilon spent at this delta; infinite without noise."""
-        return epsilon_of_all(tuple((each.cost, each.times) for each in self.charges), delta) + self.pure
+    def epsilon(self, delta: float | None) -> float:
+        """Return the epsilon spent at this delta, by default 1e-5; infinite without noise."""
+        return epsilon_of_all(tuple((each.cost, each.times) for each in self.charges), delta or 1e-5) + self.pure
 
 
 def charge(
@@ -114,7 +114,7 @@ def with_epsilon(budget: WorkBudget, local: Mechanism | None, exactly: bool) -> 
         )
     if local is None or budget.epsilon is not None:
         return budget
-    return replace(budget, epsilon=local.epsilon, delta=local.delta)
+    return replace(budget, epsilon=local.epsilon, delta=budget.delta or local.delta)
 
 
 def _unknown(client: int, why: str) -> Refused:

@@ -23,7 +23,7 @@ class WorkBudget:
     trainings: int | None = None
     losses: int | None = None
     epsilon: float | None = None
-    delta: float = 1e-5
+    delta: float | None = None
 
 
 class Tally(StrictRecord):

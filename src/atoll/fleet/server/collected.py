@@ -74,11 +74,8 @@ def average_sound(
     """Combine each cohort's results, without those that make its model unsound."""
     while True:
         updates = _average_all(cohorts, combine, collected)
-        bad = [
-            replies
-            for replies, update in zip(collected, updates, strict=True)
-            if replies.results and not is_sound(update.model)
-        ]
+        pairs = zip(collected, updates, strict=True)
+        bad = [replies for replies, update in pairs if replies.results and not is_sound(update.model)]
         if not bad:
             return updates
         for replies in bad:  # the others are combined again, since their share of the event has changed

@@ -21,6 +21,7 @@ from atoll.fleet.server.attendance import Attendance
 from atoll.fleet.server.cohort_sum import Summation, begin
 from atoll.fleet.server.collected import Collected, Replies, average_sound, leave_out_unusual
 from atoll.fleet.server.gathering import Call, Reply, gather
+from atoll.fleet.server.joining import ask_again
 from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.fleet.server.notices import Notices
 from atoll.fleet.server.replies import CheckedUpdate, Expected, Reason, read_losses, read_trained
@@ -72,7 +73,7 @@ class FleetExecutor:
         self.nodes = dict(nodes)
         self.agreement = agreement
         self.deadline_seconds = deadline_seconds
-        self.samples = samples or {}
+        self.samples = dict(samples or {})
         self.is_sound = is_sound
         self.attendance = attendance or Attendance()
         self.notices = notices or Notices()
@@ -122,11 +123,9 @@ class FleetExecutor:
             heads = {node: each.head_to_measure(self.agreement.digest, round_) for node, each in asked.items()}
             calls.append(Call(0, "losses", heads, body, asked))
         (replies,) = self._collect([clients], calls, lambda a, r: read_losses(a, r.sender, r.content), aside)
-        table = np.full((len(clients), len(models)), np.nan)
-        for row, client in enumerate(clients.tolist()):
-            if client in replies.results:
-                table[row] = replies.results[client]
-        return table
+        unknown = np.full(len(models), np.nan)
+        told = [replies.results.get(client, unknown) for client in clients.tolist()]
+        return np.array(told).reshape(len(clients), len(models))
 
     def keep_resumable(self, states: Sequence[Mapping[int, Model]]) -> None:
         """Let nodes drop all client states but these: `State.clients` of each existing checkpoint."""
@@ -176,12 +175,15 @@ class FleetExecutor:
         return groups
 
     def _find(self, clients: Sequence[int]) -> dict[int, str]:
-        """Return each client's node, looking for new nodes if some clients have none."""
+        """Return each client's node; if some have none, look for new nodes, which describe themselves first."""
         if any(client not in self.nodes for client in clients):
             there = {name: known for name, known in self.fleet.nodes().items() if name not in self.left_out}
             present = {client: name for name, known in there.items() for client in clients_of(known)}
+            new = {client: name for client, name in present.items() if client not in self.nodes}
+            said = ask_again(self.fleet, self.agreement, new, self.deadline_seconds) if new else {}
+            samples = {client: report.samples for client, report in said.items()}
             with self._lock:
-                self.nodes = present | self.nodes
+                self.nodes, self.samples = present | self.nodes, samples | self.samples
         return {client: self.nodes[client] for client in clients if client in self.nodes}
 
     def _collect(
