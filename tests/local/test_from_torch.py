@@ -165,6 +165,7 @@ def test_functions_of_ones_own_and_a_warm_up() -> None:
     for warmup in (ROUNDS, ROUNDS + 4):
         longer = [0.05 * (each + 1) / (warmup + 1) for each in range(ROUNDS)]
         assert rates(warmup_rounds=warmup, schedule="cosine") == pytest.approx(longer)
+        assert rates(warmup_rounds=warmup, schedule="OneCycleLR", max_lr=0.4) == pytest.approx(longer)
     for own in (of_numpy, of_torch):
         assert rates(schedule=own)[:3] == [1.0, 0.5, 0.25]
     assert rates(warmup_rounds=2, schedule="step", step_size=1)[2:4] == pytest.approx([0.05, 0.005])

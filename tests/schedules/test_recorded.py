@@ -235,6 +235,32 @@ def test_damaged_arrays_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "change", "told"),
+    [
+        ("round", lambda old: old + 0.5, "round must hold whole numbers of at least 0, it holds 0.5"),
+        ("round", lambda old: old.astype(str), "round must be a column of numbers, it holds <U21 of shape"),
+        ("round", lambda old: old[:, None], r"round must be a column of numbers, it holds int64 of shape \(\d+, 1\)"),
+        ("round", lambda old: -1 - old, "round must hold whole numbers of at least 0, it holds -1"),
+        ("seconds", lambda old: old * np.nan, "seconds must hold finite numbers of at least 0, it holds nan"),
+        ("began", lambda old: old + np.inf, "began must hold finite numbers of at least 0, it holds inf"),
+        ("weights", lambda old: old * 0, "weights must hold finite numbers of at least 5e-324, it holds 0"),
+        ("cohort", lambda old: old + 2.0**63, "cohort must hold whole numbers of at least 0"),
+        ("intra_rounds", lambda old: old * 0, "intra_rounds must hold whole numbers of at least 1, it holds 0"),
+        ("merge", lambda old: old - 1, "merge must hold whole numbers of at least 0, it holds -1"),
+        ("head", lambda old: np.frombuffer(b"[2]", np.uint8), "its text: input should be an object"),
+        ("head", lambda old: np.frombuffer(old.tobytes().replace(b" 4", b' "4"'), np.uint8), "rounds: "),
+    ],
+)
+def test_numbers_that_no_event_has_are_told(tmp_path: Path, name: str, change: Callable[[Any], Any], told: str) -> None:
+    write_schedule(path := tmp_path / "schedule.npz", experiment().method.schedule)
+    with np.load(path) as file:
+        columns = {each: file[each] for each in file.files}
+    np.savez(path, **columns | {name: change(columns[name])})
+    with pytest.raises(InputError, match=rf"^--schedule .*schedule.npz: is damaged, or not a schedule \({told}"):
+        read_schedule(path)
+
+
+@pytest.mark.parametrize(
     ("changes", "told"),
     [
         (("clustering.clusters=3",), "has 2 clusters, the experiment 3"),

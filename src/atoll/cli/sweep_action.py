@@ -238,6 +238,5 @@ def _print_end(asked: SweepOptions, watched: Watched, command: str | None) -> No
 
 def _print_json(asked: SweepOptions, watched: Watched, command: str | None, **rows: Any) -> None:
     _print_errors(watched)
-    print_json(
-        {"metric": asked.goal.metric, **rows, "failed": watched.failed, "best": command, "folder": str(asked.folder)}
-    )
+    told = {"failed": watched.failed, "best": command, "folder": str(asked.folder)}
+    print_json({"metric": asked.goal.metric, **rows, **told})

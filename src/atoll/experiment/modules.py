@@ -95,7 +95,7 @@ def _make_rates(settings: Settings) -> tuple[float, ...]:
     make = resolve("local.schedule", wanted.schedule, SCHEDULES)
     given = fill(dict(wanted), lr, rounds) | {"lr": lr, "rounds": rounds}
     own = partial(call, "local.schedule", make, extra=wanted.model_extra)
-    if asks_for(make, "optimizer"):
+    if rounds and asks_for(make, "optimizer"):
         rates = scheduled_rates(lambda optimizer: own(given | {"optimizer": optimizer}), lr, rounds)
     else:
         rates = [own(given | {"round": round_}) for round_ in range(rounds)]

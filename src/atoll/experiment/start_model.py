@@ -99,5 +99,4 @@ def _of_run(file: Path, told: str) -> Model:
         )
     prefix = f"{numbers.pop()}/"
     tensors = safetensors.torch.load(content)
-    named = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-    return {name: tensor for name, tensor in named.items() if "@" not in name}
+    return {key.removeprefix(prefix): own for key, own in tensors.items() if key.startswith(prefix) and "@" not in key}

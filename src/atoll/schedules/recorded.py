@@ -5,6 +5,7 @@ rounds are complete after it, and how many results were left out, by reason.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from typing import Annotated, Any
 
@@ -31,6 +32,7 @@ class _Head(StrictRecord):
     format: int
     clusters: Annotated[int, Field(ge=1, lt=2**63)]
     has_server: bool
+    rounds: Count = 0  # in schedule.npz alone
 
 
 class _Mix(StrictRecord):
@@ -129,7 +131,7 @@ def read_lines(lines: Iterable[bytes], where: str) -> Schedule:
     for number, text in enumerate(lines, 1):
         try:
             if head is None:
-                head = _read_head(text)
+                head = read_head(text)
                 continue
             line = _Line.model_validate_json(text)
             event = _event_of(line, shared)
@@ -145,6 +147,16 @@ def read_lines(lines: Iterable[bytes], where: str) -> Schedule:
     if head is None or not events:
         raise InputError(f"{where}: holds no event")
     return Schedule(pack(events), head.clusters, rounds, head.has_server)
+
+
+def read_head(text: bytes) -> _Head:
+    """Return the head of a written schedule."""
+    said = None
+    with suppress(ValueError):
+        said = parse_json(text)
+    if isinstance(said, dict) and isinstance(said.get("format"), int) and said["format"] != FORMAT:
+        raise ValueError(f"its format is {said['format']}, but this version of Atoll reads {FORMAT}")
+    return _Head.model_validate_json(text)
 
 
 def first_fault(error: ValidationError) -> str:
@@ -177,16 +189,6 @@ def why_wrong(event: Event, before: Event | None, clusters: int) -> str:
     if not set(np.unique(event.clusters if event.clusters is not None else []).tolist()) <= set(event.active):
         return "a client's cluster is not active"
     return ""
-
-
-def _read_head(text: bytes) -> _Head:
-    try:
-        said = parse_json(text)
-    except ValueError:
-        said = None
-    if isinstance(said, dict) and isinstance(said.get("format"), int) and said["format"] != FORMAT:
-        raise ValueError(f"its format is {said['format']}, but this version of Atoll reads {FORMAT}")
-    return _Head.model_validate_json(text)
 
 
 def _event_of(line: _Line, shared: dict[str, Mix]) -> Event:

@@ -15,12 +15,12 @@ from pydantic import TypeAdapter, ValidationError
 from atoll.schedules.events import Event, Schedule
 from atoll.schedules.packed import BLOCK, pack
 from atoll.schedules.recorded import (
-    FORMAT,
     SINGLE,
     WrittenMerge,
     first_fault,
     head_of,
     lines_of,
+    read_head,
     read_lines,
     why_wrong,
     write_merge,
@@ -28,11 +28,13 @@ from atoll.schedules.recorded import (
 from atoll.support.errors import InputError, reason_of, refusing
 from atoll.support.files import seal, whole_lines, write_atomically
 from atoll.support.numpy_files import read_npz
-from atoll.support.untrusted import parse_json
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
 _TUPLES, _ARRAYS = ("active", "began", "staleness"), ("cohort", "weights")  # fields of an event
+_LISTS = (*_TUPLES, *_ARRAYS, "clusters", "answered")
+_REALS = ("seconds", "began", "weights")
+_LEAST = {"intra_rounds": 1, "clusters": -1, "drawn_as": -1, "weights": 5e-324}
 _MERGES = TypeAdapter(list[WrittenMerge])
 
 
@@ -49,8 +51,7 @@ def write_schedule(path: Path, schedule: Schedule) -> None:
         columns[name] = np.cumsum([0, *columns[name].tolist()])
     merges, columns["merge"] = distinct_merges(schedule)
     columns["mixes"] = np.frombuffer(json.dumps([write_merge(event) for event in merges]).encode(), np.uint8)
-    head = head_of(schedule) | {"rounds": schedule.rounds}
-    columns["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
+    columns["head"] = np.frombuffer(json.dumps(head_of(schedule) | {"rounds": schedule.rounds}).encode(), np.uint8)
     content = BytesIO()
     np.savez_compressed(content, **columns)
     write_atomically(path, content.getvalue())
@@ -80,26 +81,22 @@ def read_schedule(path: Path, option: str = "--schedule") -> Schedule:
         return _schedule_of(read_npz(path))
     except KeyError as error:
         raise InputError(f"{option} {path}: is not a schedule of this version of Atoll (no {error})") from error
-    except ValidationError as error:
-        raise InputError(f"{option} {path}: is damaged, or not a schedule (mixes, {first_fault(error)})") from error
     except OSError as error:
         raise InputError(f"{option} {path}: cannot be read ({reason_of(error)})") from error
     except (ValueError, LookupError, TypeError, OverflowError) as error:
-        raise InputError(f"{option} {path}: is damaged, or not a schedule ({error})") from error
+        told = first_fault(error) if isinstance(error, ValidationError) else error
+        raise InputError(f"{option} {path}: is damaged, or not a schedule ({told})") from error
 
 
 def keep_events(path: Path, events_done: int) -> Sequence[Event]:
     """Truncate a ``happened.jsonl`` after this many events; return those kept."""
     try:
         with refusing(f"--resume: {path} cannot be read"):
-            lines = whole_lines(path, path.parent)
+            kept = whole_lines(path, path.parent)[: events_done + 1]
+        if len(kept) <= events_done:
+            raise ValueError(f"it ends before event {events_done - 1}")
     except ValueError as error:
         raise InputError(f"--resume: {path} is damaged ({error}); add --overwrite to start again") from error
-    kept = lines[: events_done + 1]
-    if len(kept) <= events_done:
-        raise InputError(
-            f"--resume: {path} is damaged (it ends before event {events_done - 1}); add --overwrite to start again"
-        )
     events = read_lines(kept, f"--resume: {path}").events if events_done else ()
     write_atomically(path, b"".join(seal(line) + b"\n" for line in kept))
     return events
@@ -141,49 +138,56 @@ def distinct_merges(schedule: Schedule) -> tuple[list[Event], list[int]]:
 
     Events that merge alike share the same objects, so identity is enough.
     """
-    firsts: list[Event] = []
-    positions: dict[tuple[int, int], int] = {}
+    firsts: dict[tuple[int, int], Event] = {}
     merge = []
     for event in schedule.events:
-        key = id(event.server), id(event.starts)
-        if key not in positions:
-            positions[key] = len(firsts)
-            firsts.append(event)
-        merge.append(positions[key])
-    return firsts, merge
+        firsts.setdefault(key := (id(event.server), id(event.starts)), event)
+        merge.append(key)
+    positions = {key: position for position, key in enumerate(firsts)}
+    return list(firsts.values()), [positions[key] for key in merge]
 
 
 def _schedule_of(columns: Columns) -> Schedule:
     """Return the schedule that `write_schedule` wrote."""
-    head = parse_json(columns["head"].tobytes())
-    if head["format"] != FORMAT:
-        raise ValueError(f"its format is {head['format']}, but this version of Atoll reads {FORMAT}")
+    head = read_head(columns["head"].tobytes())
+    _require_sound(columns)
     events: list[Event] = []
     for event in _events_of(columns):
-        if fault := why_wrong(event, events[-1] if events else None, head["clusters"]):
+        if fault := why_wrong(event, events[-1] if events else None, head.clusters):
             raise ValueError(f"event {len(events)}: {fault}")
         events.append(event)
     if not events:
         raise ValueError("it holds no event")
-    return Schedule(pack(events), head["clusters"], head["rounds"], head["has_server"])
+    return Schedule(pack(events), head.clusters, head.rounds, head.has_server)
+
+
+def _require_sound(columns: Columns) -> None:
+    """Refuse columns with numbers that no event has."""
+    for name in sorted(columns.keys() - {"head", "mixes"}):
+        numbers, least = columns[name], _LEAST.get(name, 0)
+        if numbers.ndim != (2 if name == "drawn_as" else 1) or numbers.dtype.kind not in "biuf":
+            raise ValueError(f"{name} must be a column of numbers, it holds {numbers.dtype} of shape {numbers.shape}")
+        sound = (numbers >= least) & (numbers < 2.0**63) & ((numbers == np.rint(numbers)) | (name in _REALS))
+        if not sound.all():
+            kind = "finite" if name in _REALS else "whole"
+            raise ValueError(f"{name} must hold {kind} numbers of at least {least}, it holds {numbers[~sound][0]}")
 
 
 def _events_of(columns: Columns) -> Iterator[Event]:
-    single: dict[str, list[Any]] = {name: columns[name].tolist() for name in SINGLE}
-    lists = (*_TUPLES, *_ARRAYS, "clusters", "answered")
-    many = {name: np.split(columns[name], columns[f"{name}_offsets"][1:-1]) for name in lists}
+    kinds = {**dict.fromkeys(_REALS, float), "regroups": bool}
+    typed = {name: columns[name].astype(kinds.get(name, np.int64)) for name in (*SINGLE, *_LISTS)}
+    single: dict[str, list[Any]] = {name: typed[name].tolist() for name in SINGLE}
+    many = {name: np.split(typed[name], columns[f"{name}_offsets"][1:-1]) for name in _LISTS}
     finds, begun = columns["finds_cluster"].tolist(), columns["drawn_as"].tolist()
     merges = [merge.read() for merge in _MERGES.validate_json(columns["mixes"].tobytes())]
     for i, merge in enumerate(columns["merge"].tolist()):
         answered = many["answered"][i]
-        tuples: dict[str, Any] = {name: tuple(many[name][i].tolist()) for name in _TUPLES}
+        given: dict[str, Any] = {name: many[name][i] for name in _ARRAYS}
+        given |= {name: tuple(many[name][i].tolist()) for name in _TUPLES} | {n: each[i] for n, each in single.items()}
         yield Event(
             index=i,
-            **{name: values[i] for name, values in single.items()},
-            **tuples,
-            cohort=many["cohort"][i].astype(np.int64),
-            clusters=None if finds[i] else many["clusters"][i].astype(np.int64),
-            weights=many["weights"][i].astype(np.float64),
+            **given,
+            clusters=None if finds[i] else many["clusters"][i],
             server=merges[merge][0],
             starts=merges[merge][1],
             answered=answered.astype(bool).reshape(single["intra_rounds"][i], -1) if len(answered) else None,

@@ -179,9 +179,7 @@ def _where_else(key: str, sections: Mapping[str, Mapping[str, FieldInfo]], own: 
         return ""
     at_the_top = [name for name, fields in sections.items() if not fields] if own else []
     places = [meant] if (meant := nearest(key, at_the_top, cutoff=1)) else list[str]()
-    places = places or [
-        f"{name}.{told}" for name, fields in sections.items() if (told := nearest(key, fields, cutoff=1))
-    ]
+    places = places or [f"{name}.{told}" for name, each in sections.items() if (told := nearest(key, each, cutoff=1))]
     return f"unknown here, did you mean {' or '.join(places)}?" if places else ""
 
 
@@ -198,9 +196,8 @@ def _fields(model: type[BaseModel], section: str) -> Mapping[str, FieldInfo]:
 
 def _named(table: Mapping[str, Any], choices: Iterable[NamedChoice]) -> str:
     """Return a table's choices, as ``method.name = 'fedavg'``."""
-    return " and ".join(
-        f"{each.setting} = {show(table.get(each.section, {}).get(each.key, each.default))}" for each in choices
-    )
+    held = ((choice, table.get(choice.section, {})) for choice in choices)
+    return " and ".join(f"{each.setting} = {show(own.get(each.key, each.default))}" for each, own in held)
 
 
 def who_takes(section: str, key: str) -> str:
@@ -222,8 +219,8 @@ def _create(base: type[Any], fields: dict[str, Any]) -> type[Any]:
         try:
             return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
         except Exception:
-            checked: dict[str, Any] = {n: each if _can_check(each[0]) else (Any, each[1]) for n, each in fields.items()}
-            return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **checked)
+            fields = {name: (kind if _can_check(kind) else Any, first) for name, (kind, first) in fields.items()}
+            return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
 
 
 def _can_check(annotation: Any) -> bool:

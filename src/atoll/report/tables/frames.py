@@ -143,6 +143,5 @@ def _alike(values: list[Any]) -> list[Any]:
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) < 2:
         return values
-    if kinds == {int, float}:
-        return [None if value is None else float(value) for value in values]
-    return [None if value is None else str(value) for value in values]
+    make = float if kinds == {int, float} else str
+    return [None if value is None else make(value) for value in values]
