@@ -117,8 +117,7 @@ def _on_top(events: Sequence[Event], busy: Floats) -> float:
 def _lost(events: Sequence[Event]) -> float:
     """Return the share of trainings that were begun and not merged."""
     lost = sum(event.dropped + event.late for event in events)
-    merged = sum(event.client_updates for event in events)
-    return lost / (lost + merged) if lost else 0.0
+    return lost / (lost + sum(event.client_updates for event in events)) if lost else 0.0
 
 
 def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:

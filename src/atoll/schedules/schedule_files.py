@@ -170,7 +170,8 @@ def _require_sound(columns: Columns) -> None:
         sound = (numbers >= least) & (numbers < 2.0**63) & ((numbers == np.rint(numbers)) | (name in _REALS))
         if not sound.all():
             kind = "finite" if name in _REALS else "whole"
-            raise ValueError(f"{name} must hold {kind} numbers of at least {least}, it holds {numbers[~sound][0]}")
+            told = "above 0" if name == "weights" else f"of at least {least}"
+            raise ValueError(f"{name} must hold {kind} numbers {told}, it holds {numbers[~sound][0]}")
 
 
 def _events_of(columns: Columns) -> Iterator[Event]:
