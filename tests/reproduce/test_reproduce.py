@@ -315,6 +315,13 @@ def test_runs_that_are_missing_unfinished_or_of_another_panel_do_not_count() -> 
         assert [found and found.mean for found in verdict.ours] == [0.8, None]  # what is there is shown
 
 
+@pytest.mark.parametrize("measure", ["last", "reach"])
+def test_what_runs_did_not_record_cannot_be_compared(measure: str) -> None:
+    runs = [*make_seeds("A", [0.8] * 3), *make_seeds("B", [0.7] * 3)]
+    verdict = judge(make_claim(measure=measure, target=0.5, column="personal_accuracy"), runs, [], "tiny")
+    assert (verdict.status, verdict.reason) == ("not comparable", "not all runs have this value")
+
+
 def test_all_seeds_of_a_run_are_one_curve_in_a_band() -> None:
     runs = (*make_seeds("A", [0.8, 0.7, 0.6]), *make_seeds("B", [0.7, 0.5, 0.4]))
     (_, figure), *_ = pictures._curves(ClaimResult("r", "", runs, (), 6, (), None))
