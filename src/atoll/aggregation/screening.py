@@ -63,8 +63,9 @@ class Screening:
             return "not_finite"
         if self.tolerate and not is_bounded(update.model, update.loss):
             return "too_large"
-        is_far = self.max_update_norm is not None and not update_norm(update.model, start) <= self.max_update_norm
-        return "too_large" if is_far else None
+        if self.max_update_norm is not None and not update_norm(update.model, start) <= self.max_update_norm:
+            return "too_large"
+        return None
 
     def usual_norm(self, update: ClientUpdate, start: Model) -> float:
         """Return the norm that is compared with usual ones; moments count, since they move the next models."""

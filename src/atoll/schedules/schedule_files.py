@@ -138,13 +138,13 @@ def distinct_merges(schedule: Schedule) -> tuple[list[Event], list[int]]:
 
     Events that merge alike share the same objects, so identity is enough.
     """
-    firsts: dict[tuple[int, int], Event] = {}
-    merge = []
+    positions: dict[tuple[int, int], int] = {}
+    firsts, merge = list[Event](), list[int]()
     for event in schedule.events:
-        firsts.setdefault(key := (id(event.server), id(event.starts)), event)
-        merge.append(key)
-    positions = {key: position for position, key in enumerate(firsts)}
-    return list(firsts.values()), [positions[key] for key in merge]
+        merge.append(positions.setdefault((id(event.server), id(event.starts)), len(firsts)))
+        if merge[-1] == len(firsts):
+            firsts.append(event)
+    return firsts, merge
 
 
 def _schedule_of(columns: Columns) -> Schedule:
