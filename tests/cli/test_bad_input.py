@@ -284,6 +284,7 @@ MEANT = {
     "fleet init made --nodes two --host h": "--nodes two: must be a whole number; see atoll fleet init --help",
     "report runs --target 80%": "--target 80%: must be a number; see atoll report --help",
     "fleet init --host here --nodes 0": "--nodes 0: must be from 1 to 10000; see atoll fleet init --help",
+    "fleet node fleet/node-0 --client -1": "--client -1: must be at least 0",
     "quickstart": "No such command 'quickstart'; did you mean atoll run quickstart?; see atoll --help",
     "runn": "No such command 'runn'; did you mean atoll run?; see atoll --help",
     "fleet statuss": "No such command 'statuss'; did you mean atoll fleet status?; see atoll fleet --help",

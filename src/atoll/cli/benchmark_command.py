@@ -24,10 +24,10 @@ def benchmark(
     ] = None,
     budget: Annotated[str, typer.Option(help="What is equal in the tables: updates, seconds or bytes.")] = "updates",
     updates: Annotated[
-        int | None, typer.Option(metavar="N", help="Client updates of a run; by default the suite's.")
+        int | None, typer.Option(min=1, metavar="N", help="Client updates of a run; by default the suite's.")
     ] = None,
-    trials: Annotated[int, typer.Option(metavar="N", help="Trials of each method on each suite.")] = 3,
-    seeds: Annotated[int, typer.Option(metavar="N", help="Seeds of each run.")] = 5,
+    trials: Annotated[int, typer.Option(min=1, metavar="N", help="Trials of each method on each suite.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Seeds of each run.")] = 5,
     scale: Annotated[str | None, typer.Option(help="tiny: seconds a suite.")] = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder for results and page.")] = Path("runs/benchmark"),
     results: Annotated[
@@ -35,7 +35,7 @@ def benchmark(
         typer.Option(metavar="DIR", help="Results that count as done; by default evidence/benchmark, if there."),
     ] = None,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run, or only make tables and page.")] = True,
-    jobs: Annotated[int, typer.Option(metavar="N", help="Runs at a time.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -55,9 +55,6 @@ def benchmark(
         raise InputError(f"--budget {budget}: {unknown(budget, COST_OF)}")
     if scale not in (None, "tiny"):
         raise InputError(f"--scale {scale}: must be tiny; leave it out for the published size")
-    for option, number in (("--updates", updates), ("--trials", trials), ("--seeds", seeds), ("--jobs", jobs)):
-        if number is not None and number < 1:
-            raise InputError(f"{option} {number}: must be at least 1")
     others = results if results is not None else [PUBLISHED] if PUBLISHED.is_dir() else []
     if strange := [each for each in others if not each.is_dir()]:
         raise InputError(f"--results {strange[0]}: is not a folder")

@@ -26,7 +26,7 @@ OverOption = Annotated[
 MetricOption = Annotated[
     str | None, typer.Option(help="The column of metrics to compare; by default the test score of clients' models.")
 ]
-SeedsOption = Annotated[int, typer.Option(metavar="N", help="Number of seeds for the finalists.")]
+SeedsOption = Annotated[int, typer.Option(min=1, metavar="N", help="Number of seeds for the finalists.")]
 SourceOption = Annotated[
     Path | None,
     typer.Option("--from", metavar="RUN", help="Use the seconds and failures measured in this run on a fleet."),
@@ -61,8 +61,6 @@ def plan(
 
     Example: atoll plan feduc-digits --only "CenSyn, ComAw" --seconds 200 --target 0.5 --out plans/digits
     """
-    if seeds < 1:
-        raise InputError(f"--seeds {seeds}: must be at least 1")
     if folder is not None and not race:
         raise InputError(f"--out {folder}: --no-race writes nothing; leave out one of them")
     for option, value in (("--seconds", seconds), ("--bytes", size)):

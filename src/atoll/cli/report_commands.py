@@ -5,7 +5,7 @@ import webbrowser
 from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -98,9 +98,8 @@ def report_command(
     if page:
         from atoll.report.page import write_page
 
-        options = option_words(("--html", page), ("--target", target), ("--stable", stable), ("--overlay", overlay))
-        options += option_words(("--baseline", baseline))
-        command = shlex.join(["atoll", "report", *map(str, folders), *options])
+        options = ("--target", target), ("--stable", stable), ("--overlay", overlay), ("--baseline", baseline)
+        command = _again("report", folders, ("--html", page), *options)
         write_page(runs, page, target, command, stable, notices, baseline)
         files.append(page)
     files += _write_probes(runs, as_csv, as_parquet)
@@ -111,6 +110,11 @@ def report_command(
         out.print(table.as_rich())
     for file in files:
         out.print(str(file))
+
+
+def _again(command: str, folders: Sequence[Path], *options: tuple[str, Any]) -> str:
+    """Return the command line that makes the page again."""
+    return shlex.join(["atoll", command, *map(str, folders), *option_words(*options)])
 
 
 def _place_of(folder: Path | None, otherwise: Path | None) -> Path | None:
@@ -192,8 +196,7 @@ def watch_command(
         refuse_below_file(folder)
     from atoll.report.page_server import Watch, make_server
 
-    options = option_words(("--target", target), ("--overlay", overlay))
-    command = shlex.join(["atoll", "watch", *map(str, folders), *options])
+    command = _again("watch", folders, ("--target", target), ("--overlay", overlay))
     server = make_server(Watch(folders, target or None, command, overlay), host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/"
     if not _is_loopback(host):

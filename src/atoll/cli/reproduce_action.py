@@ -198,9 +198,6 @@ def _check(asked: ReproduceOptions) -> None:
         raise InputError(f"--only {asked.only}: chooses what is run; leave out --no-run")
     if asked.evidence is not None and not asked.evidence.is_dir() and (asked.evidence.exists() or not asked.run):
         raise InputError(f"--evidence {asked.evidence}: is not a folder")
-    for option, number in (("--jobs", asked.jobs), ("--seeds", asked.seeds)):
-        if number is not None and number < 1:
-            raise InputError(f"{option} {number}: must be at least 1")
     if asked.run:
         require_device(asked.device)
 

@@ -23,7 +23,9 @@ def reproduce(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Seeds 0 to N - 1 for each run; by default as many as the folder holds, or 3."),
+        typer.Option(
+            min=1, metavar="N", help="Seeds 0 to N - 1 for each run; by default as many as the folder holds, or 3."
+        ),
     ] = None,
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder for runs and page; by default runs/reproduce-...")
@@ -36,7 +38,9 @@ def reproduce(
     ] = None,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run, or only make the page from existing runs.")] = True,
     only: OnlyOption = None,
-    jobs: Annotated[int | None, typer.Option(help="Runs at a time; by default one per core.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Runs at a time; by default one per core.")
+    ] = None,
     device: Annotated[str, typer.Option(help="Where runs train: cpu or cuda.")] = "cpu",
     as_json: JsonOption = False,
     quiet: QuietOption = False,

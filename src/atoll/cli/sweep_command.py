@@ -17,7 +17,7 @@ OverOption = Annotated[
         "low..high:log. Repeatable; every combination is run.",
     ),
 ]
-JobsOption = Annotated[int, typer.Option(metavar="N", help="Runs at a time, each in its own process.")]
+JobsOption = Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time, each in its own process.")]
 FolderOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results; by default runs/NAME.")]
 MetricOption = Annotated[
     str | None,
@@ -38,7 +38,7 @@ PartOption = Annotated[
     ),
 ]
 TuneOption = Annotated[bool, typer.Option("--tune", help="Search for the best setting with Optuna.")]
-TrialsOption = Annotated[int | None, typer.Option(metavar="N", help="With --tune: runs in all, by default 20.")]
+TrialsOption = Annotated[int | None, typer.Option(min=1, metavar="N", help="With --tune: runs in all, by default 20.")]
 
 
 @app.command()
@@ -64,9 +64,6 @@ def sweep(
 
     Example: atoll sweep quickstart --over local.lr=0.01,0.05 --over seed=0..4 --jobs 2
     """
-    for option, number in (("--jobs", jobs), ("--trials", trials)):
-        if number is not None and number < 1:
-            raise InputError(f"{option} {number}: must be at least 1")
     if trials is not None and not tune:
         raise InputError(f"--trials {trials}: is for --tune; without that, every combination is run")
     if part is not None and tune:

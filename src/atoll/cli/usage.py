@@ -13,6 +13,7 @@ _COMMANDS = {"help": "--help", "list": "recipes", "ls": "recipes", "init": "new"
 _COMMANDS |= {"train": "run", "fit": "run", "simulate": "run", "plot": "report", "show": "report", "tune": "sweep"}
 _UNKNOWN = re.compile(r"No such command '([^']*)'")
 _NUMBER = re.compile(r"Invalid value for '(.*)': '(.*)' is not a valid (float|integer)(?: range)?")
+_LEAST = re.compile(r"Invalid value for '(.*)': (\S+) is not in the range x>=(\d+)")
 _RANGE = re.compile(r"Invalid value for '(.*)': (\S+) is not in the range (\d+)<=x<=(\d+)")
 
 
@@ -33,6 +34,8 @@ def tell_usage(error: Any, words: Sequence[str]) -> str:
         return f"{unknown[0]}{_meant(unknown[1], context)}{see}"
     if odd := _NUMBER.fullmatch(message):
         return f"{odd[1]} {odd[2]}: must be a {'whole ' * (odd[3] == 'integer')}number{see}"
+    if odd := _LEAST.fullmatch(message):
+        return f"{odd[1]} {odd[2]}: must be at least {odd[3]}"
     if odd := _RANGE.fullmatch(message):
         return f"{odd[1]} {odd[2]}: must be from {odd[3]} to {odd[4]}{see}"
     return f"{message}{_spaced(words) if 'extra argument' in str(error) else ''}{see}"
