@@ -166,6 +166,7 @@ def change(**values: Any) -> Callable[[Line], Line]:
         (2, change(cohort=[0, 0, 1]), "line 3 is damaged (cohort must hold different clients"),
         (2, change(event=7), "line 3 is damaged (it is event 7, but event 1 must follow)"),
         (2, change(seconds=0.0), "line 3 is damaged (it ends before the previous event)"),
+        (1, change(round=9), "line 3 is damaged (it is of round 2, after one of round 9)"),
         (2, change(seconds=float("inf")), "line 3 is not an event of a run (seconds: "),
         (2, change(answered=[[1, 0, 1]]), "line 3 is damaged (answered does not match intra_rounds and cohort)"),
         (2, change(answered=[[1], [1, 0, 1]]), "line 3 is damaged ("),

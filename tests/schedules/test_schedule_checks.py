@@ -18,8 +18,9 @@ from tests.tiers import thinned
 AS_LIST: Any = [0, 1]
 WRONG: dict[str, tuple[Callable[[Event], Event], str]] = {
     "list": (lambda event: replace(event, cohort=AS_LIST), "has a cohort or weights that are no NumPy arrays; atoll."),
-    "order": (lambda event: replace(event, index=9), "has the index 9; events are numbered from 0, in order"),
-    "late": (lambda event: replace(event, round=3), "is of round 3; rounds must not go back, and be below"),
+    "order": (lambda event: replace(event, index=9), "is wrong (it is event 9, but event 1 must follow)"),
+    "late": (lambda event: replace(event, round=3), "is of round 3; rounds are numbered from 0 to 2"),
+    "back": (lambda event: replace(event, round=-1), "is of round -1; rounds are numbered from 0 to 2"),
     "stranger": (lambda event: replace(event, cohort=np.array([0, 4])), "trains client 4, but clients are numbered"),
     "short": (lambda event: replace(event, weights=np.ones(1)), "has 2 clients in its cohort, 1 weights, and clusters"),
     "negative": (lambda event: replace(event, weights=np.array([-1.0, 2.0])), "has the weights [-1.0, 2.0]; they must"),
@@ -50,6 +51,13 @@ def test_an_unsound_event_is_refused(change: Callable[[Event], Event], told: str
     with pytest.raises(InputError, match=re.escape(f"mine: event 1 of its schedule {told}")):
         require_sound(schedule(change), 4, "mine")
     require_sound(schedule(), 4, "mine")
+
+
+def test_rounds_do_not_go_back() -> None:
+    first, second, third = schedule().events
+    back = Schedule((first, second, replace(third, round=0)), clusters=1, rounds=3)
+    with pytest.raises(InputError, match=r"event 2 .* is wrong \(it is of round 0, after one of round 1\)"):
+        require_sound(back, 4, "mine")
 
 
 def test_a_schedule_without_events_is_refused() -> None:

@@ -172,6 +172,8 @@ def why_wrong(event: Event, before: Event | None, clusters: int) -> str:
         return f"it is event {event.index}, but event {index} must follow"
     if before is not None and event.seconds < before.seconds:
         return "it ends before the previous event"
+    if before is not None and event.round < before.round:
+        return f"it is of round {event.round}, after one of round {before.round}"
     if len({len(event.active), len(event.began), len(event.staleness)}) > 1:
         return "active, began and staleness have different lengths"
     if event.clusters is not None and len(event.clusters) != len(event.cohort):
@@ -215,21 +217,19 @@ def require_sound(schedule: Schedule, clients: int, told: str) -> None:
         raise InputError(f"{told}: its schedule has no events")
     last: Event | None = None
     for place, event in enumerate(schedule.events):
-        if why := _why_unsound(event, place, last.round if last else 0, schedule, clients):
+        if why := _why_unsound(event, schedule, clients):
             raise InputError(f"{told}: event {place} of its schedule {why}")
         if fault := why_wrong(event, last, schedule.clusters):
             raise InputError(f"{told}: event {place} of its schedule is wrong ({fault})")
         last = event
 
 
-def _why_unsound(event: Event, place: int, last: int, schedule: Schedule, clients: int) -> str:
+def _why_unsound(event: Event, schedule: Schedule, clients: int) -> str:
     cohort, weights, clusters = event.cohort, event.weights, event.clusters
     if not all(isinstance(getattr(event, name), np.ndarray) for name in ("cohort", "weights")):
         return "has a cohort or weights that are no NumPy arrays; atoll.make_event makes them from lists"
-    if event.index != place:
-        return f"has the index {event.index}; events are numbered from 0, in order"
-    if not last <= event.round < schedule.rounds:
-        return f"is of round {event.round}; rounds must not go back, and be below Schedule.rounds = {schedule.rounds}"
+    if not 0 <= event.round < schedule.rounds:
+        return f"is of round {event.round}; rounds are numbered from 0 to {schedule.rounds - 1}"
     if outside := sorted(set(cohort.tolist()).difference(range(clients))):
         return f"trains client {outside[0]}, but clients are numbered from 0 to {clients - 1}"
     own = np.zeros(len(cohort), np.int64) if clusters is None else clusters
