@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from atoll import Serial
 from atoll.codecs.coding import SENT, as_received, as_sent
 from atoll.fleet.agreed.messages import Refused
 from atoll.fleet.node.shards import write_shards
@@ -47,6 +48,15 @@ def test_planned_bytes_are_those_of_the_payloads_within_one_percent(
     assert len(measured) == 4
     planned = experiment.traffic.bytes_up(4, 4)
     assert abs(sum(measured) - planned) < 0.01 * planned
+
+
+def test_a_client_whose_update_is_made_from_what_it_was_sent_encodes_it_in_the_servers_order(tmp_path: Path) -> None:
+    """A message's tensors come in any order, and the bytes of an update do not name them."""
+    experiment = small(travel={"codec": "int8", "rounding": "stochastic"}, method={"name": "bcd"}, model={"name": "lr"})
+    cohort, combine = one_cohort(experiment), experiment.method.combine
+    (there,) = join(experiment, MemoryFleet(open_sites(experiment, tmp_path))).train([cohort], combine)
+    (here,) = Serial(experiment.training.trainer()).train([cohort], combine)
+    assert all(torch.equal(there.model[name], own) for name, own in here.model.items())
 
 
 def lying(change: Callable[[bytes], bytes]) -> Any:

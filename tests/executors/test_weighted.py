@@ -68,6 +68,17 @@ def test_squared_losses_are_weighted_too() -> None:
     np.testing.assert_allclose(as_vector(one), as_vector(many), rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_targets_may_be_of_another_precision(by_hand: bool) -> None:
+    population, module = quadratics(clients=4), linear_module().float()
+    assert population.data.targets.dtype == np.float64
+    rule = LocalRule(sgd, lr=0.1, steps=1, batch_size=4)
+    trainer = Trainer(module, population, rule, seed=0, by_hand=by_hand)
+    cohorts = [cohort(read_model(linear_module(seed=3).float()), [0, 1, 3], [1.0, 2.0, 3.0])]
+    one, many = train_both(trainer, cohorts)
+    np.testing.assert_allclose(as_vector(one), as_vector(many), rtol=1e-5, atol=1e-6)
+
+
 def test_a_very_large_cohort_is_trained_client_by_client(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(network(), POPULATION, LocalRule(sgd, lr=0.3, steps=1, batch_size="full"), seed=5)
     cohorts = [cohort(read_model(network(seed=1)), [0, 2], [1.0, 2.0])]

@@ -91,6 +91,19 @@ def test_a_state_without_tensors_is_restored(tmp_path: Path) -> None:
     assert [dict(found[0].clients[client]).keys() for client in (4, 5)] == [{}.keys(), model(2.0).keys()]
 
 
+def test_tensors_are_restored_in_their_order(tmp_path: Path) -> None:
+    """On which random numbers and sums may depend; safetensors gives them in any."""
+    model = {f"{place * 7 % 10}.weight": torch.tensor(float(place)) for place in range(10)}
+    kept = dict(reversed(model.items()))
+    saved = State(3, model, (model,), (model,), server_state=kept, clients={2: kept})
+    save_checkpoint(tmp_path, saved, ORIGIN)
+    found = load_checkpoint(tmp_path, saved, ORIGIN)
+    assert found is not None
+    restored, _ = found
+    assert [*restored.starts[0]] == [*model]
+    assert [*(restored.server_state or {})] == [*restored.clients[2]] == [*kept]
+
+
 def test_without_checkpoints_there_is_none(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path, state(0), ORIGIN) is None
     assert load_checkpoint(tmp_path / "missing", state(0), ORIGIN) is None

@@ -173,9 +173,8 @@ class ClusterEvaluator:
         confusion = np.zeros((self.planted, len(models)), np.int64)
         np.add.at(confusion, (self.groups, clusters), 1)
         losses = tested.losses[everyone, chosen]
-        test_loss = float(np.average(losses, weights=sizes))
         return ClusterScore(
-            score=Score(train_loss, test_loss, accuracy(np.ones(len(hits), bool))),
+            score=Score(train_loss, float(np.average(losses, weights=sizes)), accuracy(np.ones(len(hits), bool))),
             confusion=confusion,
             ari=adjusted_rand_index(self.groups, clusters) if self.is_planted else None,
             accuracies=tuple(accuracy(chosen == p) for p in range(len(models))),

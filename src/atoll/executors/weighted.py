@@ -15,7 +15,7 @@ from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.executors.serial import Serial
 from atoll.local.precision import products_in
-from atoll.local.rule import LocalRule, made_by, sgd
+from atoll.local.rule import LocalRule, made_by
 from atoll.local.trainer import Trainer, descend
 from atoll.local.weights import is_finite, load_model, read_model
 from atoll.support.errors import RunError, blaming
@@ -86,19 +86,19 @@ class Weighted:
         weights = torch.from_numpy(np.repeat(shares / sizes, sizes)).to(inputs)
         if trainer.dense:
             outputs = trainer.dense.step(inputs, targets, trainer.rule.lr_at(cohort.round), weights)
-            return float(trainer.batches.losses(outputs, targets) @ weights)
+            losses = trainer.batches.losses(outputs, targets)
+            return float(losses @ weights.to(losses))  # targets may be of another precision
         with layers_drawing_from(trainer.seed, "layers", *tasks[0].key):
             losses = trainer.batches.losses(trainer.outputs(inputs), targets)
             parameters = dict(trainer.module.named_parameters())
-            return descend(trainer.rule, parameters, tasks[0], [losses @ weights], trainer.by_hand)[0]
+            return descend(trainer.rule, parameters, tasks[0], [losses @ weights.to(losses)], trainer.by_hand)[0]
 
 
 def why_not_weighted(rule: LocalRule, module: nn.Module) -> str:
     """Return why one weighted pass would differ from the mean over clients; empty if it would not."""
     if rule.steps != 1:
         return f"local.steps = {rule.steps}: must be 1"
-    is_sgd = rule.optimizer is sgd or type(made_by(rule)) is torch.optim.SGD
-    if not is_sgd or rule.carry_moments:
+    if type(made_by(rule)) is not torch.optim.SGD or rule.carry_moments:
         return "the optimizer must be SGD, whose step is linear in the gradient, and keep no state between rounds"
     for layer in module.modules():
         rate = getattr(layer, "dropout", 0)  # of recurrent and attention layers

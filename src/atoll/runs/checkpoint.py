@@ -48,6 +48,7 @@ def save_checkpoint(folder: Path, state: State, origin: Fingerprint) -> None:
         for i, model in enumerate(models)
         for name, t in model.items()
     }
+    layout["order"] = list(tensors)  # safetensors reorders them
     if isinstance(state.clients, SpilledStates):
         layout["files"] = state.clients.settle()
         tensors[SPILLED] = torch.tensor(list(state.clients.files.items()), dtype=torch.int64).reshape(-1, 2)
@@ -221,9 +222,9 @@ def _lay_out_norms(state: State) -> dict[str, Any]:
 def restore(layout: dict[str, Any], tensors: Model) -> State:
     """Return the state with this layout, given its tensors as ``index/name``."""
     models: dict[int, Model] = {}  # without those that have no tensors, such as a rule's empty state
-    for key, tensor in tensors.items():
+    for key in layout.get("order", tensors):
         number, _, name = key.partition("/")
-        models.setdefault(int(number), {})[name] = tensor
+        models.setdefault(int(number), {})[name] = tensors[key]
     server, server_state = layout["server"], layout.get("server_state")
     norms = [tuple((norm, client) for norm, client in each) for each in layout["norms"]["lists"]]
     return State(

@@ -66,12 +66,12 @@ def require_client(site: Node, client: int) -> int:
 
 
 def require_form(site: Node, models: list[Model], count: int) -> list[Model]:
-    """Reject anything but `count` models of the agreed form; moments may be missing, as in the first event."""
+    """Return `count` models, which must be of the agreed form and get its order; at first moments may be missing."""
     form = site.agreement.form
     without = without_moments(form)
     if len(models) != count or not models or not all(form_of(model) in (form, without) for model in models):
         raise Refused("unreadable")
-    return models
+    return [{name: model[name] for name in form if name in model} for model in models]
 
 
 @contextmanager
