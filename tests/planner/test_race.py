@@ -11,7 +11,7 @@ import pytest
 from atoll import InputError, RunError, make_runs
 from atoll.planner import plan_table as table
 from atoll.planner.budget import PlanBudget
-from atoll.planner.entrants import GIVES_UP, Entrant, rows_of
+from atoll.planner.entrants import GIVES_UP, Entrant, level_of, rows_of
 from atoll.planner.plan_folder import require_folder, write_note
 from atoll.planner.plan_page import _plan
 from atoll.planner.planning import Field, sort_out
@@ -94,6 +94,16 @@ def raced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Field, PlanBu
     out, budget = tmp_path_factory.mktemp("race"), PlanBudget(seconds=120.0, target=0.5)
     field = field_of(budget)
     return out, field, budget, race_in(out, field, budget)
+
+
+def test_finalists_that_miss_the_target_are_compared_by_all_their_seeds(tmp_path: Path) -> None:
+    budget = PlanBudget(seconds=30.0, target=0.99)
+    field = field_of(budget)
+    ranked = race_in(tmp_path, field, budget)[:FINALISTS]
+    means = [sum(level_of(each, seed, 30.0, budget) for seed in range(2)) / 2 for each in ranked]
+    assert [each.level for each in ranked] == pytest.approx(means)
+    assert means == sorted(means, reverse=True)
+    assert table.judged(ranked[0], budget) == f"missed by 2 of 2: {100 * means[0]:.1f} %"
 
 
 def test_stopping_rules_of_the_file_end_no_race(tmp_path: Path) -> None:
