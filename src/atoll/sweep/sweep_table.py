@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from atoll.report.reading.units import byte_unit, time_unit
+from atoll.report.reading.units import byte_unit, format_number, time_unit
 from atoll.report.tables.formats import DASH, TextTable
 from atoll.report.tables.spread_tables import as_columns
 from atoll.runs.columns import is_share
@@ -180,7 +180,5 @@ def _unit(goal: Goal, mean: float) -> tuple[float, str]:
 
 
 def _number(value: float, goal: Goal, digits: int = 4) -> str:
-    """Return a number with this many digits, or more before the point; a percentage with two after it."""
-    if is_share(goal.metric):
-        return f"{value:.2f}"
-    return f"{value:.{digits}g}" if abs(value) < 10**digits - 0.5 else f"{value:,.0f}"
+    """Return a number with this many digits; a percentage with two after the point."""
+    return f"{value:.2f}" if is_share(goal.metric) else format_number(value, digits)
