@@ -16,6 +16,7 @@ import pytest
 from atoll.cli.common import err
 from atoll.cli.teller import Teller
 from tests.cli.conftest import Command
+from tests.cli.test_plan import FILE, PLAN
 
 Mount = Callable[[str], Path]
 
@@ -90,6 +91,12 @@ def test_read_only_disk(atoll: Command, mount: Mount) -> None:
     assert files(disk) == before
     # What is finished can still be read.
     assert "finite" not in atoll("report", disk / "run", "--out", "report").succeeded()
+
+
+def test_a_plan_that_cannot_be_written_is_not_scored(atoll: Command, mount: Mount, folder: Path) -> None:
+    (folder / "site.toml").write_text(FILE)
+    told = atoll(*PLAN, "--out", mount("ro") / "plan").refused(code=1)
+    assert told == f"cannot make the folder {folder / 'disk' / 'plan'}: Read-only file system"
 
 
 @pytest.mark.more

@@ -133,6 +133,12 @@ def test_without_a_limit_there_is_none_in_the_json(atoll: Command) -> None:
     assert made["delta"] == pytest.approx(0, abs=1e-9)
 
 
+def test_a_limit_is_written_as_it_is_given(atoll: Command) -> None:
+    """Beside a completion of 1.963 s, a limit of 1.9645 s is not 1.96 s."""
+    for limit, written in (("1.9645", "1.9645 s"), ("1500", "1,500 s")):
+        assert f"  {written}  " in atoll("cluster", "small.toml", *sets(f"clustering.time_limit={limit}")).succeeded()
+
+
 def test_every_aggregator_may_have_its_own_limit(atoll: Command, folder: Path) -> None:
     limits = [0.9, 0.8, 1.2, 0.85]
     (folder / "limits.csv").write_text("0.9,0.8,1.2,0.85\n")

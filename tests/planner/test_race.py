@@ -11,9 +11,10 @@ import pytest
 from atoll import InputError, RunError, make_runs
 from atoll.planner import plan_table as table
 from atoll.planner.budget import PlanBudget
-from atoll.planner.entrants import GIVES_UP, Entrant, rows_of
+from atoll.planner.entrants import GIVES_UP, Entrant, level_of, rows_of
 from atoll.planner.plan_folder import require_folder, write_note
 from atoll.planner.plan_page import _plan
+from atoll.planner.plan_scores import Hop
 from atoll.planner.planning import Field, sort_out
 from atoll.planner.race import FINALISTS, Race, _racing, carry_out, lay_out
 from atoll.planner.scoring import Scored
@@ -96,6 +97,16 @@ def raced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Field, PlanBu
     return out, field, budget, race_in(out, field, budget)
 
 
+def test_finalists_that_miss_the_target_are_compared_by_all_their_seeds(tmp_path: Path) -> None:
+    budget = PlanBudget(seconds=30.0, target=0.99)
+    field = field_of(budget)
+    ranked = race_in(tmp_path, field, budget)[:FINALISTS]
+    means = [sum(level_of(each, seed, 30.0, budget) for seed in range(2)) / 2 for each in ranked]
+    assert [each.level for each in ranked] == pytest.approx(means)
+    assert means == sorted(means, reverse=True)
+    assert table.judged(ranked[0], budget) == f"missed by 2 of 2: {100 * means[0]:.1f} %"
+
+
 def test_stopping_rules_of_the_file_end_no_race(tmp_path: Path) -> None:
     """A rule would end plans at different times, and may not fit the race's few evaluations."""
     settings = make_runs(TABLE, changes=["run.stop_at=train_loss <= 0.1"])[0]
@@ -166,6 +177,22 @@ def test_the_table_and_the_sentences(raced: tuple[Path, Field, PlanBudget, list[
     told = table.as_dicts(ranked, budget)
     assert json.loads(json.dumps(told, allow_nan=False))[0]["place"] == 1
     assert told[0]["seeds"] == ranked[0].costs
+
+
+def test_large_numbers_are_written_out(tmp_path: Path) -> None:
+    """A day has thousands of merges: 1.2e+04 and 1.2e+04 would be told apart no more."""
+    settings = settings_of(tmp_path)
+    one, other = (scored(f"censyn,{n}", settings, merges=n, steps=2 * n) for n in (12_440, 11_160))
+    hops = (Hop("client to server", 80_390_000_000, 0),)
+    plans = [replace(plan, score=replace(plan.score, hops=hops, joules=2.5e7)) for plan in (one, other)]
+    assert table.score_table(plans).cells[1][1:3] == ["12,440", "24,880"]
+    entrants = [Entrant(plan, tmp_path, costs=[seconds]) for plan, seconds in zip(plans, (60.0, 70.0), strict=True)]
+    budget = PlanBudget(target=0.5)
+    told = table.why(entrants, budget)
+    assert "more merges per cluster (12,440 to 11,160) and more local steps per client (24,880 to 22,320)" in told
+    header, line, _ = table.table_of(entrants, budget).cells
+    shown = dict(zip(header, line, strict=True))
+    assert (shown["MB per hop"], shown["kJ"]) == ("80,390", "25,000")
 
 
 def test_an_interval_of_scores_may_reach_below_zero(raced: tuple[Path, Field, PlanBudget, list[Entrant]]) -> None:

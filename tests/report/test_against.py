@@ -58,6 +58,15 @@ def test_points_are_means_over_seeds_with_their_deviation(tmp_path: Path) -> Non
     assert legend == ["identity = response", "identity = exponential"]
 
 
+def test_a_seed_that_is_given_twice_counts_once(tmp_path: Path) -> None:
+    """As a copied folder beside the runs themselves, whose interval it would narrow."""
+    intervals = []
+    for runs in ((once := made(tmp_path / "a")), [*once, *made(tmp_path / "b")]):
+        (bars,) = plot_against(runs, "privacy.identity_epsilon").axes[1].containers[0].lines[2]  # type: ignore[attr-defined]
+        intervals.append([float(np.ptp(np.asarray(segment)[:, 1])) for segment in bars.get_segments()])
+    assert intervals[1] == pytest.approx(intervals[0])
+
+
 def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
     figure = plot_against(made(tmp_path, ari=False), "privacy.identity_epsilon")
     assert [axes.get_ylabel() for axes in figure.axes] == ["Test accuracy (%)", "Test loss"]

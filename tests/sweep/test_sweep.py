@@ -304,6 +304,20 @@ def test_virtual_time_is_the_least_to_a_target(tmp_path: Path) -> None:
     assert [(line["target"], line["missed"]) for line in told] == [(0.6, 0), (0.6, 0), (0.6, 1)]
 
 
+@pytest.mark.parametrize(
+    ("metric", "told"),
+    [
+        ("client_updates", ["12,442", "12,440 ± 141", "11,169 to 13,711"]),
+        ("bytes_up", ["12.44 kB", "12.44 ± 0.14 kB", "11.17 to 13.71 kB"]),
+    ],
+)
+def test_large_costs_are_written_out(metric: str, told: list[str]) -> None:
+    """As 1.244e+04 ± 1.4e+02 they could be told apart neither from each other nor at a glance."""
+    goal, found = Goal(metric, 0.6), estimate([12_340, 12_540])
+    (cells,) = table.table_of([table.Line("", {}, 2, 2, found, found)], goal).cells[1:]
+    assert [table.show(12_442, goal), *cells[1:3]] == told
+
+
 def test_the_interval_of_an_accuracy_stays_in_0_to_1() -> None:
     for values in ([0.99, 0.999, 0.95], [0.0, 0.0, 0.01], [0.0, 1.0]):
         plain, share = estimate(values), estimate_share(values)

@@ -98,7 +98,7 @@ def _plan_table(plan: "ClusteringSummary", title: str) -> Table:
     table = Table(*names, title=title, caption=caption, box=None)
     for number, c in enumerate(plan.clusters):
         emd = "" if c.emd is None else f"{c.emd:.3f}"
-        limit = "" if c.limit_seconds is None else f"{c.limit_seconds:.3g} s"
+        limit = "" if c.limit_seconds is None else f"{c.limit_seconds:,g} s"
         numbers = f"{c.psi:.2%}", f"{c.xi:.3g}", str(c.links)
         table.add_row(str(number), str(c.size), str(c.samples), emd, f"{c.completion_seconds:.3f} s", limit, *numbers)
     return table

@@ -25,6 +25,7 @@ from atoll.settings.choices import method_needs
 from atoll.settings.validation import Settings
 from atoll.support.errors import RunError
 from atoll.support.files import write_atomically
+from atoll.support.lock import claimed
 from atoll.support.wording import slug
 from atoll.sweep.axes import parse_axes
 
@@ -73,9 +74,21 @@ class PlanOptions:
 
 def plan_it(asked: PlanOptions, experiment: Experiment, race: bool, resume: bool) -> None:
     """Score plans by their schedules, race the best, and write the chosen one."""
-    settings = experiment.settings
-    if race:
-        folders.require_folder(asked.folder, asked.note, resume)
+    if not race:
+        _show_scores(asked, _scored(asked, experiment.settings))
+        return
+    folders.require_folder(asked.folder, asked.note, resume)
+    with claimed(asked.folder):
+        field = _scored(asked, experiment.settings)
+        folders.write_note(asked.folder, asked.note)
+        entrants = [Entrant(plan, asked.folder / folders.RACE / slug(plan.name)) for plan in field.plans]
+        laid_out = lay_out(field.plans, asked.seeds)
+        asked.say(_forecast(field, laid_out))
+        _finish(asked, _race(asked, laid_out, entrants, field), field)
+
+
+def _scored(asked: PlanOptions, settings: Settings) -> Field:
+    """Return the plans that are worth a race, and report the others."""
     if asked.source is not None:
         settings = _measured(asked, asked.source, settings)
     begun = time.monotonic()
@@ -89,15 +102,7 @@ def plan_it(asked: PlanOptions, experiment: Experiment, race: bool, resume: bool
     if asked.verbose:
         for dropped in field.dropped:
             asked.say(f"dropped: {dropped.name}: {dropped.why}")
-    if not race:
-        _show_scores(asked, field)
-        return
-    entrants = [Entrant(plan, asked.folder / folders.RACE / slug(plan.name)) for plan in field.plans]
-    laid_out = lay_out(field.plans, asked.seeds)
-    asked.say(_forecast(field, laid_out))
-    with folders.claimed(asked.folder, asked.note):
-        ranked = _race(asked, laid_out, entrants, field)
-        _finish(asked, ranked, field)
+    return field
 
 
 class _Counter:

@@ -29,7 +29,7 @@ class Entrant:
         plan: the plan and its score.
         folder: of its runs, with one folder per seed in it.
         left_at: virtual seconds at which it was eliminated; None: it ran to the end.
-        level: its metric when it was eliminated or, for a finalist, at the end; nan before.
+        level: its metric when it was eliminated or, for a finalist, at the end, the mean over its seeds; nan before.
         costs: a finalist's seconds to the target, inf if missed, or its levels at the end, one per seed.
         sizes: bytes sent until the target is met, for the seeds that meet it.
         is_behind: whether it is a finalist that was stopped once another one was certain to be earlier.

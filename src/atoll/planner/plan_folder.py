@@ -5,8 +5,7 @@ Functions that write raise RunError if they cannot; the others InputError, which
 
 import json
 import textwrap
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from atoll.runs.run_files import entries_of
 from atoll.settings.experiment_file import resolved
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, refusing
-from atoll.support.files import make_folder, to_json, write_atomically
-from atoll.support.lock import LOCK, locked
+from atoll.support.files import to_json, write_atomically
+from atoll.support.lock import LOCK
 from atoll.support.untrusted import read_json
 
 NOTE, CHOSEN, RACE, PAGE = "plan.json", "experiment.toml", "race", "index.html"
@@ -43,15 +42,6 @@ def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> None:
             f"--resume: {out} holds another plan, which differs in {', '.join(changed)}; give the same options again "
             "(more --seeds are fine), or another folder"
         )
-
-
-@contextmanager
-def claimed(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
-    """Lock the folder for this process, and write down the request."""
-    make_folder(out / RACE)
-    with locked(out):
-        write_note(out, note)
-        yield
 
 
 def write_note(out: Path, note: Mapping[str, Any], **found: Any) -> None:

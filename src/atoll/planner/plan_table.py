@@ -9,7 +9,7 @@ from atoll.planner.budget import PlanBudget
 from atoll.planner.entrants import Entrant, estimate_of
 from atoll.planner.plan_scores import PlanScore
 from atoll.planner.scoring import ALIKE, Scored
-from atoll.report.reading.units import format_seconds
+from atoll.report.reading.units import format_number, format_seconds
 from atoll.report.tables.formats import DASH, TextTable
 from atoll.runs.columns import is_share
 from atoll.support.estimates import Estimate
@@ -27,7 +27,7 @@ def level_in_words(level: float, budget: PlanBudget) -> str:
     """
     if math.isnan(level):
         return DASH
-    return f"{100 * level:.1f} %" if is_share(budget.column_of()) else f"{level:.4g}"
+    return f"{100 * level:.1f} %" if is_share(budget.column_of()) else format_number(level)
 
 
 def table_of(ranked: Sequence[Entrant], budget: PlanBudget) -> TextTable:
@@ -51,7 +51,7 @@ def score_table(plans: Sequence[Scored]) -> TextTable:
     lines = []
     for plan in sorted(plans, key=lambda plan: -plan.score.merges):
         score, (_, waiting, _, megabytes, staleness) = plan.score, _facts(plan.score)
-        event, numbers = format_seconds(score.mean_event), (f"{score.merges:.4g}", f"{score.steps:.4g}")
+        event, numbers = format_seconds(score.mean_event), map(format_number, (score.merges, score.steps))
         facts = [event, waiting, megabytes, staleness, *_spent(score).values()]
         lines.append([in_words(plan.name), *numbers, f"{score.emd:.2f}", *facts])
     return TextTable([header, *lines], 1, note_of(plans))
@@ -96,15 +96,15 @@ def _interval(found: Estimate, budget: PlanBudget) -> str:
 def _facts(score: PlanScore) -> list[str]:
     seconds = format_seconds(score.slowest_seconds)
     slowest = DASH if score.slowest_client is None else f"{score.slowest_client} ({seconds})"
-    megabytes = " + ".join(f"{(hop.up + hop.down) / 1e6:,.4g}" for hop in score.hops)
-    stale = f"{score.mean_staleness:.3g}, at most {score.max_staleness}"
+    megabytes = " + ".join(format_number((hop.up + hop.down) / 1e6) for hop in score.hops)
+    stale = f"{format_number(score.mean_staleness, 3)}, at most {score.max_staleness:,}"
     return [f"{score.events:,}", f"{score.waiting:.0%}", slowest, megabytes, stale]
 
 
 def _spent(score: PlanScore) -> dict[str, str]:
     """Return energy and price where known, by column header."""
     known = {"kJ": None if score.joules is None else score.joules / 1e3, "price": score.price}
-    return {head: f"{value:,.4g}" for head, value in known.items() if value is not None}
+    return {head: format_number(value) for head, value in known.items() if value is not None}
 
 
 def note_of(plans: Sequence[Scored]) -> str:
@@ -164,16 +164,16 @@ def _against(first: Entrant, rival: Entrant, budget: PlanBudget) -> str:
 def _differences(one: Entrant, other: Entrant) -> Iterator[str]:
     """Yield the respects in which one plan's schedule is clearly better than the other's."""
     mine, theirs = one.plan.score, other.plan.score
-    for words, a, b, form in (
-        ("more merges per cluster", mine.merges, theirs.merges, "{:.3g} to {:.3g}"),
-        ("more local steps per client", mine.steps, theirs.steps, "{:.3g} to {:.3g}"),
-        ("better mixed clusters", -mine.emd, -theirs.emd, "EMD {:.2f} to {:.2f}"),
-        ("less staleness", -mine.mean_staleness, -theirs.mean_staleness, "{:.2g} to {:.2g} merges"),
-        ("less waiting", -mine.waiting, -theirs.waiting, "{:.0%} to {:.0%}"),
+    for words, a, b, show in (
+        ("more merges per cluster ({} to {})", mine.merges, theirs.merges, format_number),
+        ("more local steps per client ({} to {})", mine.steps, theirs.steps, format_number),
+        ("better mixed clusters (EMD {} to {})", -mine.emd, -theirs.emd, "{:.2f}".format),
+        ("less staleness ({} to {} merges)", -mine.mean_staleness, -theirs.mean_staleness, format_number),
+        ("less waiting ({} to {})", -mine.waiting, -theirs.waiting, "{:.0%}".format),
     ):
-        values = form.format(abs(a), abs(b))
-        if a > b + max(ALIKE, 0.05) * max(abs(a), abs(b)) and form.format(abs(b), abs(a)) != values:
-            yield f"{words} ({values})"
+        values = show(abs(a)), show(abs(b))
+        if a > b + max(ALIKE, 0.05) * max(abs(a), abs(b)) and values[0] != values[1]:
+            yield words.format(*values)
 
 
 def _joined(parts: Sequence[str]) -> str:

@@ -34,8 +34,8 @@ from atoll.settings.validation import Settings
 from atoll.support.arrays import Floats
 from atoll.support.environment import describe_environment
 from atoll.support.errors import InputError, RunError, reason_of, refusing
-from atoll.support.files import append_line, line_as_bytes, make_folder, to_json, whole_lines, write_atomically
-from atoll.support.lock import locked
+from atoll.support.files import append_line, line_as_bytes, to_json, whole_lines, write_atomically
+from atoll.support.lock import claimed
 from atoll.support.untrusted import parse_json, read_json, read_toml
 
 Row = dict[str, Any]
@@ -76,17 +76,10 @@ class RunFolder:
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Lock the folder for one run, creating it first; remove it again if it stays empty."""
-        is_new = not self.path.exists()
-        make_folder(self.path)
-        try:
-            with locked(self.path):
-                for half in halves(FILES):  # left by a killed run
-                    (self.path / half).unlink(missing_ok=True)
-                yield
-        finally:
-            if is_new:
-                with suppress(OSError):
-                    self.path.rmdir()
+        with claimed(self.path):
+            for half in halves(FILES):  # left by a killed run
+                (self.path / half).unlink(missing_ok=True)
+            yield
 
     def require_room(self, overwrite: bool = False) -> None:
         """Reject a folder in which a run cannot start; write nothing."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from atoll.support.errors import InputError, RunError, reason_of
+from atoll.support.files import make_folder
 
 LOCK = ".lock"
 
@@ -53,6 +54,20 @@ else:
         with suppress(OSError):
             path.unlink()
         os.close(descriptor)
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, making it first; remove it again if it is new and stays empty."""
+    is_new = not folder.exists()
+    make_folder(folder)
+    try:
+        with locked(folder):
+            yield
+    finally:
+        if is_new:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from atoll.report.reading.units import time_unit
+from atoll.report.reading.units import byte_unit, format_number, time_unit
 from atoll.report.tables.formats import DASH, TextTable
 from atoll.report.tables.spread_tables import as_columns
 from atoll.runs.columns import is_share
@@ -118,11 +118,11 @@ def show_value(value: Any) -> str:
 def show(value: float, goal: Goal) -> str:
     """Return one value of the metric as text.
 
-    >>> show(0.5, Goal("test_accuracy")), show(90.0, Goal("virtual_time", 0.8)), show(0.25, Goal("test_loss"))
-    ('50.00 %', '90 s', '0.25')
+    >>> show(0.5, Goal("test_accuracy")), show(90.0, Goal("virtual_time", 0.8)), show(12345, Goal("bytes_up", 0.8))
+    ('50.00 %', '90 s', '12.35 kB')
     """
-    factor, form, unit = _unit(goal, value)
-    return f"{factor * value:{form}} {unit}".rstrip()
+    factor, unit = _unit(goal, value)
+    return f"{_number(factor * value, goal)} {unit}".rstrip()
 
 
 def _mark(lines: Sequence[Line], goal: Goal) -> list[Line]:
@@ -157,23 +157,28 @@ def _spread(found: Estimate | None, goal: Goal) -> str:
         return DASH
     if found.std is None:
         return show(found.mean, goal)
-    factor, form, unit = _unit(goal, found.mean)
-    deviation = form if form.endswith("f") else ".2g"
-    return f"{factor * found.mean:{form}} ± {factor * found.std:{deviation}} {unit}".rstrip()
+    factor, unit = _unit(goal, found.mean)
+    return f"{_number(factor * found.mean, goal)} ± {_number(factor * found.std, goal, 2)} {unit}".rstrip()
 
 
 def _interval(found: Estimate | None, goal: Goal) -> str:
     if found is None or found.low is None or found.high is None:
         return DASH
-    factor, form, unit = _unit(goal, found.mean)
-    return f"{factor * found.low:{form}} to {factor * found.high:{form}} {unit}".rstrip()
+    factor, unit = _unit(goal, found.mean)
+    return f"{_number(factor * found.low, goal)} to {_number(factor * found.high, goal)} {unit}".rstrip()
 
 
-def _unit(goal: Goal, mean: float) -> tuple[float, str, str]:
-    """Return the factor, format and unit in which values of about this size are shown."""
+def _unit(goal: Goal, mean: float) -> tuple[float, str]:
+    """Return the factor and unit in which values of about this size are shown."""
     if is_share(goal.metric):
-        return 100.0, ".2f", "%"
+        return 100.0, "%"
     if goal.metric.endswith("_time"):
         unit = time_unit(mean)
-        return 1 / unit.seconds, ".4g", unit.symbol
-    return 1.0, ".4g", ""
+        return 1 / unit.seconds, unit.symbol
+    length, symbol = byte_unit(mean) if goal.metric.startswith("bytes_") else (1.0, "")
+    return 1 / length, symbol
+
+
+def _number(value: float, goal: Goal, digits: int = 4) -> str:
+    """Return a number with this many digits; a percentage with two after the point."""
+    return f"{value:.2f}" if is_share(goal.metric) else format_number(value, digits)

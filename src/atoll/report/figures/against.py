@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from atoll.report.figures.style import STYLE, WIDTH_INCHES, add_legend, line_styles, new_figure, title_and_factor
-from atoll.report.reading.groups import differences_of, settings_of
+from atoll.report.reading.groups import differences_of, seed_of, settings_of
 from atoll.report.reading.records import is_number
 from atoll.report.reading.runs import Run
 from atoll.support.errors import InputError
@@ -23,8 +23,8 @@ _MEASURED = ("ari", "test_accuracy", "test_loss")
 _MOST = 2  # panels
 _WIDE = 8.0  # ratio of the largest to the smallest value from which an axis is logarithmic
 
-Points = dict[float, list[Run]]
-"""The runs at each value of the setting."""
+Points = dict[float, dict[int, Run]]
+"""The runs at each value of the setting, by seed; of a seed that is given twice, as in a copied folder, the first."""
 
 
 def plot_against(runs: Sequence[Run], setting: str, band: Band = "interval") -> Figure:
@@ -37,7 +37,7 @@ def plot_against(runs: Sequence[Run], setting: str, band: Band = "interval") -> 
     values = sorted({value for points in lines.values() for value in points})
     if len(values) < 2:
         raise InputError(f"--against {setting}: must be a number in which finished runs differ")
-    drawn = [run for points in lines.values() for group in points.values() for run in group]
+    drawn = [run for points in lines.values() for group in points.values() for run in group.values()]
     ends = [{name for name, values in run.rows.items() if np.isfinite(values[-1:]).all()} for run in drawn]
     columns = [name for name in _MEASURED if all(name in end for end in ends)][:_MOST]
     if not columns:
@@ -57,7 +57,7 @@ def plot_against(runs: Sequence[Run], setting: str, band: Band = "interval") -> 
 def _draw(axes: Axes, points: Points, column: str, style: Mapping[str, Any], band: Band) -> None:
     values = sorted(points)
     _, factor = title_and_factor(column)
-    ends = [estimate([factor * run.rows[column][-1] for run in points[value]]) for value in values]
+    ends = [estimate([factor * run.rows[column][-1] for run in points[value].values()]) for value in values]
     halves = [each.half(band) or 0.0 for each in ends]
     axes.errorbar(values, [each.mean for each in ends], halves, capsize=3, marker="o", markersize=4, **style)
 
@@ -83,5 +83,5 @@ def _lines(runs: Sequence[Run], setting: str) -> dict[str, Points]:
             continue
         key = json.dumps(others, sort_keys=True, default=str)
         settings[key] = others
-        groups[key].setdefault(float(value), []).append(run)
+        groups[key].setdefault(float(value), {}).setdefault(seed_of(run), run)
     return dict(zip(differences_of(list(settings.values())), groups.values(), strict=True))

@@ -84,8 +84,8 @@ def write_mean(values: Sequence[float], unit_of: UnitOf) -> str:
 
     >>> write_mean([60.0, 180.0, 210.0], seconds), write_mean([7.0, 7.0], count), write_mean([], count)
     ('2.5 ± 3.3 min', '7', '–')
-    >>> write_mean([2.0503, 2.0504, 2.0505], plain)
-    '2.05040 ± 0.00025'
+    >>> write_mean([2.0503, 2.0504, 2.0505], plain), write_mean([31_234.0], plain)
+    ('2.05040 ± 0.00025', '31,234')
     """
     if not values:
         return DASH
@@ -126,9 +126,9 @@ def count(mean: float) -> Unit:
     return Unit(1, ",.0f" if mean == round(mean) or mean >= 100 else ".1f", ",.0f" if mean >= 1000 else ".1f")
 
 
-def plain(_: float) -> Unit:
+def plain(mean: float) -> Unit:
     """Return how a number without a unit is written."""
-    return Unit(1, ".4g", ".2g")
+    return Unit(1, ".4g" if abs(mean) < 9999.5 else ",.0f", ".2g")
 
 
 def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Run], float], UnitOf]]:

@@ -34,7 +34,16 @@ def format_seconds(seconds: float) -> str:
     '2.5 min'
     """
     unit = time_unit(seconds)
-    return f"{seconds / unit.seconds:{'.3g' if seconds < 999.5 * unit.seconds else ',.0f'}} {unit.symbol}"
+    return f"{format_number(seconds / unit.seconds, 3)} {unit.symbol}"
+
+
+def format_number(value: float, digits: int = 4) -> str:
+    """Format a number to so many digits, and in full where it has more before the point.
+
+    >>> format_number(12345.6), format_number(0.0123456), format_number(99.7, 2)
+    ('12,346', '0.01235', '100')
+    """
+    return f"{value:.{digits}g}" if abs(value) < 10**digits - 0.5 else f"{value:,.0f}"
 
 
 def format_bytes(size: float) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from atoll.report.reading.units import format_bytes, format_seconds
+from atoll.report.reading.units import format_bytes, format_number, format_seconds
 from atoll.report.tables.formats import DASH, TextTable, csv_table, upright
 from atoll.report.tables.run_tables import CLOCKS_NOTE, COSTS, FIRST, OWN_SECONDS_NOTE, STABLE, Reached, Row
 from atoll.report.tables.spread import Spread
@@ -111,7 +111,7 @@ def _cells(rows: Sequence[Row], *costs: str, probed: Sequence[str] | None = None
         [
             *([row.panel] if panels else []),
             row.shown_label,
-            DASH if row.final_train_loss is None else f"{row.final_train_loss:.4g}",
+            DASH if row.final_train_loss is None else format_number(row.final_train_loss),
             *([_percent(row.final_test_accuracy), _percent(row.best_test_accuracy)] if has_accuracy else []),
             *([DASH if row.final_ari is None else f"{row.final_ari:.3f}"] if aris else []),
             *(show_number(name, row.final.get(name)) for name in probed),
@@ -130,12 +130,12 @@ def target_name(metric: str, target: float) -> str:
 def show_number(column: str, value: float | None) -> str:
     """Return a column's value as text, accuracies in per cent.
 
-    >>> show_number("worst_accuracy", 0.25), show_number("gap", 0.25)
-    ('25.00 %', '0.25')
+    >>> show_number("worst_accuracy", 0.25), show_number("gap", 0.25), show_number("perplexity", 31_234.6)
+    ('25.00 %', '0.25', '31,235')
     """
     if is_share(column):
         return _percent(value)
-    return DASH if value is None else f"{value:.4g}"
+    return DASH if value is None else format_number(value)
 
 
 def _percent(share: float | None) -> str:
