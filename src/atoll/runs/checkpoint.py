@@ -23,7 +23,7 @@ from atoll.support.errors import InputError, reason_of
 from atoll.support.files import to_json, write_atomically
 from atoll.support.untrusted import read_bytes, read_json
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 2
 DAMAGED = (OSError, ValueError, LookupError, TypeError, RecursionError, safetensors.SafetensorError)
 """What reading a damaged checkpoint may raise."""
@@ -220,9 +220,9 @@ def _lay_out_norms(state: State) -> dict[str, Any]:
 
 
 def restore(layout: dict[str, Any], tensors: Model) -> State:
-    """Return the state with this layout, given its tensors as ``index/name``."""
+    """Return the state with this layout, given its tensors as ``index/name``, in any order."""
     models: dict[int, Model] = {}  # without those that have no tensors, such as a rule's empty state
-    for key in layout.get("order", tensors):
+    for key in layout["order"]:
         number, _, name = key.partition("/")
         models.setdefault(int(number), {})[name] = tensors[key]
     server, server_state = layout["server"], layout.get("server_state")
