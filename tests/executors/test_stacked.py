@@ -268,6 +268,23 @@ def test_shared_and_frozen_parameters_agree(rule: LocalRule) -> None:
     )
 
 
+class Tempered(nn.Module):
+    """With a temperature, a single number."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.network = network(seed=seed)
+        self.temperature = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.network(inputs) / self.temperature
+
+
+@pytest.mark.parametrize("rule", [SGD, replace(SGD, optimizer=adam, lr=0.01, carry_moments=True)])
+def test_a_parameter_that_is_a_single_number_agrees(rule: LocalRule) -> None:
+    check(Trainer(Tempered(1), POPULATION, rule, seed=5), two_cohorts(Tempered))
+
+
 class Doubles(nn.Module):
     """Doubles its inputs in training."""
 

@@ -48,7 +48,7 @@ def pick(stack: Stack, clients: int | slice) -> Stack:
 
 def finite_clients(stack: Stack) -> Tensor:
     """Return for each client whether all sums over its tensors are finite, [clients]; then all numbers are."""
-    return torch.stack([tensor.flatten(1).sum(dim=1) for tensor in stack.values()]).isfinite().all(dim=0)
+    return torch.stack([each[:, None].flatten(1).sum(dim=1) for each in stack.values()]).isfinite().all(dim=0)
 
 
 def forward(module: nn.Module, stack: Stack, inputs: Tensor, independent: bool) -> Tensor:
