@@ -552,8 +552,28 @@ def centring(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), Centring(), nn.Linear(math.prod(shape), classes))
 
 
-def test_clients_are_not_weighted_together_where_their_samples_would_mix() -> None:
-    model, local = {"name": f"{__name__}:centring"}, {"steps": 1}
+class Tracking(nn.Module):
+    """A layer of one's own that keeps the mean of what it has seen, each step's a tenth, and changes nothing."""
+
+    seen: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen += (inputs.mean() - self.seen) / 10
+        return inputs
+
+
+def tracking(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), Tracking(), nn.Linear(math.prod(shape), classes))
+
+
+@pytest.mark.parametrize("name", ["centring", "tracking"])
+def test_clients_are_not_weighted_together_where_their_samples_would_mix(name: str) -> None:
+    model, local = {"name": f"{__name__}:{name}"}, {"steps": 1}
     with pytest.raises(InputError, match="output for a sample depends on the rest of the batch"):
         _ = experiment(local=local, model=model, run={"executor": "weighted"}).execution.choice
     assert experiment(local=local, model=model).execution.choice.name != "weighted"

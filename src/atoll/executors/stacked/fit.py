@@ -65,13 +65,14 @@ def try_stack(trainer: Trainer) -> Fit:
 
 @torch.no_grad()
 def mixes_samples(trainer: Trainer) -> bool:
-    """Return whether a sample's output depends on the rest of its batch, other than by its random numbers."""
+    """Return whether a sample's output depends on the rest of its batch, random numbers aside, or buffers change."""
     module, inputs = _trial(trainer)
     found = []
     for batch in (inputs, torch.cat([inputs[:2], inputs[:1].expand_as(inputs[2:])])):
         with layers_drawing_from(0, "stacked"):
             found.append(module(batch)[:2])
-    return not _close(*found)
+    buffers = zip(module.buffers(), trainer.module.buffers(), strict=True)
+    return not (_close(*found) and all(own.equal(before) for own, before in buffers))
 
 
 def _trial(trainer: Trainer) -> tuple[nn.Module, Tensor]:
