@@ -312,6 +312,24 @@ def test_layers_that_share_something_agree(make: Callable[[int], nn.Module]) -> 
     check(trainer, cohorts)
 
 
+def with_normed_weights(seed: int) -> nn.Module:
+    """A dense layer whose weight is made of others before each forward pass, as older code has it."""
+    made = network(seed=seed)
+    assert isinstance(made, nn.Sequential)
+    with warnings.catch_warnings(action="ignore"):  # PyTorch has a newer one
+        nn.utils.weight_norm(made[0])
+    with torch.no_grad():
+        made(torch.zeros(1, 4, dtype=torch.float64))  # which makes the weight, so that the network can be copied
+    return made
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_layers_whose_weights_are_made_of_others_agree() -> None:
+    trainer = Trainer(with_normed_weights(1), POPULATION, SGD, seed=5)
+    assert "0.weight_g" in trainer.module.state_dict()
+    check(trainer, two_cohorts(with_normed_weights))
+
+
 def test_a_layer_in_two_places_is_refused() -> None:
     layer = nn.Linear(4, 4)
     module = nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(4, 3)).double()
