@@ -425,6 +425,13 @@ def test_what_does_not_fit_is_refused_with_the_reason(optimizer: MakeOptimizer, 
     assert all(torch.equal(tensor, before[name]) for name, tensor in read_model(module).items())
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_model_of_torchscript_is_refused_with_the_reason() -> None:
+    module = torch.jit.trace(network(), torch.zeros(2, 4, dtype=torch.float64))  # type: ignore[no-untyped-call]
+    reason = try_stack(Trainer(module, POPULATION, SGD, seed=5)).reason
+    assert "cannot be stacked (RuntimeError: register_forward_pre_hook is not supported on ScriptModules" in reason
+
+
 def test_what_fits_has_no_reason_against_it() -> None:
     assert try_stack(Trainer(network(), POPULATION, SGD, seed=0)).reason == ""
 

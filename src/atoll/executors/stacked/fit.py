@@ -129,8 +129,9 @@ def _try_layers(module: nn.Module, inputs: Tensor) -> str:
         if len(places) > 1 and any(True for _ in own.parameters()):  # functional_call does not restore such a layer
             return f"{_name(module, places[0])} stands in a second place, {places[1]!r}"
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    with _called_layers(module) as called:
-        try:
+    called: list[str] = []
+    try:
+        with _noting_layers(module, called):
             module(inputs)
             changed = [name for name, buffer in module.named_buffers() if not torch.equal(buffer, before[name])]
             if changed:
@@ -138,21 +139,20 @@ def _try_layers(module: nn.Module, inputs: Tensor) -> str:
                 return f"{_name(module, layer)} changes its buffer {buffer!r} in every step"
             called.clear()
             forward_vmap(module, _stack_of_two(module), torch.stack([inputs, inputs]))
-        except Exception as error:  # whatever a user's model may raise
-            fault = "draws random numbers" if "randomness" in str(error) else f"cannot be stacked ({line_of(error)})"
-            return f"{_name(module, called[-1] if called else '')} {fault}"
+    except Exception as error:  # whatever a user's model may raise, or TorchScript's, which takes no hooks
+        fault = "draws random numbers" if "randomness" in str(error) else f"cannot be stacked ({line_of(error)})"
+        return f"{_name(module, called[-1] if called else '')} {fault}"
     return ""
 
 
 def _name(module: nn.Module, layer: str) -> str:
-    kind = type(module.get_submodule(layer)).__name__
+    kind = type(module.get_submodule(layer) if layer else module).__name__
     return f"the model's layer {layer!r} ({kind})" if layer else f"the model ({kind})"
 
 
 @contextmanager
-def _called_layers(module: nn.Module) -> Iterator[list[str]]:
-    """Give the names of the layers that are being called, the innermost last; it stays there when a call fails."""
-    called: list[str] = []
+def _noting_layers(module: nn.Module, called: list[str]) -> Iterator[None]:
+    """Note the names of the layers that are being called, the innermost last; it stays there when a call fails."""
     hooks = []
 
     def leave(_layer: nn.Module, _inputs: object, _outputs: object) -> None:
@@ -162,7 +162,7 @@ def _called_layers(module: nn.Module) -> Iterator[list[str]]:
         hooks.append(layer.register_forward_pre_hook(lambda _layer, _inputs, name=name: called.append(name)))
         hooks.append(layer.register_forward_hook(leave))
     try:
-        yield called
+        yield
     finally:
         for hook in hooks:
             hook.remove()
