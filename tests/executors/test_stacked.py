@@ -268,6 +268,23 @@ def test_shared_and_frozen_parameters_agree(rule: LocalRule) -> None:
     )
 
 
+class Tempered(nn.Module):
+    """With a temperature, a single number."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.network = network(seed=seed)
+        self.temperature = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.network(inputs) / self.temperature
+
+
+@pytest.mark.parametrize("rule", [SGD, replace(SGD, optimizer=adam, lr=0.01, carry_moments=True)])
+def test_a_parameter_that_is_a_single_number_agrees(rule: LocalRule) -> None:
+    check(Trainer(Tempered(1), POPULATION, rule, seed=5), two_cohorts(Tempered))
+
+
 class Doubles(nn.Module):
     """Doubles its inputs in training."""
 
@@ -293,6 +310,24 @@ def test_layers_that_share_something_agree(make: Callable[[int], nn.Module]) -> 
     trainer, cohorts = Trainer(make(0), POPULATION, SGD, seed=5), two_cohorts(make)
     trainer.module.eval()  # as measuring leaves it
     check(trainer, cohorts)
+
+
+def with_normed_weights(seed: int) -> nn.Module:
+    """A dense layer whose weight is made of others before each forward pass, as older code has it."""
+    made = network(seed=seed)
+    assert isinstance(made, nn.Sequential)
+    with warnings.catch_warnings(action="ignore"):  # PyTorch has a newer one
+        nn.utils.weight_norm(made[0])
+    with torch.no_grad():
+        made(torch.zeros(1, 4, dtype=torch.float64))  # which makes the weight, so that the network can be copied
+    return made
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_layers_whose_weights_are_made_of_others_agree() -> None:
+    trainer = Trainer(with_normed_weights(1), POPULATION, SGD, seed=5)
+    assert "0.weight_g" in trainer.module.state_dict()
+    check(trainer, two_cohorts(with_normed_weights))
 
 
 def test_a_layer_in_two_places_is_refused() -> None:
@@ -388,6 +423,13 @@ def test_what_does_not_fit_is_refused_with_the_reason(optimizer: MakeOptimizer, 
         Stacked(trainer)
     assert try_stack(trainer).reason
     assert all(torch.equal(tensor, before[name]) for name, tensor in read_model(module).items())
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_model_of_torchscript_is_refused_with_the_reason() -> None:
+    module = torch.jit.trace(network(), torch.zeros(2, 4, dtype=torch.float64))  # type: ignore[no-untyped-call]
+    reason = try_stack(Trainer(module, POPULATION, SGD, seed=5)).reason
+    assert "cannot be stacked (RuntimeError: register_forward_pre_hook is not supported on ScriptModules" in reason
 
 
 def test_what_fits_has_no_reason_against_it() -> None:

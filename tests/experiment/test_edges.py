@@ -534,6 +534,47 @@ def test_functional_dropout_draws_from_the_seed(tmp_path: Path, executor: str) -
     assert found[0] == found[1]
 
 
+class Spectral(nn.Module):
+    """A layer with complex weights, as Fourier layers have them."""
+
+    def __init__(self, numbers: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(numbers, outputs, dtype=torch.complex64))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return (inputs.to(torch.complex64) @ self.weight).real
+
+
+def spectral(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), Spectral(math.prod(shape), classes))
+
+
+class Noting(nn.Linear):
+    """A layer with a state of its own beside its tensors."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 2}
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take it."""
+
+
+def noting(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), Noting(math.prod(shape), classes))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("spectral", "has parameters of complex64, whose means would be wrong or inexact; make them float32"),
+        ("noting", "its state '1._extra_state' is no tensor"),
+    ],
+)
+def test_models_that_are_not_tensors_of_real_numbers_are_refused(name: str, told: str) -> None:
+    with pytest.raises(InputError, match=rf"model\.name = '.*:{name}': {told}"):
+        experiment(model={"name": f"{__name__}:{name}"}).check()
+
+
 @pytest.mark.parametrize("layer", [nn.LSTM(4, 4, 2, dropout=0.1), nn.MultiheadAttention(4, 2, dropout=0.1)])
 def test_layers_that_drop_are_not_weighted(layer: Any) -> None:
     assert "whose output depends on the rest of the batch" in why_not_weighted(LocalRule(sgd, 0.1, 1), layer)
@@ -552,8 +593,28 @@ def centring(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), Centring(), nn.Linear(math.prod(shape), classes))
 
 
-def test_clients_are_not_weighted_together_where_their_samples_would_mix() -> None:
-    model, local = {"name": f"{__name__}:centring"}, {"steps": 1}
+class Tracking(nn.Module):
+    """A layer of one's own that keeps the mean of what it has seen, each step's a tenth, and changes nothing."""
+
+    seen: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen += (inputs.mean() - self.seen) / 10
+        return inputs
+
+
+def tracking(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), Tracking(), nn.Linear(math.prod(shape), classes))
+
+
+@pytest.mark.parametrize("name", ["centring", "tracking"])
+def test_clients_are_not_weighted_together_where_their_samples_would_mix(name: str) -> None:
+    model, local = {"name": f"{__name__}:{name}"}, {"steps": 1}
     with pytest.raises(InputError, match="output for a sample depends on the rest of the batch"):
         _ = experiment(local=local, model=model, run={"executor": "weighted"}).execution.choice
     assert experiment(local=local, model=model).execution.choice.name != "weighted"

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from atoll import Experiment, InputError, fedavg, fmcl, make_runs
 from atoll.methods.parts.features import prototypes
@@ -104,6 +104,17 @@ def endless() -> nn.Module:
     return made
 
 
+class Ragged(nn.Linear):
+    """Gives as many numbers as a batch has inputs, as a model of texts does by the longest of them."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.flatten(1))[:, : len(inputs)]
+
+
+def ragged() -> nn.Module:
+    return Ragged(64, 1000)
+
+
 def no_model() -> str:
     return "resnet"
 
@@ -131,6 +142,7 @@ def test_settings_name_the_frozen_model() -> None:
     [
         ("encoder=tests.methods.test_fmcl:too_narrow", r"encoder: for samples of shape \[1, 8, 8\] the model fails"),
         ("encoder=tests.methods.test_fmcl:endless", "the model must give each a row of finite numbers"),
+        ("encoder=tests.methods.test_fmcl:ragged", "a row of finite numbers, as many for each"),
         ("encoder=tests.methods.test_fmcl:no_model", "must return a PyTorch module, not 'str'"),
         ("encoder=resnet", r"method\.encoder = 'resnet'"),
         ("clusters=13", r"method\.clusters = 13: must be at most data\.clients = 12"),
@@ -138,7 +150,7 @@ def test_settings_name_the_frozen_model() -> None:
     ],
 )
 def test_frozen_models_that_do_not_fit_are_refused(change: str, told: str | None) -> None:
-    changes = [f"method.{change}"]
+    changes = [f"method.{change}", "data.samples=", "data.partition=dirichlet", "data.alpha=0.3"]
     if told is None:
         changes += ["method.clusters=", "method.encoder=tests.methods.test_fmcl:halves"]
         told = r"method\.encoder = 'tests\.methods\.test_fmcl:halves': method\.name = 'fedavg' embeds nothing"

@@ -220,8 +220,7 @@ def parameter_error(models: Sequence[Model], planted: Floats) -> float:
         )
     vectors = torch.stack(flat).double().cpu().numpy()
     distances = np.linalg.norm(planted[:, None] - vectors[None], axis=2)
-    rows, columns = linear_sum_assignment(distances)
-    return float(distances[rows, columns].max())
+    return float(distances[linear_sum_assignment(distances)].max())
 
 
 def blocks(rows: npt.NDArray[Any], size: int = _BATCH) -> Iterator[npt.NDArray[Any]]:

@@ -46,11 +46,13 @@ def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: in
     if not isinstance(module, nn.Module):
         raise InputError(f"model.name = {name!r}: must return a torch.nn.Module, it returned {type(module).__name__!r}")
     trained = {each.dtype for each in module.parameters() if each.requires_grad}
-    if half := trained & {torch.float16, torch.bfloat16}:
-        told = f"has parameters of {str(half.pop()).removeprefix('torch.')}, whose means would be inexact"
-        raise InputError(f"model.name = {name!r}: {told}; leave them float32 and set run.precision = 'bfloat16'")
+    if odd := trained - {torch.float32, torch.float64}:
+        told = f"has parameters of {str(odd.pop()).removeprefix('torch.')}, whose means would be wrong or inexact; make"
+        raise InputError(f"model.name = {name!r}: {told} them float32, and for speed set run.precision = 'bfloat16'")
     if any(map(nn.parameter.is_lazy, module.parameters())):
         raise InputError(f"model.name = {name!r}: has lazy layers, which have no weights yet; give each its size")
+    if odd_state := next((key for key, each in module.state_dict().items() if not isinstance(each, torch.Tensor)), ""):
+        raise InputError(f"model.name = {name!r}: its state {odd_state!r} is no tensor; leave get_extra_state out")
     return module
 
 
@@ -157,9 +159,7 @@ def _train_checked(settings: Settings, trainer: Chain, task: ClientTask) -> Clie
 
 def _try_optimizer(settings: Settings, make: MakeOptimizer) -> None:
     """Make the optimiser once, so that a faulty one is rejected before training."""
-    name = settings.local.optimizer
     made: object = make([nn.Parameter(torch.zeros(1, 1))], settings.local.lr)
     if not isinstance(made, torch.optim.Optimizer):
-        raise InputError(
-            f"local.optimizer = {name!r}: must return a torch.optim.Optimizer, it returned {type(made).__name__!r}"
-        )
+        told = f"must return a torch.optim.Optimizer, it returned {type(made).__name__!r}"
+        raise InputError(f"local.optimizer = {settings.local.optimizer!r}: {told}")

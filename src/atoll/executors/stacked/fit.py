@@ -65,13 +65,14 @@ def try_stack(trainer: Trainer) -> Fit:
 
 @torch.no_grad()
 def mixes_samples(trainer: Trainer) -> bool:
-    """Return whether a sample's output depends on the rest of its batch, other than by its random numbers."""
+    """Return whether a sample's output depends on the rest of its batch, random numbers aside, or buffers change."""
     module, inputs = _trial(trainer)
     found = []
     for batch in (inputs, torch.cat([inputs[:2], inputs[:1].expand_as(inputs[2:])])):
         with layers_drawing_from(0, "stacked"):
             found.append(module(batch)[:2])
-    return not _close(*found)
+    buffers = zip(module.buffers(), trainer.module.buffers(), strict=True)
+    return not (_close(*found) and all(own.equal(before) for own, before in buffers))
 
 
 def _trial(trainer: Trainer) -> tuple[nn.Module, Tensor]:
@@ -128,8 +129,9 @@ def _try_layers(module: nn.Module, inputs: Tensor) -> str:
         if len(places) > 1 and any(True for _ in own.parameters()):  # functional_call does not restore such a layer
             return f"{_name(module, places[0])} stands in a second place, {places[1]!r}"
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    with _called_layers(module) as called:
-        try:
+    called: list[str] = []
+    try:
+        with _noting_layers(module, called):
             module(inputs)
             changed = [name for name, buffer in module.named_buffers() if not torch.equal(buffer, before[name])]
             if changed:
@@ -137,21 +139,20 @@ def _try_layers(module: nn.Module, inputs: Tensor) -> str:
                 return f"{_name(module, layer)} changes its buffer {buffer!r} in every step"
             called.clear()
             forward_vmap(module, _stack_of_two(module), torch.stack([inputs, inputs]))
-        except Exception as error:  # whatever a user's model may raise
-            fault = "draws random numbers" if "randomness" in str(error) else f"cannot be stacked ({line_of(error)})"
-            return f"{_name(module, called[-1] if called else '')} {fault}"
+    except Exception as error:  # whatever a user's model may raise, or TorchScript's, which takes no hooks
+        fault = "draws random numbers" if "randomness" in str(error) else f"cannot be stacked ({line_of(error)})"
+        return f"{_name(module, called[-1] if called else '')} {fault}"
     return ""
 
 
 def _name(module: nn.Module, layer: str) -> str:
-    kind = type(module.get_submodule(layer)).__name__
+    kind = type(module.get_submodule(layer) if layer else module).__name__
     return f"the model's layer {layer!r} ({kind})" if layer else f"the model ({kind})"
 
 
 @contextmanager
-def _called_layers(module: nn.Module) -> Iterator[list[str]]:
-    """Give the names of the layers that are being called, the innermost last; it stays there when a call fails."""
-    called: list[str] = []
+def _noting_layers(module: nn.Module, called: list[str]) -> Iterator[None]:
+    """Note the names of the layers that are being called, the innermost last; it stays there when a call fails."""
     hooks = []
 
     def leave(_layer: nn.Module, _inputs: object, _outputs: object) -> None:
@@ -161,7 +162,7 @@ def _called_layers(module: nn.Module) -> Iterator[list[str]]:
         hooks.append(layer.register_forward_pre_hook(lambda _layer, _inputs, name=name: called.append(name)))
         hooks.append(layer.register_forward_hook(leave))
     try:
-        yield called
+        yield
     finally:
         for hook in hooks:
             hook.remove()

@@ -48,7 +48,7 @@ def pick(stack: Stack, clients: int | slice) -> Stack:
 
 def finite_clients(stack: Stack) -> Tensor:
     """Return for each client whether all sums over its tensors are finite, [clients]; then all numbers are."""
-    return torch.stack([tensor.flatten(1).sum(dim=1) for tensor in stack.values()]).isfinite().all(dim=0)
+    return torch.stack([each[:, None].flatten(1).sum(dim=1) for each in stack.values()]).isfinite().all(dim=0)
 
 
 def forward(module: nn.Module, stack: Stack, inputs: Tensor, independent: bool) -> Tensor:
@@ -83,7 +83,7 @@ def _forward_layers(module: nn.Sequential, stack: Stack, inputs: Tensor) -> Tens
             values = layer(values.transpose(0, 1).flatten(1, 2)).unflatten(1, (len(values), -1)).transpose(0, 1)
         elif not own:
             values = layer(values.flatten(0, 1)).unflatten(0, values.shape[:2])
-        elif type(layer) is nn.Linear and values.ndim == 3:
+        elif type(layer) is nn.Linear and values.ndim == 3 and "weight" in own:
             values = _multiply(values, own["weight"], own.get("bias"))
         else:
             values = forward_vmap(layer, own, values)

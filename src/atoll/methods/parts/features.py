@@ -44,7 +44,7 @@ def prototypes(population: Population, module: nn.Module, encoder: nn.Module | N
     Inputs are the module's. The encoder is a frozen model; None: the module up to its last layer. Regression counts as
     one class. Raises InputError if the encoder does not fit the inputs, or does not give each a row of finite numbers.
     """
-    data, batches, found = population.data, Batches(population.data, module), []
+    data, batches, found = population.data, Batches(population.data, module), list[Tensor]()
     embed = module.eval() if encoder is None else encoder.eval()
     told = f"method.encoder: for samples of shape {list(data.shape)}"
     with watching(module) as seen:
@@ -55,8 +55,8 @@ def prototypes(population: Population, module: nn.Module, encoder: nn.Module | N
                     out = embed(batches.gather(part)[0])
                     embedded.append(seen.get(embed, out).flatten(1).double().cpu())
                 each = torch.cat(embedded)
-            if len(each) != len(rows) or not each.isfinite().all():
-                raise InputError(f"{told} the model must give each a row of finite numbers")
+            if len(each) != len(rows) or not each.isfinite().all() or (found and found[0].shape[1] != each.shape[1]):
+                raise InputError(f"{told} the model must give each a row of finite numbers, as many for each")
             labels = torch.from_numpy(data.labels_of(rows)) if data.classes else torch.zeros(len(rows))
             of_class = (labels[:, None] == torch.arange(max(data.classes, 1))).double()
             found.append(of_class.T @ each / of_class.sum(dim=0)[:, None].clamp(min=1))
