@@ -157,9 +157,8 @@ class _Track:
         missing = seeds - len(entrant.costs)
         entrant.costs += [math.inf] * (0 if entrant.problem else missing)
         entrant.is_behind = math.isfinite(allowed) and math.isinf(sum(entrant.costs))
-        if entrant.costs and not entrant.is_behind:  # all its seeds trained to the end
-            levels = [level_of(entrant, seed, until, self.budget) for seed in range(len(entrant.costs))]
-            entrant.level = float(np.mean(levels))
+        whole = 1 if entrant.problem or entrant.is_behind else seeds  # seeds that trained as long as they should
+        entrant.level = float(np.mean([level_of(entrant, seed, until, self.budget) for seed in range(whole)]))
 
     def train(self, entrant: Entrant, seed: int, until: float) -> None:
         """Let a plan train until a virtual time, or until it meets the target; record a failure."""

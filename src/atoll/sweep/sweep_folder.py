@@ -9,9 +9,9 @@ from typing import Any
 from atoll.runs.run_files import entries_of, is_taken
 from atoll.runs.run_folder import RunFolder
 from atoll.settings.validation import Settings
+from atoll.support import lock
 from atoll.support.errors import InputError, refusing
 from atoll.support.files import make_folder, to_json, write_atomically
-from atoll.support.lock import locked
 from atoll.support.untrusted import read_json
 
 NOTE = "sweep.json"
@@ -62,8 +62,7 @@ def is_over(folder: Path, settings: Settings) -> bool:
 @contextmanager
 def claimed(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
     """Lock the sweep's folder for this process alone, and write its note."""
-    make_folder(out)
-    with locked(out):
+    with lock.claimed(out):
         write_note(out, note)
         yield
 
@@ -81,7 +80,7 @@ def shared(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
 
 def in_turn(out: Path) -> AbstractContextManager[None]:
     """Lock a shared sweep's folder for a moment, waiting for its turn."""
-    return locked(out, _PATIENCE_SECONDS)
+    return lock.locked(out, _PATIENCE_SECONDS)
 
 
 def write_note(out: Path, note: Mapping[str, Any]) -> None:
