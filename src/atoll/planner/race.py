@@ -85,8 +85,7 @@ def lay_out(plans: Sequence[Scored], seeds: int) -> Race:
     for until, left in rungs:
         virtual, begun = virtual + left * (until - begun), until
     pace = float(np.mean([plan.score.client_updates / plan.score.seconds for plan in plans]))
-    finalists = min(FINALISTS, len(plans))
-    return Race(tuple(rungs), seeds, pace * (virtual + finalists * (seeds - 1) * end))
+    return Race(tuple(rungs), seeds, pace * (virtual + min(FINALISTS, len(plans)) * (seeds - 1) * end))
 
 
 def carry_out(

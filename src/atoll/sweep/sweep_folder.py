@@ -1,7 +1,7 @@
 """The folder of a sweep: what it holds, and which process may write to it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,16 +60,18 @@ def is_over(folder: Path, settings: Settings) -> bool:
 
 
 @contextmanager
-def claimed(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
-    """Lock the sweep's folder for this process alone, and write its note."""
+def claimed(out: Path, note: Mapping[str, Any], check: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Lock the sweep's folder for this process alone, check its runs, and write its note."""
     with lock.claimed(out):
+        check()  # which may take minutes
         write_note(out, note)
         yield
 
 
 @contextmanager
-def shared(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
-    """Start a sweep's folder, or join the processes that work in it, each on its own runs."""
+def shared(out: Path, note: Mapping[str, Any], check: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Check this part's runs; start the sweep's folder, or join the processes that work in it on their own runs."""
+    check()
     make_folder(out)
     with in_turn(out):
         require_folder(out, note, resume=True)
