@@ -105,6 +105,24 @@ def test_a_run_predicts_new_rows(tmp_path: Path) -> None:
     assert result.predict(new[:0]).shape == (0,)
 
 
+def test_a_run_does_not_predict_by_other_data_than_it_was_trained_on(tmp_path: Path) -> None:
+    """Inputs would be encoded by the mean and the categories of a table that has grown, and predictions be wrong."""
+    table = tmp_path / "table.csv"
+    rows = [f"{k % 4},{k},{'high' if k > 20 else 'low'}\n" for k in range(40)]
+    table.write_text("".join(["c,x,y\n", *rows]))
+    data = {"dataset": "table", "root": str(table), "target": "y", "client": "c", "clients": 4, "partition": "natural"}
+    result = atoll.run(atoll.Settings(), tmp_path / "run", rounds=1, clustering={"clusters": 2}, data=data)
+    new = pd.DataFrame({"x": [1, 39]})
+    before = result.predict(new, probabilities=True).tolist()
+    table.write_text("".join(["c,x,y\n", *rows, "3,9000,high\n"]))
+    with pytest.raises(
+        InputError, match=r"^predict: data\.root/table\.csv \(.*\) has changed since .*run was started;"
+    ):
+        result.predict(new)
+    table.write_text("".join(["c,x,y\n", *rows]))
+    assert atoll.read_result(tmp_path / "run").predict(new, probabilities=True).tolist() == before
+
+
 def test_a_data_set_is_known_by_its_contents_not_by_its_encoder() -> None:
     """Else a run on a data frame would refuse to resume."""
     names = {atoll.Experiment(data={"dataset": patients("fill")[1]}).settings.data.dataset for _ in "ab"}
