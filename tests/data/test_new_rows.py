@@ -9,6 +9,7 @@ import pytest
 
 import atoll
 from atoll import Dataset, InputError, from_pandas
+from atoll.runs.verify import verify_run
 from atoll.support.arrays import Floats
 
 COLUMNS: dict[str, list[Any]] = {
@@ -119,6 +120,8 @@ def test_a_run_does_not_predict_by_other_data_than_it_was_trained_on(tmp_path: P
         InputError, match=r"^predict: data\.root/table\.csv \(.*\) has changed since .*run was started;"
     ):
         result.predict(new)
+    with pytest.raises(InputError, match=r"^data\.root/table\.csv .* has changed since .*; put back what was there"):
+        verify_run(tmp_path / "run", tmp_path / "again")
     table.write_text("".join(["c,x,y\n", *rows]))
     assert atoll.read_result(tmp_path / "run").predict(new, probabilities=True).tolist() == before
 

@@ -42,9 +42,10 @@ def require_kind(folder: RunFolder, is_live: bool, replayed: Schedule | None) ->
 
 
 def changed_data(folder: RunFolder, settings: Settings, kinds: tuple[str, ...] = ("",)) -> str:
-    """Return which file of these settings is not as it was when the run was started, in words; nothing if all are."""
+    """Return which file of the settings is not as it was when the run was started, in words; nothing if unknown."""
     now, files = digests_of(settings), files_of(settings)
-    before = _environment(folder).get("data", now)  # an older version has written none
+    is_known = (folder.path / "environment.json").is_file()
+    before = _environment(folder).get("data", now) if is_known else now  # an older version has written no data
     for name in sorted(before.keys() | now.keys()):
         if name.startswith(kinds) and before.get(name) != now.get(name):
             what = "is new" if name not in before else "is missing" if name not in now else "has changed"

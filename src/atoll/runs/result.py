@@ -97,10 +97,9 @@ class Result:
             InputError: inputs of another shape, or rows that lack a column or hold other values; the data has changed
                 since the training; or as for `model`.
         """
-        if self.folder is not None and (self.folder / "environment.json").is_file():
-            kinds = "data.root", "model.start"
-            if told := changed_data(RunFolder(self.folder), self.settings, kinds):
-                raise InputError(f"predict: {told}; inputs are encoded by the data of the training, so put it back")
+        kinds = "data.root", "model.start"
+        if self.folder is not None and (told := changed_data(RunFolder(self.folder), self.settings, kinds)):
+            raise InputError(f"predict: {told}; inputs are encoded by the data of the training, so put it back")
         return predict(self.settings, self.model(cluster), inputs, probabilities)
 
     def clients(self) -> dict[str, npt.NDArray[Any]]:
