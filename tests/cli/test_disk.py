@@ -93,6 +93,16 @@ def test_read_only_disk(atoll: Command, mount: Mount) -> None:
     assert "finite" not in atoll("report", disk / "run", "--out", "report").succeeded()
 
 
+def test_a_sweep_that_cannot_be_written_is_not_checked(
+    atoll: Command, mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[object] = []
+    monkeypatch.setattr("atoll.cli.sweep_action.check_members", checked.append)
+    told = atoll("sweep", "tiny.toml", "--over", "seed=0..1", "--out", mount("ro") / "sweep").refused(code=1)
+    assert told.startswith("cannot make the folder ")
+    assert not checked
+
+
 def test_a_plan_that_cannot_be_written_is_not_scored(atoll: Command, mount: Mount, folder: Path) -> None:
     (folder / "site.toml").write_text(FILE)
     told = atoll(*PLAN, "--out", mount("ro") / "plan").refused(code=1)

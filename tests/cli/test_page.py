@@ -316,7 +316,7 @@ def test_the_page_is_printed_whole_and_on_white(browser: Any, page_file: Path) -
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["runs", "--html", "runs"], "--html runs: is a folder; give the path of a file that ends in .html"),
+        (["runs", "--html", "runs"], "--html runs: must end in .html, so that a browser knows what it is"),
         (["runs", "--html", "page.txt"], "--html page.txt: must end in .html, so that a browser knows what it is"),
         (["none", "--html", "page.html"], "none does not exist"),
         (

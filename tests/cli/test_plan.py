@@ -139,6 +139,12 @@ def test_schedules_of_measured_clients_write_nothing_either(atoll: Command, fold
     assert not (folder / "plans").exists()
 
 
+def test_what_is_refused_leaves_no_folder(atoll: Command, folder: Path) -> None:
+    (folder / "site.toml").write_text(FILE)
+    assert "no plan's first event fits" in atoll(*PLAN, "--seconds", "0.5").refused()
+    assert not (folder / "plans").exists()
+
+
 def test_a_target_that_no_plan_reaches(atoll: Command, folder: Path) -> None:
     (folder / "site.toml").write_text(FILE)
     over = ("--over", "method.pattern=censyn,cenasy", "--seconds", "10", "--seeds", "1")

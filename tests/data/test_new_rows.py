@@ -9,6 +9,7 @@ import pytest
 
 import atoll
 from atoll import Dataset, InputError, from_pandas
+from atoll.runs.verify import verify_run
 from atoll.support.arrays import Floats
 
 COLUMNS: dict[str, list[Any]] = {
@@ -103,6 +104,26 @@ def test_a_run_predicts_new_rows(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"data.inputs = 'x': the frame has no such column; it has z"):
         result.predict(new.rename(columns={"x": "z"}))
     assert result.predict(new[:0]).shape == (0,)
+
+
+def test_a_run_does_not_predict_by_other_data_than_it_was_trained_on(tmp_path: Path) -> None:
+    """Inputs would be encoded by the mean and the categories of a table that has grown, and predictions be wrong."""
+    table = tmp_path / "table.csv"
+    rows = [f"{k % 4},{k},{'high' if k > 20 else 'low'}\n" for k in range(40)]
+    table.write_text("".join(["c,x,y\n", *rows]))
+    data = {"dataset": "table", "root": str(table), "target": "y", "client": "c", "clients": 4, "partition": "natural"}
+    result = atoll.run(atoll.Settings(), tmp_path / "run", rounds=1, clustering={"clusters": 2}, data=data)
+    new = pd.DataFrame({"x": [1, 39]})
+    before = result.predict(new, probabilities=True).tolist()
+    table.write_text("".join(["c,x,y\n", *rows, "3,9000,high\n"]))
+    with pytest.raises(
+        InputError, match=r"^predict: data\.root/table\.csv \(.*\) has changed since .*run was started;"
+    ):
+        result.predict(new)
+    with pytest.raises(InputError, match=r"^data\.root/table\.csv .* has changed since .*; put back what was there"):
+        verify_run(tmp_path / "run", tmp_path / "again")
+    table.write_text("".join(["c,x,y\n", *rows]))
+    assert atoll.read_result(tmp_path / "run").predict(new, probabilities=True).tolist() == before
 
 
 def test_a_data_set_is_known_by_its_contents_not_by_its_encoder() -> None:

@@ -44,11 +44,8 @@ def cluster(
     # A clustering may be shown even if, say, its graph is not connected.
     check_runs(runs, trained=False, schedules=False)
     inches = claim_plot(plot, width, runs, ids)
-    plans: list[ClusteringSummary | None] = []
-    records = []
-    for each in runs:
-        plans.append(each.plan.summary if uses_network(each.settings) else None)
-        records.append(_show(each, plans[-1], as_json))
+    plans = [each.plan.summary if uses_network(each.settings) else None for each in runs]
+    records = [_show(each, plan, as_json) for each, plan in zip(runs, plans, strict=True)]
     if as_json:
         print_json(records)
     if plot is not None:

@@ -189,10 +189,9 @@ def refuse_below_file(folder: Path) -> None:
 def claim_file(option: str, path: Path | None) -> None:
     """Make the folder for an option's file, before the work whose result it will hold."""
     check_file(option, path)
-    if path is None:
-        return
-    with refusing(f"{option} {path}: its folder {path.parent} cannot be made"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    if path is not None:
+        with refusing(f"{option} {path}: its folder {path.parent} cannot be made"):
+            path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def experiment_words(name: str, scale: str | None, changes: Iterable[str] | None, only: str | None) -> list[str]:

@@ -91,8 +91,15 @@ def _scored(asked: PlanOptions, settings: Settings) -> Field:
     """Return the plans that are worth a race, and report the others."""
     if asked.source is not None:
         settings = _measured(asked, asked.source, settings)
-    begun = time.monotonic()
-    field = sort_out(settings, parse_axes(asked.over), asked.budget, _Counter(asked))
+    begun = told = time.monotonic()
+
+    def show(done: int, of: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= LOG_SECONDS:
+            told = time.monotonic()
+            asked.say(f"{done} of {of} plans scored")
+
+    field = sort_out(settings, parse_axes(asked.over), asked.budget, show)
     asked.say(
         f"{len(field.plans) + len(field.dropped)} plans scored by their schedules in "
         f"{format_seconds(time.monotonic() - begun)}; {len(field.plans)} are worth a race"
@@ -103,18 +110,6 @@ def _scored(asked: PlanOptions, settings: Settings) -> Field:
         for dropped in field.dropped:
             asked.say(f"dropped: {dropped.name}: {dropped.why}")
     return field
-
-
-class _Counter:
-    """Reports now and then how many plans are scored."""
-
-    def __init__(self, asked: PlanOptions) -> None:
-        self._asked, self._told = asked, time.monotonic()
-
-    def __call__(self, done: int, of: int) -> None:
-        if time.monotonic() - self._told >= LOG_SECONDS:
-            self._told = time.monotonic()
-            self._asked.say(f"{done} of {of} plans scored")
 
 
 def _measured(asked: PlanOptions, source: Path, settings: Settings) -> Settings:

@@ -167,12 +167,8 @@ def check_targets(targets: Sequence[float] | None) -> None:
 
 
 def _check_page(page: Path | None) -> None:
-    """Reject a path that is a folder, or does not end in .html or .htm."""
-    if page is None:
-        return
-    if page.is_dir():
-        raise InputError(f"--html {page}: is a folder; give the path of a file that ends in .html")
-    if page.suffix.lower() not in (".html", ".htm"):
+    """Reject a path that does not end in .html or .htm."""
+    if page is not None and page.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--html {page}: must end in .html, so that a browser knows what it is")
 
 

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +95,11 @@ def run_all(asked: SweepOptions, runs: Sequence[Settings], part: slice, resume: 
     for member in mine:
         folders.require_same(asked.folder / member.name, member.settings)
     todo = _unfinished(asked, mine)
-    check_members(todo)
     at_once = min(asked.jobs, len(todo))
     jobs = (Job(each.name, each.settings, asked.folder / each.name, asked.modules, at_once) for each in todo)
     how = at_once, len(mine), len(mine) - len(todo), asked.goal.metric, asked.is_quiet, asked.verbose
-    with folders.claimed(asked.folder, note) if asked.part is None else folders.shared(asked.folder, note):
+    check = partial(check_members, todo)
+    with (folders.claimed if asked.part is None else folders.shared)(asked.folder, note, check):
         watched = watch(jobs, *how)
         if watched.exit_code:
             return watched

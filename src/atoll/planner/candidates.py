@@ -137,8 +137,7 @@ def _name_of(values: Mapping[str, str]) -> str:
     """
     shorts = short_names(list(values))
     words = {"method.pattern", "clustering.method"}
-    parts = [
+    return ",".join(
         file_part(text) if setting in words else f"{short}={file_part(text)}"
         for (setting, text), short in zip(values.items(), shorts, strict=True)
-    ]
-    return ",".join(parts)
+    )

@@ -157,4 +157,3 @@ def settle(entrant: Entrant, seed: int, until: float, budget: PlanBudget) -> Non
     else:
         entrant.costs.append(float(run.rows["virtual_time"][probe]))
         entrant.sizes.append(float(run.bytes_sent[probe]))
-    entrant.level = level_of(entrant, 0, until, budget)

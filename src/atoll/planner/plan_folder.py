@@ -21,7 +21,6 @@ from atoll.support.lock import LOCK
 from atoll.support.untrusted import read_json
 
 NOTE, CHOSEN, RACE, PAGE = "plan.json", "experiment.toml", "race", "index.html"
-_MAY_GROW = ("seeds",)
 
 
 def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> None:
@@ -37,7 +36,7 @@ def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> None:
     with refusing(fault, ValueError, KeyError, TypeError, hint=hint):
         before = read_json(out / NOTE, out)["asked"]
     asked = json.loads(json.dumps(dict(note)))
-    if changed := [key for key in asked if before.get(key) != asked[key] and key not in _MAY_GROW]:
+    if changed := [key for key in asked if before.get(key) != asked[key] and key != "seeds"]:
         raise InputError(
             f"--resume: {out} holds another plan, which differs in {', '.join(changed)}; give the same options again "
             "(more --seeds are fine), or another folder"

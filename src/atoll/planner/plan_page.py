@@ -34,6 +34,7 @@ _DIGITS = 5  # of numbers in figures
 def render(ranked: Sequence[Entrant], budget: PlanBudget, field: Field, command: str) -> str:
     """Return the page of a finished race, self-contained and without network requests."""
     experiment = field.pool.make(ranked[0].plan.candidate.settings)
+    network = experiment.conditions.networks[0] if uses_network(experiment.settings) else None
     column, values = budget.column_of(), {each.name: each.plan.candidate.values for each in ranked}
     every = [*values.values(), *(dict(each.values) for each in field.dropped)]
     names = list(dict.fromkeys(name for each in every for name in each))
@@ -48,8 +49,8 @@ def render(ranked: Sequence[Entrant], budget: PlanBudget, field: Field, command:
             "\n".join(each.values.get(name, "") for name in names): f"{in_words(each.name)}: {each.why}"
             for each in field.dropped
         },
-        "network": _network(experiment),
-        "names": _names(experiment),
+        "network": _network(experiment, network),
+        "names": {"clients": network and network.client_names, "aggregators": network and network.aggregator_names},
         "isShare": is_share(column),
         "target": budget.target,
         "measured": column_title(column) + " (%)" * is_share(column),
@@ -135,9 +136,8 @@ def _bars(experiment: Experiment) -> dict[str, list[Any]]:
     return {"cluster": cluster, **times, "turn": [next(counts[each]) for each in cluster]}
 
 
-def _network(experiment: Experiment) -> dict[str, Any]:
+def _network(experiment: Experiment, network: Network | None) -> dict[str, Any]:
     """Return all positions; none, with the reason, if there is no network or too many clients."""
-    network = experiment.conditions.networks[0] if uses_network(experiment.settings) else None
     empty: dict[str, Any] = {"server": None, **{key: [] for key in ("x", "y", "ax", "ay", "links", "classes")}}
     if network is None:
         return empty | {"why": "There is no network to draw."}
@@ -154,13 +154,6 @@ def _network(experiment: Experiment) -> dict[str, Any]:
     server = None if network.server_xy is None else _numbers(network.server_xy)
     places = {"x": _numbers(x), "y": _numbers(y), "ax": _numbers(ax), "ay": _numbers(ay)}
     return {**places, "server": server, "links": links, "classes": classes, "why": why, "placed": not why}
-
-
-def _names(experiment: Experiment) -> dict[str, Any]:
-    network = experiment.conditions.networks[0] if uses_network(experiment.settings) else None
-    if network is None or network.client_names is None:
-        return {"clients": None, "aggregators": None}
-    return {"clients": network.client_names, "aggregators": network.aggregator_names}
 
 
 def _drawn(network: Network) -> Network:

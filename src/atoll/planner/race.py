@@ -85,8 +85,7 @@ def lay_out(plans: Sequence[Scored], seeds: int) -> Race:
     for until, left in rungs:
         virtual, begun = virtual + left * (until - begun), until
     pace = float(np.mean([plan.score.client_updates / plan.score.seconds for plan in plans]))
-    finalists = min(FINALISTS, len(plans))
-    return Race(tuple(rungs), seeds, pace * (virtual + finalists * (seeds - 1) * end))
+    return Race(tuple(rungs), seeds, pace * (virtual + min(FINALISTS, len(plans)) * (seeds - 1) * end))
 
 
 def carry_out(
@@ -157,9 +156,8 @@ class _Track:
         missing = seeds - len(entrant.costs)
         entrant.costs += [math.inf] * (0 if entrant.problem else missing)
         entrant.is_behind = math.isfinite(allowed) and math.isinf(sum(entrant.costs))
-        if entrant.costs and not entrant.is_behind:  # all its seeds trained to the end
-            levels = [level_of(entrant, seed, until, self.budget) for seed in range(len(entrant.costs))]
-            entrant.level = float(np.mean(levels))
+        whole = 1 if entrant.problem or entrant.is_behind else seeds  # seeds that trained as long as they should
+        entrant.level = float(np.mean([level_of(entrant, seed, until, self.budget) for seed in range(whole)]))
 
     def train(self, entrant: Entrant, seed: int, until: float) -> None:
         """Let a plan train until a virtual time, or until it meets the target; record a failure."""

@@ -184,8 +184,7 @@ def _outdoes(one: Scored, other: Scored) -> bool:
         return False
     pairs = [(mine, theirs) for _, mine, theirs in _qualities(one.score, other.score)]
     worse = any(_clearly_less(mine, theirs) for mine, theirs in pairs)
-    better = any(_clearly_less(theirs, mine) for mine, theirs in pairs)
-    return better and not worse
+    return not worse and any(_clearly_less(theirs, mine) for mine, theirs in pairs)
 
 
 def _fixed(values: Mapping[str, str]) -> list[tuple[str, str]]:

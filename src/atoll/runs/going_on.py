@@ -41,18 +41,16 @@ def require_kind(folder: RunFolder, is_live: bool, replayed: Schedule | None) ->
         raise InputError(f"--resume: {folder.path} was run {how} --schedule; continue in the same way")
 
 
-def require_data(folder: RunFolder, settings: Settings) -> None:
-    """Reject data files other than those the run was started with."""
-    if (before := _environment(folder).get("data")) is None:  # written by an older version
-        return
+def changed_data(folder: RunFolder, settings: Settings, kinds: tuple[str, ...] = ("",)) -> str:
+    """Return which file of the settings is not as it was when the run was started, in words; nothing if unknown."""
     now, files = digests_of(settings), files_of(settings)
+    is_known = (folder.path / "environment.json").is_file()
+    before = _environment(folder).get("data", now) if is_known else now  # an older version has written no data
     for name in sorted(before.keys() | now.keys()):
-        if before.get(name) != now.get(name):
+        if name.startswith(kinds) and before.get(name) != now.get(name):
             what = "is new" if name not in before else "is missing" if name not in now else "has changed"
-            raise InputError(
-                f"--resume: {name} ({files.get(name, settings.data.root)}) {what} since {folder.path} was started; "
-                "undo that, or add --overwrite to start again"
-            )
+            return f"{name} ({files.get(name, settings.data.root)}) {what} since {folder.path} was started"
+    return ""
 
 
 def mend_schedule(folder: RunFolder, schedule: Schedule) -> list[str]:

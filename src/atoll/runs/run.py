@@ -14,7 +14,7 @@ from atoll.privacy.ledger import open_ledger
 from atoll.runs.checkpoint import drop_others, load_checkpoint
 from atoll.runs.checkpointer import Checkpointer
 from atoll.runs.fingerprint import Fingerprint, fingerprint_of
-from atoll.runs.going_on import is_longer, mend_schedule, require_data, require_kind, with_starts
+from atoll.runs.going_on import changed_data, is_longer, mend_schedule, require_kind, with_starts
 from atoll.runs.row_writer import RowWriter, account_of
 from atoll.runs.rows import Recorder
 from atoll.runs.run_folder import Row, RunFolder
@@ -215,7 +215,8 @@ def _restore(
     require_kind(folder, is_live, experiment.schedule)
     if not longer:
         folder.take_over(experiment.settings)
-    require_data(folder, experiment.settings)
+    if told := changed_data(folder, experiment.settings):
+        raise InputError(f"--resume: {told}; undo that, or add --overwrite to start again")
     first = init(experiment.method, *experiment.training.initial_models())
     loaded = load_checkpoint(folder.path / "checkpoint", first, origin)
     done = 0 if loaded is None else loaded[0].events_done

@@ -11,6 +11,7 @@ import torch
 from atoll.experiment.executor_choice import count_cores
 from atoll.experiment.experiment import Experiment
 from atoll.local.models import Model
+from atoll.runs.going_on import changed_data
 from atoll.runs.run import run_events
 from atoll.runs.run_files import HAPPENED
 from atoll.runs.run_folder import Row, RunFolder
@@ -92,13 +93,15 @@ def verify_run(run: Path | str, place: Path) -> Check:
     unfinished run is compared up to its last checkpoint. Only columns that both runs have are compared.
 
     Raises:
-        InputError: it is a private run on a fleet, whose noise nobody can draw again.
+        InputError: its data has changed, or it is a private run on a fleet, whose noise nobody can draw again.
     """
     saved = read_saved(run)
     folder, done = RunFolder(saved.folder), saved.state.events_done
     private, live = saved.settings.privacy.trust != "none", folder.happened.exists()
     if private and live:
         raise InputError(f"{run}: cannot be carried out again, since its noise for privacy came from the system")
+    if told := changed_data(folder, saved.settings):
+        raise InputError(f"{told}; put back what was there, to carry out the run once more")
     events = None if private else folder.happened if live else folder.schedule
     if live and not saved.is_finished:  # more may have happened since: it would train together with these
         events = place.with_name(f"{place.name}-{HAPPENED}")

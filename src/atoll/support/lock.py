@@ -58,16 +58,16 @@ else:
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, making it first; remove it again if it is new and stays empty."""
-    is_new = not folder.exists()
+    """Hold the lock of a folder, making it and its parents first; remove again what is new and stays empty."""
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
     make_folder(folder)
     try:
         with locked(folder):
             yield
     finally:
-        if is_new:
+        for each in new:
             with suppress(OSError):
-                folder.rmdir()
+                each.rmdir()
 
 
 @contextmanager

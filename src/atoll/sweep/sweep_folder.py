@@ -1,7 +1,7 @@
 """The folder of a sweep: what it holds, and which process may write to it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,9 @@ from typing import Any
 from atoll.runs.run_files import entries_of, is_taken
 from atoll.runs.run_folder import RunFolder
 from atoll.settings.validation import Settings
+from atoll.support import lock
 from atoll.support.errors import InputError, refusing
 from atoll.support.files import make_folder, to_json, write_atomically
-from atoll.support.lock import locked
 from atoll.support.untrusted import read_json
 
 NOTE = "sweep.json"
@@ -60,17 +60,18 @@ def is_over(folder: Path, settings: Settings) -> bool:
 
 
 @contextmanager
-def claimed(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
-    """Lock the sweep's folder for this process alone, and write its note."""
-    make_folder(out)
-    with locked(out):
+def claimed(out: Path, note: Mapping[str, Any], check: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Lock the sweep's folder for this process alone, check its runs, and write its note."""
+    with lock.claimed(out):
+        check()  # which may take minutes
         write_note(out, note)
         yield
 
 
 @contextmanager
-def shared(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
-    """Start a sweep's folder, or join the processes that work in it, each on its own runs."""
+def shared(out: Path, note: Mapping[str, Any], check: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Check this part's runs; start the sweep's folder, or join the processes that work in it on their own runs."""
+    check()
     make_folder(out)
     with in_turn(out):
         require_folder(out, note, resume=True)
@@ -81,7 +82,7 @@ def shared(out: Path, note: Mapping[str, Any]) -> Iterator[None]:
 
 def in_turn(out: Path) -> AbstractContextManager[None]:
     """Lock a shared sweep's folder for a moment, waiting for its turn."""
-    return locked(out, _PATIENCE_SECONDS)
+    return lock.locked(out, _PATIENCE_SECONDS)
 
 
 def write_note(out: Path, note: Mapping[str, Any]) -> None:

@@ -79,9 +79,8 @@ def _lines(runs: Sequence[Run], setting: str) -> dict[str, Points]:
     for run in runs:
         others = settings_of(run)
         value = others.pop(setting, None)
-        if not run.finished or not is_number(value):
-            continue
-        key = json.dumps(others, sort_keys=True, default=str)
-        settings[key] = others
-        groups[key].setdefault(float(value), {}).setdefault(seed_of(run), run)
+        if run.finished and is_number(value):
+            key = json.dumps(others, sort_keys=True, default=str)
+            settings[key] = others
+            groups[key].setdefault(float(value), {}).setdefault(seed_of(run), run)
     return dict(zip(differences_of(list(settings.values())), groups.values(), strict=True))

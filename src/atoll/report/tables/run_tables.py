@@ -179,8 +179,7 @@ def _choose_targets(runs: Sequence[Run], metric: str, stable: bool) -> list[floa
     top = candidates[-1]
     low = max((target for target in candidates if None not in probes[target]), default=top)
     middle = min(candidates, key=lambda target: abs(target - (low + top) / 2))
-    chosen = list(dict.fromkeys([low, top, middle, *reversed(candidates)]))
-    return sorted(chosen[:MAX_TARGETS])
+    return sorted([*dict.fromkeys([low, top, middle, *reversed(candidates)])][:MAX_TARGETS])
 
 
 def _tells_apart(runs: Sequence[Run], firsts: Sequence[int | None]) -> bool:
