@@ -41,13 +41,13 @@ def require_kind(folder: RunFolder, is_live: bool, replayed: Schedule | None) ->
         raise InputError(f"--resume: {folder.path} was run {how} --schedule; continue in the same way")
 
 
-def changed_data(folder: RunFolder, settings: Settings, kinds: tuple[str, ...] = ("",)) -> str:
-    """Return which file of the settings is not as it was when the run was started, in words; nothing if unknown."""
+def changed_data(folder: RunFolder, settings: Settings, kind: str = "") -> str:
+    """Return which file (of `kind`) is not as it was when the run was started, in words; nothing if unknown."""
     now, files = digests_of(settings), files_of(settings)
     is_known = (folder.path / "environment.json").is_file()
     before = _environment(folder).get("data", now) if is_known else now  # an older version has written no data
     for name in sorted(before.keys() | now.keys()):
-        if name.startswith(kinds) and before.get(name) != now.get(name):
+        if name.startswith(kind) and before.get(name) != now.get(name):
             what = "is new" if name not in before else "is missing" if name not in now else "has changed"
             return f"{name} ({files.get(name, settings.data.root)}) {what} since {folder.path} was started"
     return ""

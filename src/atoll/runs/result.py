@@ -97,8 +97,7 @@ class Result:
             InputError: inputs of another shape, or rows that lack a column or hold other values; the data has changed
                 since the training; or as for `model`.
         """
-        kinds = "data.root", "model.start"
-        if self.folder is not None and (told := changed_data(RunFolder(self.folder), self.settings, kinds)):
+        if self.folder is not None and (told := changed_data(RunFolder(self.folder), self.settings, "data.root")):
             raise InputError(f"predict: {told}; inputs are encoded by the data of the training, so put it back")
         return predict(self.settings, self.model(cluster), inputs, probabilities)
 
