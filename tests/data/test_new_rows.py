@@ -116,9 +116,7 @@ def test_a_run_does_not_predict_by_other_data_than_it_was_trained_on(tmp_path: P
     new = pd.DataFrame({"x": [1, 39]})
     before = result.predict(new, probabilities=True).tolist()
     table.write_text("".join(["c,x,y\n", *rows, "3,9000,high\n"]))
-    with pytest.raises(
-        InputError, match=r"^predict: data\.root/table\.csv \(.*\) has changed since .*run was started;"
-    ):
+    with pytest.raises(InputError, match=r"^data\.root/table\.csv \(.*\) has changed since .*run was started;"):
         result.predict(new)
     with pytest.raises(InputError, match=r"^data\.root/table\.csv .* has changed since .*; put back what was there"):
         verify_run(tmp_path / "run", tmp_path / "again")

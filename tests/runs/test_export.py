@@ -74,6 +74,14 @@ def test_a_tables_columns_are_told(tmp_path: Path) -> None:
     with safetensors.safe_open(made.file, "pt") as file:
         assert json.loads(file.metadata()["columns"]) == ["x", "ward = A", "ward = B"]
     assert result.module()(torch.zeros(1, 3)).shape == (1, 3)
+    (tmp_path / "t.csv").write_text("\n".join(["site,x,ward,y", *lines, "3,9000,A,0"]))  # another mean of x
+    changed = export_model(tmp_path / "run")
+    assert changed.inputs == "data.standardise = unit"
+    with safetensors.safe_open(changed.file, "pt") as file:
+        assert not {"scaling", "columns"} & file.metadata().keys()
+    pytest.importorskip("onnxscript")
+    with pytest.raises(atoll.InputError, match=r"^data\.root/t\.csv \(.*\) has changed since .*run was started;"):
+        export_model(tmp_path / "run", "onnx")
 
 
 def test_an_unfinished_run(tmp_path: Path) -> None:

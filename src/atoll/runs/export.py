@@ -20,6 +20,7 @@ from safetensors.torch import save
 from torch import nn
 
 from atoll.data.array_inputs import as_array
+from atoll.data.dataset import Dataset
 from atoll.experiment.client_data import load_dataset
 from atoll.experiment.modules import draw_module
 from atoll.experiment.start_model import load_start
@@ -27,7 +28,8 @@ from atoll.local.batches import FromStored
 from atoll.local.models import Model
 from atoll.local.travel import frozen
 from atoll.local.weights import load_model
-from atoll.runs.run_folder import require_own_file
+from atoll.runs.going_on import changed_data
+from atoll.runs.run_folder import RunFolder, require_own_file
 from atoll.runs.saved import SavedRun, read_saved
 from atoll.settings.validation import Settings
 from atoll.support.errors import AtollError, InputError, RunError, SettingWarning
@@ -91,12 +93,12 @@ def export_model(
     stem = "model" if cluster is None else f"model-cluster-{cluster}"
     place = saved.folder / f"{stem}{ENDINGS[file_format]}" if out is None else Path(out)
     require_own_file("--out", place)
-    inputs = _inputs_in_words(saved.settings)
+    inputs = _inputs_in_words(saved)
     content = _WRITERS[file_format](saved, model, inputs)
     make_folder(place.parent)
     write_atomically(place, content)
-    count = sum(tensor.numel() for tensor in model.values())
-    return Exported(place, count, inputs, saved.state.events_done, saved.is_finished)
+    parameters = sum(tensor.numel() for tensor in model.values())
+    return Exported(place, parameters, inputs, saved.state.events_done, saved.is_finished)
 
 
 def format_of(out: Path | str | None) -> str:
@@ -126,9 +128,9 @@ def load_module(settings: Settings, model: Model) -> nn.Module:
     return module.eval()
 
 
-def predict(settings: Settings, model: Model, inputs: Any, probabilities: bool = False) -> npt.NDArray[Any]:
+def predict(settings: Settings, model: Model, inputs: Any, probabilities: bool, run: Path | None) -> npt.NDArray[Any]:
     """Return a model's predictions for inputs as the data set stores them; see `Result.predict`."""
-    data, module = load_dataset(settings), load_module(settings, model)
+    data, module = read_data(settings, run), load_module(settings, model)
     if data.encode and hasattr(inputs, "__arrow_c_stream__"):  # new rows in a data frame
         inputs = data.encode(inputs)
     array = as_array("predict: inputs", inputs)
@@ -145,12 +147,19 @@ def predict(settings: Settings, model: Model, inputs: Any, probabilities: bool =
     return (outputs.sigmoid() if probabilities else (outputs > 0).long()).numpy()
 
 
-def _inputs_in_words(settings: Settings) -> str:
-    """Return how model inputs follow from stored ones; without the data, what the settings say."""
+def read_data(settings: Settings, run: Path | None) -> Dataset:
+    """Return the data by which inputs were encoded; reject what has changed since the folder's run was started."""
+    if run is not None and (told := changed_data(RunFolder(run), settings, "data.root")):
+        raise InputError(f"{told}; inputs are encoded by the data of the training, so put it back")
+    return load_dataset(settings)
+
+
+def _inputs_in_words(saved: SavedRun) -> str:
+    """Return how model inputs follow from stored ones; without that data, what the settings say."""
     try:
-        data = load_dataset(settings)
+        data = read_data(saved.settings, saved.folder)
     except AtollError:
-        return f"data.standardise = {settings.data.standardise}"
+        return f"data.standardise = {saved.settings.data.standardise}"
     columns = ", ".join(data.names.get("inputs", ()))
     values = f"the table's columns {columns}, encoded and scaled as for training" if columns else "stored values"
     times = "" if data.scale == 1 else f" times {data.scale:.6g}"
@@ -160,8 +169,8 @@ def _inputs_in_words(settings: Settings) -> str:
 def _as_safetensors(saved: SavedRun, model: Model, inputs: str) -> bytes:
     events = str(saved.state.events_done)
     metadata = {"format": "pt", "name": saved.settings.name, "events": events, "inputs": inputs}
-    with suppress(AtollError):  # without the data, in words only
-        data = load_dataset(saved.settings)
+    with suppress(AtollError):  # without that data, in words only
+        data = read_data(saved.settings, saved.folder)
         means, deviations = ((), ()) if data.standard is None else (data.standard.means, data.standard.deviations)
         metadata["scaling"] = json.dumps({"scale": data.scale, "means": means, "deviations": deviations})
         metadata["columns"] = json.dumps(data.names.get("inputs", ()))
@@ -175,8 +184,7 @@ def _as_state_dict(_saved: SavedRun, model: Model, _inputs: str) -> bytes:
 
 
 def _as_onnx(saved: SavedRun, model: Model, inputs: str) -> bytes:
-    data = load_dataset(saved.settings)
-    module = load_module(saved.settings, model)
+    data, module = read_data(saved.settings, saved.folder), load_module(saved.settings, model)
     sample = torch.zeros(2, *data.shape)
     try:
         return _trace(FromStored(module, data).eval(), sample, f"as stored; the model takes {inputs}")

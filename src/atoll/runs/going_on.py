@@ -21,7 +21,7 @@ from atoll.schedules.recorded import line_of
 from atoll.schedules.schedule_files import digest_of, write_schedule
 from atoll.settings.experiment_file import overlay, resolved
 from atoll.settings.validation import Settings, validate
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, refusing
 from atoll.support.untrusted import read_json
 from atoll.support.wording import show
 
@@ -44,8 +44,7 @@ def require_kind(folder: RunFolder, is_live: bool, replayed: Schedule | None) ->
 def changed_data(folder: RunFolder, settings: Settings, kind: str = "") -> str:
     """Return which file (of `kind`) is not as it was when the run was started, in words; nothing if unknown."""
     now, files = digests_of(settings), files_of(settings)
-    is_known = (folder.path / "environment.json").is_file()
-    before = _environment(folder).get("data", now) if is_known else now  # an older version has written no data
+    before = _environment(folder)["data"] if (folder.path / "environment.json").is_file() else now
     for name in sorted(before.keys() | now.keys()):
         if name.startswith(kind) and before.get(name) != now.get(name):
             what = "is new" if name not in before else "is missing" if name not in now else "has changed"
@@ -65,12 +64,10 @@ def mend_schedule(folder: RunFolder, schedule: Schedule) -> list[str]:
 def _environment(folder: RunFolder) -> dict[str, Any]:
     """Return the content of ``environment.json``."""
     path = folder.path / "environment.json"
-    try:
+    with refusing(f"{path} is missing or damaged", ValueError):
         environment = read_json(path, folder.path)
-        if not isinstance(environment, dict) or not isinstance(environment.get("data", {}), dict):
+        if not isinstance(environment, dict) or not isinstance(environment.get("data"), dict):
             raise ValueError("it is not as it was written")
-    except (OSError, ValueError) as error:
-        raise InputError(f"--resume: {path} is missing or damaged") from error
     return environment
 
 

@@ -13,7 +13,6 @@ from atoll.engine.run_state import State
 from atoll.experiment.experiment import Experiment
 from atoll.local.models import Model
 from atoll.runs.export import load_module, predict
-from atoll.runs.going_on import changed_data
 from atoll.runs.probes import Probes
 from atoll.runs.run_folder import Row, RunFolder
 from atoll.runs.saved import SavedRun, read_saved
@@ -94,12 +93,9 @@ class Result:
             real numbers, [n] or [n, numbers].
 
         Raises:
-            InputError: inputs of another shape, or rows that lack a column or hold other values; the data has changed
-                since the training; or as for `model`.
+            InputError: inputs of another shape, rows that lack a column, data that has changed; or as for `model`.
         """
-        if self.folder is not None and (told := changed_data(RunFolder(self.folder), self.settings, "data.root")):
-            raise InputError(f"predict: {told}; inputs are encoded by the data of the training, so put it back")
-        return predict(self.settings, self.model(cluster), inputs, probabilities)
+        return predict(self.settings, self.model(cluster), inputs, probabilities, self.folder)
 
     def clients(self) -> dict[str, npt.NDArray[Any]]:
         """Return the final results of single clients: arrays [clients] by column, ready for ``pandas.DataFrame``.
