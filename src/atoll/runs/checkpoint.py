@@ -48,7 +48,6 @@ def save_checkpoint(folder: Path, state: State, origin: Fingerprint) -> None:
         for i, model in enumerate(models)
         for name, t in model.items()
     }
-    layout["order"] = list(tensors)  # safetensors reorders them
     if isinstance(state.clients, SpilledStates):
         layout["files"] = state.clients.settle()
         tensors[SPILLED] = torch.tensor(list(state.clients.files.items()), dtype=torch.int64).reshape(-1, 2)
@@ -208,6 +207,7 @@ def lay_out(state: State) -> tuple[list[Model], dict[str, Any]]:
         "clients": {str(client): number(model) for client, model in kept.items()},
         "labels": None if state.labels is None else state.labels.tolist(),
         "norms": _lay_out_norms(state),
+        "order": [f"{i}/{name}" for i, model in enumerate(models) for name in model],  # safetensors has another
     }
 
 
