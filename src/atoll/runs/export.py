@@ -93,8 +93,11 @@ def export_model(
     stem = "model" if cluster is None else f"model-cluster-{cluster}"
     place = saved.folder / f"{stem}{ENDINGS[file_format]}" if out is None else Path(out)
     require_own_file("--out", place)
-    inputs = _inputs_in_words(saved)
-    content = _WRITERS[file_format](saved, model, inputs)
+    data: Dataset | None = None
+    with suppress(AtollError):  # without the data of the training, inputs are told in words only
+        data = read_data(saved.settings, saved.folder)
+    inputs = _inputs_in_words(saved.settings, data)
+    content = _WRITERS[file_format](saved, model, inputs, data)
     make_folder(place.parent)
     write_atomically(place, content)
     parameters = sum(tensor.numel() for tensor in model.values())
@@ -154,37 +157,34 @@ def read_data(settings: Settings, run: Path | None) -> Dataset:
     return load_dataset(settings)
 
 
-def _inputs_in_words(saved: SavedRun) -> str:
-    """Return how model inputs follow from stored ones; without that data, what the settings say."""
-    try:
-        data = read_data(saved.settings, saved.folder)
-    except AtollError:
-        return f"data.standardise = {saved.settings.data.standardise}"
+def _inputs_in_words(settings: Settings, data: Dataset | None) -> str:
+    """Return how model inputs follow from stored ones; without the data, what the settings say."""
+    if data is None:
+        return f"data.standardise = {settings.data.standardise}"
     columns = ", ".join(data.names.get("inputs", ()))
     values = f"the table's columns {columns}, encoded and scaled as for training" if columns else "stored values"
     times = "" if data.scale == 1 else f" times {data.scale:.6g}"
     return values + times + ("" if data.standard is None else f", {data.standard}")
 
 
-def _as_safetensors(saved: SavedRun, model: Model, inputs: str) -> bytes:
+def _as_safetensors(saved: SavedRun, model: Model, inputs: str, data: Dataset | None) -> bytes:
     events = str(saved.state.events_done)
     metadata = {"format": "pt", "name": saved.settings.name, "events": events, "inputs": inputs}
-    with suppress(AtollError):  # without that data, in words only
-        data = read_data(saved.settings, saved.folder)
+    if data is not None:
         means, deviations = ((), ()) if data.standard is None else (data.standard.means, data.standard.deviations)
         metadata["scaling"] = json.dumps({"scale": data.scale, "means": means, "deviations": deviations})
         metadata["columns"] = json.dumps(data.names.get("inputs", ()))
     return save(dict(model), metadata=metadata)
 
 
-def _as_state_dict(_saved: SavedRun, model: Model, _inputs: str) -> bytes:
+def _as_state_dict(_saved: SavedRun, model: Model, _inputs: str, _data: Dataset | None) -> bytes:
     stream = io.BytesIO()
     torch.save({name: tensor.clone() for name, tensor in model.items()}, stream)
     return stream.getvalue()
 
 
-def _as_onnx(saved: SavedRun, model: Model, inputs: str) -> bytes:
-    data, module = read_data(saved.settings, saved.folder), load_module(saved.settings, model)
+def _as_onnx(saved: SavedRun, model: Model, inputs: str, data: Dataset | None) -> bytes:
+    data, module = data or read_data(saved.settings, saved.folder), load_module(saved.settings, model)
     sample = torch.zeros(2, *data.shape)
     try:
         return _trace(FromStored(module, data).eval(), sample, f"as stored; the model takes {inputs}")
