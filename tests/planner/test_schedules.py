@@ -19,6 +19,7 @@ from atoll.planner.plan_table import note_of, score_table, table_of
 from atoll.planner.planning import Field, sort_out
 from atoll.planner.pool import ProcessPool
 from atoll.planner.scoring import Scored, prune
+from atoll.schedules.packed import BLOCK
 from atoll.sweep.axes import parse_axes
 
 MODEL_BYTES = 4 * (64 * 10 + 10)
@@ -70,6 +71,24 @@ def test_a_synchronous_plan_against_its_closed_form(tmp_path: Path) -> None:
     assert (found.mean_staleness, found.max_staleness) == (0, 0)
     up, transfers = 3 * 8 * MODEL_BYTES, 3 * 2 * MODEL_BYTES
     assert found.hops == (Hop("client to aggregator", up, up), Hop("aggregator to server", transfers, transfers))
+
+
+def test_waiting_of_more_events_than_are_held_as_rows() -> None:
+    """Two of four clients a round: the slower keeps the other waiting."""
+    table: dict[str, Any] = {
+        "rounds": 3 * BLOCK,
+        "data": {"dataset": "digits", "clients": 4, "partition": "iid"},
+        "model": {"name": "linear"},
+        "network": {"seconds_per_sample": [0.1, 0.8]},
+        "method": {"name": "fedavg", "fraction": 0.5},
+    }
+    (settings,) = make_runs(table)
+    experiment = Experiment(settings)
+    clock = experiment.plan.clock
+    busy = clock.compute_seconds + clock.upload_seconds
+    pairs = np.array([busy[event.cohort] for event in experiment.method.schedule.events])
+    assert len({tuple(event.cohort) for event in experiment.method.schedule.events}) == 6  # all pairs, in any order
+    assert score(experiment).waiting == pytest.approx(1 - pairs.sum() / (2 * pairs.max(axis=1).sum()))
 
 
 def test_an_asynchronous_plan_against_its_closed_form(tmp_path: Path) -> None:

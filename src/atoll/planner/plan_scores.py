@@ -169,14 +169,8 @@ def busy_seconds(experiment: Experiment) -> Floats:
 
 def _waiting(events: Sequence[Event], lengths: Floats, busy: Floats) -> float:
     """Return the share of the clients' time in events during which they neither compute nor send."""
-    sums: dict[int, float] = {}
-    working = there = 0.0
-    for event, length in zip(events, lengths.tolist(), strict=True):
-        key = id(event.cohort)
-        if key not in sums:
-            sums[key] = float(busy[event.cohort].sum())
-        working += sums[key] * event.intra_rounds
-        there += len(event.cohort) * length
+    working = sum(float(busy[event.cohort].sum()) * event.intra_rounds for event in events)
+    there = sum(len(event.cohort) * length for event, length in zip(events, lengths.tolist(), strict=True))
     return max(0.0, 1 - working / there) if there else 0.0
 
 
