@@ -122,6 +122,19 @@ def test_what_a_plan_costs(tmp_path: Path) -> None:
     assert plan.score.price is None
 
 
+def test_one_network_with_prices_beside_one_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = settings_of(tmp_path)
+    rows = (tmp_path / "links.csv").read_text().splitlines()
+    priced = [f"{row},{price}" for row, price in zip(rows, ["up_price", *"1111111"], strict=True)]
+    (tmp_path / "priced.csv").write_text("\n".join(priced), encoding="utf-8")
+    axes = [*ONE, "method.pattern=censyn", "network.file=links.csv,priced.csv"]
+    plans = sorted_out(settings, axes, seconds=30.0).plans
+    entrants = [Entrant(plan, tmp_path, costs=[1.0]) for plan in plans]
+    for table in (score_table(plans), table_of(entrants, PlanBudget())):
+        assert [line[-1] for line in table.cells] == ["price", "–", "7.8e-05"]
+
+
 def test_bytes_end_a_plan_too(tmp_path: Path) -> None:
     """An event is 10 models up and 10 down: 45 models allow two."""
     settings = settings_of(tmp_path)

@@ -33,28 +33,25 @@ def level_in_words(level: float, budget: PlanBudget) -> str:
 def table_of(ranked: Sequence[Entrant], budget: PlanBudget) -> TextTable:
     """Return the table of a race."""
     title = "at the end" if budget.target is None else f"to {level_in_words(budget.target, budget)}"
-    facts = [[*_facts(entrant.plan.score), *_spent(entrant.plan.score).values()] for entrant in ranked]
-    header = ["", "plan", title, *_FACTS, *_spent(ranked[0].plan.score)]
+    plans = [entrant.plan for entrant in ranked]
     lines = [
-        [str(place), in_words(entrant.name), judged(entrant, budget), *own]
-        for place, (entrant, own) in enumerate(zip(ranked, facts, strict=True), 1)
+        [str(place), in_words(entrant.name), judged(entrant, budget), *_facts(entrant.plan.score)]
+        for place, entrant in enumerate(ranked, 1)
     ]
     slowest = "Slowest client: its name, and the seconds of a training with its upload."
-    note = f"In brackets: 95 % interval over seeds. {slowest} {note_of([entrant.plan for entrant in ranked])}"
-    return TextTable([header, *lines], 2, note)
+    note = f"In brackets: 95 % interval over seeds. {slowest} {note_of(plans)}"
+    return TextTable(_with_costs([["", "plan", title, *_FACTS], *lines], plans), 2, note)
 
 
 def score_table(plans: Sequence[Scored]) -> TextTable:
     """Return the table of plans that were not raced, by descending merges per cluster."""
     header = ["plan", "merges", "steps", "EMD", "mean event", "waiting", "MB per hop", "staleness"]
-    header += _spent(plans[0].score)
-    lines = []
-    for plan in sorted(plans, key=lambda plan: -plan.score.merges):
+    plans, lines = sorted(plans, key=lambda plan: -plan.score.merges), []
+    for plan in plans:
         score, (_, waiting, _, megabytes, staleness) = plan.score, _facts(plan.score)
         event, numbers = format_seconds(score.mean_event), map(format_number, (score.merges, score.steps))
-        facts = [event, waiting, megabytes, staleness, *_spent(score).values()]
-        lines.append([in_words(plan.name), *numbers, f"{score.emd:.2f}", *facts])
-    return TextTable([header, *lines], 1, note_of(plans))
+        lines.append([in_words(plan.name), *numbers, f"{score.emd:.2f}", event, waiting, megabytes, staleness])
+    return TextTable(_with_costs([header, *lines], plans), 1, note_of(plans))
 
 
 def in_words(name: str) -> str:
@@ -101,10 +98,14 @@ def _facts(score: PlanScore) -> list[str]:
     return [f"{score.events:,}", f"{score.waiting:.0%}", slowest, megabytes, stale]
 
 
-def _spent(score: PlanScore) -> dict[str, str]:
-    """Return energy and price where known, by column header."""
-    known = {"kJ": None if score.joules is None else score.joules / 1e3, "price": score.price}
-    return {head: format_number(value) for head, value in known.items() if value is not None}
+def _with_costs(lines: Sequence[list[str]], plans: Sequence[Scored]) -> list[list[str]]:
+    """Return a table's lines, the header first, with the plans' energy and price if any plan's are known."""
+    scores = [plan.score for plan in plans]
+    joules = [score.joules for score in scores]
+    costs = {"kJ": [each if each is None else each / 1e3 for each in joules], "price": [s.price for s in scores]}
+    known = {head: values for head, values in costs.items() if set(values) != {None}}
+    columns = [[head, *(DASH if each is None else format_number(each) for each in known[head])] for head in known]
+    return [[*line, *(column[row] for column in columns)] for row, line in enumerate(lines)]
 
 
 def note_of(plans: Sequence[Scored]) -> str:
