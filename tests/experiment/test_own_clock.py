@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import atoll
@@ -15,6 +16,7 @@ from atoll.report.tables.run_tables import rounds_to_target
 from atoll.report.tables.spread import spread_over_seeds
 from atoll.report.tables.spread_tables import target_table
 from atoll.report.tables.writing import table_of
+from atoll.schedules.events import Event
 from atoll.support.errors import SettingWarning
 
 
@@ -24,6 +26,15 @@ def without_clock(population, rule, rounds, seed):  # type: ignore[no-untyped-de
 
 def with_clock(population, rule, rounds, clock, seed):  # type: ignore[no-untyped-def]
     return atoll.fedavg(population, rule, rounds, clock=clock, seed=seed)
+
+
+def pausing(population, rule, rounds, seed):  # type: ignore[no-untyped-def]
+    """In the second round no cluster trains."""
+    made = atoll.fedavg(population, rule, rounds, seed=seed)
+    first, _, *rest = made.schedule.events
+    none = np.zeros(0, np.int64)
+    pause = Event(1, 1, 2.0, active=(), began=(), cohort=none, clusters=none, weights=np.zeros(0))
+    return replace(made, schedule=replace(made.schedule, events=[first, pause, *rest]))
 
 
 def hasty(population, rule, rounds, seed):  # type: ignore[no-untyped-def]
@@ -39,6 +50,11 @@ def seconds_of(method: Any, **settings: Any) -> list[float]:
 
 def test_a_method_without_clock_takes_the_seconds_of_one_with_it() -> None:
     assert seconds_of(without_clock) == seconds_of(with_clock) == seconds_of("fedavg") != [1.0, 2.0, 3.0]
+
+
+def test_an_event_in_which_no_cluster_trains_takes_no_time() -> None:
+    first, second, third = seconds_of(pausing)
+    assert 0 < first == second < third
 
 
 @pytest.mark.parametrize("settings", [{"faults": {"deadline_seconds": 2.0}}, {"faults": {"dropout": 0.3}}])

@@ -200,7 +200,7 @@ def _put_on_clock(settings: Settings, method: Method, clock: Clock) -> tuple[Met
     if ":" not in settings.method.name or has_own:
         return method, None
     events = method.schedule.events
-    if method.arrivals is None and all(each.seconds - 1 == i == max(each.began) for i, each in enumerate(events)):
+    if method.arrivals is None and all({each.seconds - 1, *each.began} == {i} for i, each in enumerate(events)):
         return replace(method, schedule=replace(method.schedule, events=pack(_timed(events, clock)))), clock
     told = "takes no `clock`, so its virtual seconds are its own and not those of other methods"
     warn(f"method.name = {settings.method.name!r}: {told}; compare it by rounds or client updates", SettingWarning, 2)
