@@ -96,7 +96,7 @@ def _began(event: Event) -> Floats:
     """Return the virtual time at which each cohort client's work begins, [cohort]."""
     began = np.asarray(event.began, float)
     if event.clusters is None:
-        return np.full(len(event.cohort), began[0])
+        return np.full(len(event.cohort), began[:1])  # none if nothing trains
     return np.asarray(began[np.searchsorted(event.active, event.clusters)])
 
 
