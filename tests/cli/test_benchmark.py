@@ -1,10 +1,12 @@
 """`atoll benchmark` as its page describes it, with a method of one's own; and refusals."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from atoll.support.lock import LOCK, claimed
 from tests.cli.conftest import Command
 from tests.cli.pages import ROOT, blocks, shell, write_files
 
@@ -45,6 +47,15 @@ def test_an_out_that_is_a_file_is_refused_before_anything_runs(atoll: Command) -
     Path("taken").touch()
     told = "taken is a file, or lies below one (taken); give the path of a folder"
     assert atoll("benchmark", "regression", "--scale", "tiny", "--out", "taken").refused() == told
+
+
+def test_two_at_once_in_one_folder_are_refused(tmp_path: Path, atoll: Command) -> None:
+    """Each would write a method's file with its own entries alone."""
+    words = ("benchmark", "regression", "--methods", "fedavg", "--scale", "tiny", "--trials", "1", "--seeds", "1")
+    with claimed(tmp_path / "out"):
+        told = f"--out out: is in use by process {os.getpid()}; wait for it, stop it, or give another folder"
+        assert atoll(*words, "--out", "out").refused() == told
+        assert [each.name for each in Path("out").iterdir()] == [LOCK]
 
 
 @pytest.mark.parametrize(

@@ -333,6 +333,21 @@ def test_bad_input_is_one_sentence(tmp_path: Path, atoll: Command, words: list[s
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--html", "new/a.html", "--csv", "new/a.html"], "--csv new/a.html: is a file that --html writes"),
+        (["--csv", "new/a", "--parquet", "new/../new/a"], "--parquet new/../new/a: is a file that --csv writes"),
+        (["--out", "new", "--csv", "new/table.csv"], "--csv new/table.csv: is a file that --out writes"),
+        (["--out", "new", "--csv", "new/spread.csv"], "--csv new/spread.csv: is a file that --out writes"),
+    ],
+)
+def test_two_outputs_are_two_files(tmp_path: Path, atoll: Command, words: list[str], told: str) -> None:
+    write_run(tmp_path / "runs/a", make_rows(3))
+    assert atoll("report", "runs", *words).refused() == f"{told}; give another path"
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path, atoll: Command) -> None:
     write_run(tmp_path / "runs", make_rows(3))
     (tmp_path / "file").write_text("")

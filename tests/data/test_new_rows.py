@@ -1,7 +1,7 @@
 """New rows of a table: encoded as the training rows were, or refused in one sentence."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -9,6 +9,9 @@ import pytest
 
 import atoll
 from atoll import Dataset, InputError, from_pandas
+from atoll.data.tabular.make import make_table
+from atoll.data.tabular.source import open_source
+from atoll.data.tabular.table_settings import Wanted
 from atoll.runs.verify import verify_run
 from atoll.support.arrays import Floats
 
@@ -82,6 +85,27 @@ def test_rows_that_training_has_none_of_are_refused(missing: str) -> None:
     with pytest.raises(InputError, match=rf"data.missing = '{missing}': column 'x' lacks values, at least 1") as told:
         encoded(data, frame.assign(x=[np.nan, *range(9)]))
     assert ("leaves such rows out" in str(told.value)) == (missing == "refuse")
+
+
+@pytest.mark.parametrize("missing", ["fill", "flag", "refuse"])
+def test_an_empty_text_is_missing_where_it_was_in_training(tmp_path: Path, missing: str) -> None:
+    """A CSV file's empty fields are missing values; a data frame's empty texts are texts."""
+    frame = pd.DataFrame(COLUMNS)
+    whole = frame.ffill() if missing == "refuse" else frame
+    whole.replace("", "b").to_csv(tmp_path / "table.csv", index=False)
+    wanted = Wanted(target="ill", text=["note"], hashes=4, missing=cast(Any, missing))
+    data = make_table(open_source(str(tmp_path / "table.csv")), wanted)
+    rows = {"age": ["30", "", "30"], "beds": [1, 2, 2], "ward": ["", "B", "C"], "note": ["a b", "b", ""]}
+    empty = pd.DataFrame(rows)
+    if missing == "refuse":
+        with pytest.raises(InputError, match="column 'age' lacks values"):
+            encoded(data, empty)
+        return
+    expected = encoded(data, empty.replace("", None))
+    np.testing.assert_array_equal(encoded(data, empty), expected)
+    _, other = patients(missing)
+    with pytest.raises(InputError, match=r"column 'age' holds .*string, not double as in training"):
+        encoded(other, empty)
 
 
 def test_a_run_predicts_new_rows(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from atoll.data.named_datasets import read_table
 from atoll.settings.experiment_file import make_runs, overlay, parse_changes, read_experiment, recipe_names, resolved
-from atoll.settings.validation import Settings
+from atoll.settings.validation import Settings, validate
 from atoll.support.errors import InputError, SettingWarning
 
 TEXTS = {
@@ -135,6 +135,14 @@ def test_layers_are_laid_in_order() -> None:
     assert (a.rounds, a.local.lr, a.local.steps) == (2, 0.4, 2)
     assert (b.rounds, b.local.lr, b.local.steps) == (3, 0.4, 2)
     assert [settings.local.lr for settings in make_runs(table)] == [0.1, 0.3]
+
+
+def test_settings_of_another_method_share_the_classes_of_other_sections() -> None:
+    """Making classes is most of the time that many settings take, as those of all methods on the benchmark's suites."""
+    made = [validate({"name": "a", "rounds": 1, "method": {"name": name}}) for name in ("fedavg", "ifca")]
+    same = {each for each in type(made[0]).model_fields if type(getattr(made[0], each)) is type(getattr(made[1], each))}
+    assert {"data", "model", "local", "travel", "network"} <= same
+    assert "method" not in same
 
 
 def test_overlay_leaves_its_arguments_alone() -> None:

@@ -261,7 +261,11 @@ def have_trained(experiment: Experiment, sites: Sites, store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "odd", ["*", "data.root", "data.*", "run.device", "method*", "*.lr", "local.lr\\n", "network.*", "model.path", ""]
+    "odd",
+    [
+        *("*", "data.root", "data.*", "run.device", "method*", "*.lr", "local.lr\\n", "network.*", "model.path", ""),
+        *("model.weights_file", "model.file", "method.tokenizer"),
+    ],
 )
 def test_an_owner_can_allow_nothing_else(odd: str, tmp_path: Path) -> None:
     init_fleet(tmp_path / "fleet", FleetPlan(1, "a.example.org"))

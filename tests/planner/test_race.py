@@ -174,6 +174,10 @@ def test_the_table_and_the_sentences(raced: tuple[Path, Field, PlanBudget, list[
     assert lines[1][2].startswith("behind: ")
     near = replace(ranked[1], is_behind=False, costs=[1.05 * seconds for seconds in ranked[0].costs])
     assert f"{table.in_words(near.name)}, the next, has " in table.why([ranked[0], near], budget)
+    missed = replace(near, costs=[math.inf, math.inf])
+    assert f"{table.in_words(near.name)}, the next, missed the target." in table.why([ranked[0], missed], budget)
+    missed.costs[1] = 80.0
+    assert ", the next, missed the target with some seeds." in table.why([ranked[0], missed], budget)
     told = table.as_dicts(ranked, budget)
     assert json.loads(json.dumps(told, allow_nan=False))[0]["place"] == 1
     assert told[0]["seeds"] == ranked[0].costs

@@ -35,6 +35,7 @@ from atoll.report.tables.spread import spread_over_seeds
 from atoll.report.tables.spread_tables import narrow_tables, target_table
 from atoll.report.tables.writing import as_csv, as_dicts, narrow_table, table_of
 from atoll.support.errors import InputError
+from atoll.support.files import seal
 from tests import made_runs
 from tests.tiers import thinned
 
@@ -125,6 +126,14 @@ class TestReadRun:
         run = read_run(folder)
         assert not run.finished
         assert run.rows["round"].tolist() == [0, 1]
+
+    def test_a_whole_last_line_counts_without_its_line_end(self, tmp_path: Path) -> None:
+        folder = write_run(tmp_path / "r", [])
+        for rows in (b'{"round": 0}\n{"round": 1}', seal(b'{"round": 0}') + b"\n" + seal(b'{"round": 1}')):
+            (folder / "metrics.jsonl").write_bytes(rows)
+            assert read_run(folder).rows["round"].tolist() == [0, 1]
+            (folder / "metrics.jsonl").write_bytes(rows[:-1])
+            assert read_run(folder).rows["round"].tolist() == [0]
 
     @pytest.mark.parametrize(
         ("line", "message"),

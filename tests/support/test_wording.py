@@ -4,6 +4,7 @@ import pytest
 
 from atoll.settings.experiment_file import make_runs, read_experiment
 from atoll.support.errors import InputError
+from atoll.support.wording import slug
 
 
 @pytest.mark.parametrize(
@@ -38,3 +39,9 @@ def test_other_spellings_of_a_name_are_understood(given: str, meant: str) -> Non
 def test_a_method_in_the_place_of_a_recipe_is_told_how_it_is_run(name: str, where: str) -> None:
     with pytest.raises(InputError, match=f"atoll run quickstart --set {where}={name}"):
         read_experiment(name)
+
+
+def test_names_of_files_are_at_most_150_bytes_long() -> None:
+    assert slug("x" * 150) == "x" * 100
+    assert slug("\U00020000" * 150) == "\U00020000" * 37
+    assert slug("界" * 150) == "界" * 50

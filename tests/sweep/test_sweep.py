@@ -141,6 +141,13 @@ def test_two_runs_of_the_same_folder_are_refused() -> None:
         make_members({}, parse_axes(["data.root=a/b,a-b"]))
 
 
+def test_folders_with_letters_of_several_bytes_are_not_too_long(tmp_path: Path) -> None:
+    """File systems count bytes, of which a letter may have four."""
+    table = {"runs": [{"label": "\U00020000" * 200}, {"label": "b"}]}
+    for member in make_members(table, parse_axes([f"data.root={'界' * 60},a"])):
+        (tmp_path / f".{member.name}.json.gz.part").mkdir()
+
+
 def test_long_values_are_told_apart_or_refused() -> None:
     first, second = (make_members({}, parse_axes([f"data.root={'x' * 300}{end},y"])) for end in ("a", "b"))
     assert len(first[0].name) < 255

@@ -17,7 +17,6 @@ from atoll.reproduce.kept_runs import digest_anywhere
 from atoll.reproduce.recipe_runs import RecipeTask, carry_out_all
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
-from atoll.support.files import make_folder
 from atoll.support.wording import slug
 
 
@@ -62,7 +61,6 @@ class Campaign:
             suite.budgets  # noqa: B018 - so that a budget that is too small is refused before anything runs
             if REFERENCE not in {one.name for one in self.contestants}:
                 stand(self.results(suite).values(), BUDGETS[0])  # which asks for it if there are no results of it
-        make_folder(self.places[0])
         for suite in self.suites:
             held = self.results(suite)
             files = [held.get(one.name) or ResultFile(suite.key, one.name, one.title) for one in self.contestants]

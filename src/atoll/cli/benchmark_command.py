@@ -9,6 +9,7 @@ from atoll.cli.common import app, err, out, print_json, refuse_below_file
 from atoll.cli.options import JsonOption, QuietOption
 from atoll.support.errors import InputError
 from atoll.support.files import make_folder, write_atomically
+from atoll.support.lock import claimed
 
 if TYPE_CHECKING:
     from atoll.benchmark.carrying_out import Campaign
@@ -65,7 +66,8 @@ def benchmark(
     say = (lambda _: None) if is_quiet else (lambda text: err.print(text))
     campaign = Campaign(chosen, contestants, trials, seeds, places, jobs, say)
     if run:
-        campaign.carry_out()
+        with claimed(folder):
+            campaign.carry_out()
     _show(campaign, budget, folder, as_json)
 
 

@@ -2,8 +2,9 @@
 
 import shlex
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,7 +71,8 @@ def report_command(
     check_targets(target)
     target = list(dict.fromkeys(target or ())) or None
     inches = read_width(width)
-    _check_page(page)
+    files = {"--html": page, "--csv": as_csv, "--parquet": as_parquet}
+    _check_files(files, folder)
     from atoll.report.figures.curves import has_column
     from atoll.report.figures.style import figure_width
     from atoll.report.report_files import write_report
@@ -85,8 +87,8 @@ def report_command(
     runs, notices = _read(folders, overlay)
     if target and not any(has_column(run, "test_accuracy") for run in runs):
         raise InputError(f"--target {target[0]:g}: is a test accuracy, and no run has recorded any; leave it out")
-    for option, file in (("--html", page), ("--csv", as_csv), ("--parquet", as_parquet)):
-        claim_file(option, file)
+    for option, path in files.items():
+        claim_file(option, path)
     rows = rounds_to_target(runs, target, stable=stable)
     spreads = spread_over_seeds(runs, target, stable, baseline)
     place = _place_of(folder, None if page or as_csv or as_parquet else folders[0] / "report")
@@ -94,21 +96,20 @@ def report_command(
         if given is not None and not place:
             raise InputError(f"{option}: is for the figures of a folder; give --out as well")
     with figure_width(inches):
-        files = write_report(runs, place, target, stable, against, baseline, bands) if place else []
+        written = write_report(runs, place, target, stable, against, baseline, bands) if place else []
     if page:
         from atoll.report.page import write_page
 
         options = ("--target", target), ("--stable", stable), ("--overlay", overlay), ("--baseline", baseline)
         command = _again("report", folders, ("--html", page), *options)
         write_page(runs, page, target, command, stable, notices, baseline)
-        files.append(page)
-    files += _write_probes(runs, as_csv, as_parquet)
+    _write_probes(runs, as_csv, as_parquet)
     if as_json:
         print_json(as_dicts(rows))
         return
     for table in narrow_tables(rows, spreads, bands):
         out.print(table.as_rich())
-    for file in files:
+    for file in (*written, *filter(None, files.values())):
         out.print(str(file))
 
 
@@ -145,8 +146,8 @@ def _read(folders: Sequence[Path], is_overlay: bool) -> "tuple[Sequence[Run], li
     return overlay(runs) if is_overlay else runs, [f"Left out: {fault}" for fault in faults]
 
 
-def _write_probes(runs: "Sequence[Run]", as_csv: Path | None, as_parquet: Path | None) -> list[Path]:
-    """Write all probes to those files that are given; return them."""
+def _write_probes(runs: "Sequence[Run]", as_csv: Path | None, as_parquet: Path | None) -> None:
+    """Write all probes to those files that are given."""
     from atoll.report.tables.frames import columns_as_csv, columns_as_parquet, columns_of_runs
     from atoll.support.files import write_atomically
 
@@ -155,7 +156,6 @@ def _write_probes(runs: "Sequence[Run]", as_csv: Path | None, as_parquet: Path |
         write_atomically(as_csv, columns_as_csv(columns).encode())
     if as_parquet:
         write_atomically(as_parquet, columns_as_parquet(columns))
-    return [file for file in (as_csv, as_parquet) if file]
 
 
 def check_targets(targets: Sequence[float] | None) -> None:
@@ -166,10 +166,15 @@ def check_targets(targets: Sequence[float] | None) -> None:
             raise InputError(f"--target {value:g}: must be greater than 0 and at most 1{meant}")
 
 
-def _check_page(page: Path | None) -> None:
-    """Reject a path that does not end in .html or .htm."""
-    if page is not None and page.suffix.lower() not in (".html", ".htm"):
+def _check_files(files: Mapping[str, Path | None], folder: Path | None) -> None:
+    """Reject a page that does not end in .html or .htm, and outputs in the same file."""
+    if (page := files["--html"]) is not None and page.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--html {page}: must end in .html, so that a browser knows what it is")
+    named = [("--out", folder / name) for name in ("table.csv", "spread.csv")] if folder else []
+    named += [(option, file) for option, file in files.items() if file]
+    for (other, taken), (option, file) in combinations(named, 2):
+        if file.resolve() == taken.resolve():
+            raise InputError(f"{option} {file}: is a file that {other} writes; give another path")
 
 
 @app.command("watch")
@@ -195,7 +200,7 @@ def watch_command(
     command = _again("watch", folders, ("--target", target), ("--overlay", overlay))
     server = make_server(Watch(folders, target or None, command, overlay), host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/"
-    if not _is_loopback(host):
+    if not ip_address(str(server.server_address[0])).is_loopback:
         err.print(f"warning: --host {host}: anyone who can reach this machine can read these runs")
     with Interrupts() as interrupts, server:
         out.print(f"Watching at {url} (Ctrl-C stops)")
@@ -208,10 +213,3 @@ def watch_command(
         except KeyboardInterrupt:
             err.print("stopped watching; the runs go on")
     raise typer.Exit(interrupts.exit_code)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

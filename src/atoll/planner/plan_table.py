@@ -152,8 +152,8 @@ def _against(first: Entrant, rival: Entrant, budget: PlanBudget) -> str:
     if rival.is_behind:
         return f"{in_words(rival.name)}, the next, was stopped when it could no longer be first."
     if mine is None or theirs is None:
-        left = rival.left_at
-        how = f"was out after {format_seconds(left)}" if left is not None else "missed the target with some seeds"
+        left, some = rival.left_at, " with some seeds" * any(map(math.isfinite, rival.costs))
+        how = f"was out after {format_seconds(left)}" if left is not None else f"missed the target{some}"
         return f"{in_words(rival.name)}, the next, {how}."
     said = f"{in_words(rival.name)}, the next, has {_value(theirs.mean, budget)}."
     if None in (mine.low, mine.high, theirs.low, theirs.high):

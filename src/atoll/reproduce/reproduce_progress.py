@@ -81,7 +81,6 @@ class ReproduceProgress:
 def seconds_in(folder: Path) -> float:
     """Return the wall time of a run's last whole row; 0 if there is none, or it cannot be read."""
     try:
-        rows = whole_lines(folder / "metrics.jsonl", folder)
-        return float(parse_json(rows[-1])["wall_time"])
+        return float(parse_json(whole_lines(folder / "metrics.jsonl", folder)[-1])["wall_time"])
     except (OSError, ValueError, LookupError, TypeError):
         return 0.0

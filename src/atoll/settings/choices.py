@@ -6,10 +6,11 @@ of its section, except for the objects that Atoll passes by name (`NamedChoice.g
 settings of their own, which apply when a function asks for the object (`SETTINGS_OF`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from itertools import chain
 from typing import Any
 
 from atoll.methods.parts.kind import MethodKind, kind_of
@@ -52,11 +53,6 @@ class NamedChoice:
     def resolve(self, name: str) -> Function:
         """Return the function of this name."""
         return resolve(self.setting, name, self.functions)  # type: ignore[no-any-return]
-
-    def parameters(self, function: Function) -> Iterator[Parameter]:
-        """Yield the settings of this section that a function takes."""
-        for part in self.parts(function):
-            yield from settings_of(part, self.given)
 
 
 _OF_CLIENTS = {"labels", "groups", "classes", "owners", "dataset", "rng", "seed", "clients"}
@@ -137,14 +133,13 @@ def taken(functions: Mapping[NamedChoice, Function]) -> dict[str, dict[str, list
     """Return the settings that functions take, by section and key; several functions may take the same."""
     found: dict[str, dict[str, list[Parameter]]] = {choice.section: {} for choice in CHOICES}
     for choice, function in functions.items():
-        for parameter in choice.parameters(function):
+        for parameter in chain.from_iterable(settings_of(part, choice.given) for part in choice.parts(function)):
             found[choice.section].setdefault(parameter.name, []).append(parameter)
     for asked in SETTINGS_OF:
         if any(asks_for(part, asked) for choice, function in functions.items() for part in choice.parts(function)):
             for section, provider in SETTINGS_OF[asked]:
-                for parameter in settings_of(_load(provider), ()):
-                    if parameter.name not in found[section]:
-                        found[section][parameter.name] = [parameter]
+                for parameter in settings_of(_load(provider), frozenset()):
+                    found[section].setdefault(parameter.name, [parameter])
     return found
 
 

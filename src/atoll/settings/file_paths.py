@@ -1,5 +1,6 @@
 """Paths in an experiment file: looked for beside the file first, then in the working folder."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from os.path import expanduser
 from pathlib import Path
@@ -10,7 +11,7 @@ from atoll.settings.sections import Sections
 _SECTIONS = ("data", "model", "clustering", "network", "faults")
 _FILES = ("file", "edges", "time_limit")  # if they are texts, besides those that end in _file
 _OR_NAMES = ("tokenizer", "path")  # folders, or names on Hugging Face's hub
-_KEYS = (*_FILES, *_OR_NAMES, "root", "start")
+PATHS = "|".join((*_FILES, *_OR_NAMES, "root", "start", r"\w*_file"))  # what matches them all
 
 
 def files_in(settings: Sections) -> Iterator[tuple[str, str]]:
@@ -48,6 +49,6 @@ def _changed(table: Mapping[str, Any], change: Callable[[str, str], str], sectio
             changed[key] = _changed(held, change, key)
         elif isinstance(held, list):  # panels and runs
             changed[key] = [_changed(each, change) if isinstance(each, Mapping) else each for each in held]
-        elif section in _SECTIONS and isinstance(held, str) and held and (key in _KEYS or key.endswith("_file")):
+        elif section in _SECTIONS and isinstance(held, str) and held and re.fullmatch(PATHS, key):
             changed[key] = change(key, held)
     return changed

@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, get_origin
@@ -16,7 +16,7 @@ REQUIRED = inspect.Parameter.empty
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Parameter:
     """A setting that a function takes.
 
@@ -44,10 +44,7 @@ def parameters_of(function: Function) -> dict[str, inspect.Parameter]:
 
 def takes_any(function: Function) -> bool:
     """Return whether a function has ``**parameters``."""
-    try:
-        return any(each.kind is each.VAR_KEYWORD for each in _signature(function).parameters.values())
-    except ValueError:  # `bind` refuses it, and says so
-        return False
+    return any(each.kind is each.VAR_KEYWORD for each in _known_parameters(function).values())
 
 
 def asks_for(function: Function, name: str) -> bool:
@@ -56,22 +53,18 @@ def asks_for(function: Function, name: str) -> bool:
     >>> asks_for(lambda population, rng: None, "rng")
     True
     """
-    try:
-        return name in _signature(function).parameters
-    except ValueError:  # `bind` refuses it, and says so
-        return False
+    return name in _known_parameters(function)
 
 
-def settings_of(function: Function, given: Collection[str]) -> Iterator[Parameter]:
-    """Yield the settings that a function takes: its parameters, except those that Atoll fills in (`given`)."""
-    try:
-        found = parameters_of(function)
-    except ValueError:
-        return
+@lru_cache(maxsize=256)
+def settings_of(function: Function, given: frozenset[str]) -> Sequence[Parameter]:
+    """Return the settings that a function takes: its parameters, except those that Atoll fills in (`given`)."""
     told = _descriptions(function)
-    for name, each in found.items():
-        if name not in given and not name.startswith("_") and _is_plain(each.default):
-            yield Parameter(name, _from_list(_evaluate(each.annotation, function)), each.default, told.get(name, ""))
+    return [
+        Parameter(name, _from_list(_evaluate(each.annotation, function)), each.default, told.get(name, ""))
+        for name, each in _known_parameters(function).items()
+        if each.kind in _NAMED and name not in given and not name.startswith("_") and _is_plain(each.default)
+    ]
 
 
 def _from_list(annotation: Any) -> Any:
@@ -82,6 +75,14 @@ def _from_list(annotation: Any) -> Any:
 def _is_plain(default: Any) -> bool:
     """Return whether an experiment file could hold this value; a parameter with another default is not a setting."""
     return default is REQUIRED or default is None or isinstance(default, str | int | float | list | tuple | dict)
+
+
+def _known_parameters(function: Function) -> Mapping[str, inspect.Parameter]:
+    """Return a function's parameters; none if they cannot be read, which `bind` refuses, and says so."""
+    try:
+        return _signature(function).parameters
+    except ValueError:
+        return {}
 
 
 @lru_cache(maxsize=256)
@@ -121,8 +122,7 @@ def _descriptions(function: Function) -> dict[str, str]:
     section = re.search(r"^(?:Args|Attributes):\n((?:[ ]+.*\n?|\n)*)", text, re.MULTILINE)
     if section is None:
         return {}
-    lines = inspect.cleandoc("\n" + section[1])
-    entries = re.split(r"^(\w+): ", lines, flags=re.MULTILINE)[1:]
+    entries = re.split(r"^(\w+): ", inspect.cleandoc("\n" + section[1]), flags=re.MULTILINE)[1:]
     return {
         name: " ".join(said.split()).removesuffix(".") for name, said in zip(entries[::2], entries[1::2], strict=True)
     }

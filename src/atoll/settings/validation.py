@@ -91,12 +91,17 @@ def settings_model(functions: tuple[tuple[NamedChoice, Function], ...]) -> type[
     open_ones = {choice.section for choice, function in functions if any(map(takes_any, choice.parts(function)))}
     for section, parameters in taken(dict(functions)).items():
         base: type[Section] = Settings.model_fields[section].annotation  # type: ignore[assignment]
-        fields = {key: field_of(each) for key, each in parameters.items() if key not in base.model_fields}
-        made = _create(_opened(base) if section in open_ones else base, fields)
+        made = _section_model(_opened(base) if section in open_ones else base, tuple(map(tuple, parameters.values())))
         is_required = any(field.is_required() for field in made.model_fields.values())
         default = FieldInfo(default={}, validate_default=True) if is_required else FieldInfo(default_factory=made)
         sections[section] = (made, default)
     return _create(Settings, sections)
+
+
+@lru_cache(maxsize=256)
+def _section_model(base: type[Section], parameters: tuple[tuple[Parameter, ...], ...]) -> type[Section]:
+    """Return a section's class with the settings that functions take besides its own."""
+    return _create(base, {own[0].name: field_of(own) for own in parameters if own[0].name not in base.model_fields})
 
 
 @cache

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.support.errors import RunError, reason_of
-from atoll.support.untrusted import MOST_BYTES_OF_LINES, read_bytes
+from atoll.support.untrusted import MOST_BYTES_OF_LINES, parse_json, read_bytes
 
 _SEAL = re.compile(rb', "crc32": "[0-9a-f]{8}"\}$')
 
@@ -114,7 +114,10 @@ def whole_lines(path: Path, within: Path | None = None) -> list[bytes]:
 
 def unsealed(content: bytes) -> list[bytes]:
     """Return the lines that `whole_lines` reads from a file of this content."""
-    lines = content.split(b"\n")[:-1]
+    *lines, last = content.split(b"\n")
+    with suppress(ValueError):
+        parse_json(last)  # unlike what a crash has cut short, the end of a file written by hand is JSON
+        lines.append(last)
     return list(map(_unseal, lines, count(1))) if any(map(_SEAL.search, lines)) else lines
 
 

@@ -126,12 +126,12 @@ def show(value: Any) -> str:
 
 
 def slug(name: str) -> str:
-    """Return a name that is safe in file systems and shells: no leading dot, no spaces, no slashes.
+    """Return a name that is safe in file systems and shells: no leading dot, space or slash, and short.
 
     >>> slug("CFL-MGD, seed 3")
     'cfl-mgd-seed-3'
     """
-    return "-".join("".join(c if c.isalnum() or c in "._" else " " for c in name.lower()).split()).strip(".-")[:100]
+    return re.sub(r"[^\w.]+", "-", name.lower()).strip(".-")[:100].encode()[:150].decode(errors="ignore")
 
 
 def printable(value: Any, longest: int | None = 200) -> str:

@@ -14,7 +14,7 @@ from atoll.settings.validation import Settings
 from atoll.support.errors import reading
 from atoll.sweep.axes import Axis, combinations, file_part, parse_value, require_folders, short_names
 
-_LONGEST = 200  # characters of a folder's name; file systems take 255 bytes
+_LONGEST = 200  # bytes of a folder's name; file systems take 255
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def _members_of(
     labels = [f"seed {text}" if short == "seed" else f"{short} = {text}" for short, text in texts]
     for prefix, settings in zip(prefixes, runs, strict=True):
         label = ", ".join(filter(None, (settings.label, *labels)))
-        name = ",".join(filter(None, (prefix, *parts)))[:_LONGEST]
+        name = ",".join(filter(None, (prefix, *parts))).encode()[:_LONGEST].decode(errors="ignore")
         run = title_of(settings) if len(runs) > 1 else ""
         yield Member(name, run, values, settings.model_copy(update={"label": label}))
 

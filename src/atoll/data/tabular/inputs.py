@@ -26,8 +26,7 @@ Floats32 = npt.NDArray[np.float32]
 
 
 def make_encoder(column: "pa.Field", wanted: Wanted) -> Encoder:
-    """Return a column's encoder: as text or category if it is named as such, else by its type; Arrow's dictionaries are
-    categories."""
+    """Return a column's encoder: as text or category if named as such, else by type; dictionaries are categories."""
     import pyarrow as pa
 
     kind = kind_of_values(column)
@@ -106,12 +105,9 @@ def warn_of_exceptions(encoders: Sequence[Encoder], categorical: Sequence[str]) 
     """Warn of numbers that became categories because of a single text, such as '?'."""
     for each in encoders:
         if isinstance(each, Category) and each.exception and each.name not in categorical:
-            warn(
-                f"data.inputs: column {each.name!r} holds numbers, but also {show(each.exception)}, which makes them "
-                f"{len(each.names)} categories; correct it, or name the column in data.categorical",
-                SettingWarning,
-                2,
-            )
+            told = f"column {each.name!r} holds numbers, but also {show(each.exception)}, which makes them"
+            hint = "categories; correct it, or name the column in data.categorical"
+            warn(f"data.inputs: {told} {len(each.names)} {hint}", SettingWarning, 2)
 
 
 def is_dense(schema: "pa.Schema", inputs: Sequence[str]) -> bool:
@@ -150,10 +146,12 @@ class RowEncoder:
     schema: "pa.Schema"  # in training
     inputs: Sequence[str]
     encoders: Sequence[Encoder]  # one for each input; none for one column of arrays or images
+    is_csv: bool  # where empty texts are missing values
 
     def __call__(self, rows: Any) -> npt.NDArray[Any]:
         """Return the inputs of a data frame's rows, [rows, ...]; its other columns are ignored."""
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         source = make_source("the frame", rows, None)
         table = source.table([source.require("data.inputs", name) for name in self.inputs])
@@ -164,6 +162,8 @@ class RowEncoder:
         for encoder in self.encoders:
             kind = pa.float64() if isinstance(encoder, Number) else kind_of_values(self.schema.field(encoder.name))
             column = plain(whole_column(table, encoder.name))
+            if self.is_csv and is_text(column.type):
+                column = pc.if_else(pc.equal(column, ""), None, column)
             try:
                 columns[encoder.name] = column.cast(kind, safe=not isinstance(encoder, Number))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

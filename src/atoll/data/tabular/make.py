@@ -21,7 +21,7 @@ from atoll.data.tabular.inputs import (
     warn_of_names,
 )
 from atoll.data.tabular.roles import Roles, find_roles
-from atoll.data.tabular.source import TableSource
+from atoll.data.tabular.source import CSV, TableSource
 from atoll.data.tabular.table_rows import (
     LEFT_OUT,
     TEST,
@@ -130,7 +130,7 @@ def _make(source: TableSource, wanted: Wanted) -> Dataset:
     (inputs, test_inputs), names = _inputs_of(source, roles, encoders, rows.uses, tokens or windows)
     warn_of_exceptions(encoders, wanted.categorical or ())
     owners, groups = (each and only(each, rows.uses != LEFT_OUT) for each in (rows.owners, rows.groups))
-    causal = targets.loss == "next-token"
+    causal, is_csv = targets.loss == "next-token", source.pieces[0].name.endswith(CSV)
     named = {
         "inputs": tuple(names),
         "targets": targets.names,
@@ -151,7 +151,7 @@ def _make(source: TableSource, wanted: Wanted) -> Dataset:
         owners=owners.codes[train] if owners else None,
         test_owners=owners.codes[test] if owners and own_tests else None,
         names={key: each for key, each in named.items() if each},
-        encode=None if tokens or windows else RowEncoder(source.schema, roles.inputs, encoders),
+        encode=None if tokens or windows else RowEncoder(source.schema, roles.inputs, encoders, is_csv),
     )
 
 

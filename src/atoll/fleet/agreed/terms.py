@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, JsonValue
 
+from atoll.settings.file_paths import PATHS
 from atoll.settings.validation import Settings
 from atoll.support.limits import LARGEST
 
@@ -15,7 +16,7 @@ Key = Annotated[str, Field(pattern=_KEY)]
 Terms = Annotated[dict[Key, JsonValue], Field(max_length=500)]
 """Settings that a client's work may depend on, by ``section.key``."""
 
-ALLOWABLE = r"^(seed|rounds|clustering\.clusters|(model|travel|local|method)\.(\*|(?!(path|start)$)[A-Za-z_]\w{0,60}))$"
+ALLOWABLE = rf"^(seed|rounds|clustering\.clusters|(model|travel|local|method)\.(\*|(?!({PATHS})$)[A-Za-z_]\w{{0,60}}))$"
 """What an owner may allow: a setting or a whole section, but nothing that names a file, a device or a machine."""
 
 _SECTIONS = ("model", "travel", "local", "method", "privacy", "secure")

@@ -126,10 +126,8 @@ class NodeConfiguration(FleetTable):
     @classmethod
     def _can_be_allowed(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         if odd := [pattern for pattern in patterns if not re.fullmatch(ALLOWABLE, pattern)]:
-            raise ValueError(
-                f"{odd[0]!r}: must be seed, rounds, clustering.clusters, or a setting of model, travel, local or "
-                "method that names no file, such as local.lr or method.*"
-            )
+            told = "must be seed, rounds, clustering.clusters, or a setting of model, travel, local or method that"
+            raise ValueError(f"{odd[0]!r}: {told} names no file, such as local.lr or method.*")
         return patterns
 
     @property
