@@ -10,7 +10,7 @@ from atoll.settings.sections import Sections
 _SECTIONS = ("data", "model", "clustering", "network", "faults")
 _FILES = ("file", "edges", "time_limit")  # if they are texts, besides those that end in _file
 _OR_NAMES = ("tokenizer", "path")  # folders, or names on Hugging Face's hub
-_KEYS = (*_FILES, *_OR_NAMES, "root", "start")
+_KEYS = (*_FILES, *_OR_NAMES, "root")
 
 
 def files_in(settings: Sections) -> Iterator[tuple[str, str]]:
@@ -48,6 +48,7 @@ def _changed(table: Mapping[str, Any], change: Callable[[str, str], str], sectio
             changed[key] = _changed(held, change, key)
         elif isinstance(held, list):  # panels and runs
             changed[key] = [_changed(each, change) if isinstance(each, Mapping) else each for each in held]
-        elif section in _SECTIONS and isinstance(held, str) and held and (key in _KEYS or key.endswith("_file")):
-            changed[key] = change(key, held)
+        elif section in _SECTIONS and isinstance(held, str) and held:
+            is_path = key in _KEYS or key.endswith("_file") or (section, key) == ("model", "start")
+            changed[key] = change(key, held) if is_path else held
     return changed
