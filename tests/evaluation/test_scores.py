@@ -205,6 +205,20 @@ def test_a_draw_of_clients_has_about_so_many_samples_and_every_planted_group() -
     assert {each.score(models).score.test_loss for each in drawn} == {everyone.score.test_loss}
 
 
+def test_a_draw_of_clients_leaves_what_is_measured_of_paired_test_clients() -> None:
+    """Each uses its client's model, also if the training loss is of other clients."""
+    population, tests = (classification(samples=12, seed=seed) for seed in (0, 1))
+    models = [read_model(network(seed=seed)) for seed in range(4)]
+    for labels in (None, np.array([3, 1, 1, -1, 3, 1])):
+        drawn, every = (
+            ClusterEvaluator(population, tests, network(), samples, paired=True).score(models, labels)
+            for samples in (24, None)
+        )
+        assert drawn.confusion.sum() == 2
+        assert (drawn.accuracies, drawn.losses) == (every.accuracies, every.losses)
+        assert drawn.score.test_loss == every.score.test_loss
+
+
 class Noting(nn.Module):
     """A linear model that notes which thread takes which batches, and of how many threads its products are."""
 

@@ -42,3 +42,13 @@ LOSING: list[dict[str, Any]] = [
 def test_rows_count_what_each_setting_may_lose(faults: dict[str, Any]) -> None:
     assert is_counted(Settings(**BASE | {"faults": faults}))
     assert not is_counted(Settings(**BASE | {"faults": {"attackers": 0.2}}))
+
+
+def test_moments_count_times_the_rate_with_its_factor() -> None:
+    """In usual norms, so that a run at half the factor of twice the rate refuses the same results."""
+    plain, doubled = (
+        Experiment(method={"name": "cfl-mgd", "clusters": 2}, local=local, faults={"usual_norms": "refuse"})
+        for local in ({"lr": 0.05}, {"lr": 0.1, "lr_factor": 0.5})
+    )
+    assert plain.method.screening is not None
+    assert plain.method.screening == doubled.method.screening

@@ -280,6 +280,12 @@ def test_files_are_looked_for_beside_the_experiment_first(study: Path) -> None:
     assert read_experiment(study)["runs"][0]["model"]["name"] == "a.csv"
 
 
+def test_where_a_clustering_starts_is_no_file(study: Path) -> None:
+    study.write_text('rounds = 20\nmethod.name = "hierarchical"\nclustering = { method = "feduc", start = "random" }\n')
+    (settings,) = make_runs(read_experiment(study))
+    assert settings.clustering.get("start") == "random"
+
+
 def test_files_are_looked_for_in_the_working_folder_next(study: Path) -> None:
     Path("a.csv").write_text("")
     assert read_experiment(study)["data"]["root"] == "a.csv"

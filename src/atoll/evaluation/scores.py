@@ -70,8 +70,7 @@ class Evaluator:
 
     def train_loss(self, model: Model) -> float:
         """Return the model's mean loss on the union of all clients' data."""
-        losses, _ = self._measure(model, self.pool, self.rows)
-        return float(losses @ self.weights)
+        return float(self._measure(model, self.pool, self.rows)[0] @ self.weights)
 
     def test(self, model: Model) -> tuple[float, float | None]:
         """Return the model's test loss and accuracy."""
@@ -121,8 +120,8 @@ class ClusterEvaluator:
     uses the model with the least loss on its data, among the clusters that have clients.
 
     With `samples` the training loss and the clusters are those of a fixed, seeded draw of clients with about this many
-    samples in total. With `paired`, where clients' data change, there is a test client for each client, which uses its
-    client's model instead, and each of the pool's planted groups counts.
+    samples in total. With `paired`, where clients' data change, there is a test client for each client, drawn or not,
+    which uses its client's model instead, and each of the pool's planted groups counts.
     """
 
     def __init__(
@@ -141,7 +140,7 @@ class ClusterEvaluator:
         if samples is not None:
             clients = min(clients, max(1, round(samples / population.sizes.mean())))
         self.module = module
-        self.paired = paired and clients == len(population)
+        self.paired = paired
         self.population = population
         self.clients = np.sort(generator(seed, "evaluate").choice(len(population), clients, replace=False))
         self.samples = int(population.sizes[self.clients].sum())
@@ -157,11 +156,15 @@ class ClusterEvaluator:
     @one_thread()
     def score(self, models: Sequence[Model], labels: Ids | None = None) -> ClusterScore:
         """Return losses, accuracies and the recovered clusters; `labels` are the clients' learned clusters."""
-        train_loss, clusters = self._train(models, labels)
-        everyone = range(len(self.test_clients))
-        tests = [self.test_clients.samples(k) for k in everyone]
+        losses, clusters = self._train(models, labels, self.clients)
+        taken = losses[np.arange(len(clusters)), clusters]
+        train_loss = float(np.average(taken, weights=self.population.sizes[self.clients]))
+        tests = [self.test_clients.samples(k) for k in range(len(self.test_clients))]
+        everyone = np.arange(len(tests))
         tested = measure_models(self.module, self.tests, models, tests, self.threads)
-        chosen = clusters if self.paired else _least_of(tested.losses, labels)
+        chosen = _least_of(tested.losses, labels)
+        if self.paired:
+            chosen = clusters if len(clusters) == len(everyone) else self._train(models, labels, everyone)[1]
         hits, sizes = tested.accuracies[everyone, chosen], self.test_clients.sizes
 
         def over(values: Floats, its: Mask) -> float | None:
@@ -181,15 +184,12 @@ class ClusterEvaluator:
             losses=tuple(over(losses, chosen == p) for p in range(len(models))),
         )
 
-    def _train(self, models: Sequence[Model], labels: Ids | None) -> tuple[float, Ids]:
-        """Return the training loss, and the clusters of the clients to evaluate."""
-        rows = [self.population.samples(int(k)) for k in self.clients]
+    def _train(self, models: Sequence[Model], labels: Ids | None, clients: Ids) -> tuple[Floats, Ids]:
+        """Return clients' losses with each model, and their clusters."""
+        rows = [self.population.samples(int(k)) for k in clients]
         losses = measure_models(self.module, self.pool, models, rows, self.threads).losses
         clusters = _least_of(losses, labels)
-        if labels is not None:
-            clusters = np.where(labels[self.clients] < 0, clusters, labels[self.clients])
-        taken = losses[np.arange(len(clusters)), clusters]
-        return float(np.average(taken, weights=self.population.sizes[self.clients])), clusters
+        return losses, clusters if labels is None else np.where(labels[clients] < 0, clusters, labels[clients])
 
 
 def _least_of(losses: Floats, labels: Ids | None) -> Ids:

@@ -70,9 +70,8 @@ def as_claimed(settings: Settings, population: Population) -> Population:
     wanted = settings.faults
     if wanted.claimed_samples == 1 or not wanted.attackers:
         return population
-    return claim_samples(
-        population, draw_attackers(wanted.attackers, len(population), settings.seed), wanted.claimed_samples
-    )
+    attackers = draw_attackers(wanted.attackers, len(population), settings.seed)
+    return claim_samples(population, attackers, wanted.claimed_samples)
 
 
 def attack_stage(settings: Settings, clients: int) -> Stage | None:
@@ -122,7 +121,8 @@ def _make_screening(settings: Settings, clients: int) -> Screening | None:
     """Return the checks of results, and who colludes before them; None: all results are combined unchecked."""
     wanted = settings.faults
     usual = usual_norms(settings)
-    limits = wanted.tolerate, wanted.max_update_norm, usual, 0.0 if usual == "off" else settings.local.lr
+    scale = 0.0 if usual == "off" else settings.local.lr * settings.local.lr_factor
+    limits = wanted.tolerate, wanted.max_update_norm, usual, scale
     if wanted.attackers and wanted.attack in COLLUSIONS:
         attackers = frozenset(draw_attackers(wanted.attackers, clients, settings.seed).tolist())
         return Colluding(*limits, attackers, wanted.attack, wanted.attack_strength)

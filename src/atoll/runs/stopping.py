@@ -40,9 +40,8 @@ class StopRule:
             return ""
         at = f"in round {rows[-1]['round']}"
         if self.sign == "patience":
-            sign = -1 if rises(self.metric) else 1
             known = [row for row in rows if row.get(self.metric) is not None]
-            best = min(known, key=lambda row: sign * float(row[self.metric]))
+            best = (max if rises(self.metric) else min)(known, key=lambda row: float(row[self.metric]))
             waited, held = rows[-1]["round"] - best["round"], f"{self.metric} = {best[self.metric]:g}"
             return f"{at}, {waited} rounds after its best {held} of round {best['round']}" * bool(waited >= self.limit)
         met = bool(value >= self.limit if self.sign == ">=" else value <= self.limit)
