@@ -123,7 +123,7 @@ REFUSED = [
     ("clustering.method=own:shifted", ["clustering.method = 'own:shifted'", "from 2 to 2"]),
     ("clustering.method=own:short", ["clustering.method = 'own:short'", "2 labels for 6 clients"]),
     ("clustering.method=own:lonely", ["clustering.method = 'own:lonely'", "cluster 1 without clients"]),
-    ("clustering.method=own:words", ["clustering.method = 'own:words'", "must hold numbers"]),
+    ("clustering.method=own:words", ["clustering.method = 'own:words'", "must hold numbers, not texts; np.unique"]),
     ("data.dataset=own:nothing", ["data.dataset = 'own:nothing'", "atoll.Dataset", "it returned nothing"]),
     ("data.dataset=own:torn", ["data.dataset = 'own:torn'", "1437 samples", "5"]),
     ("data.dataset=own:eleven", ["data.dataset = 'own:eleven'", "from 1 to 10"]),

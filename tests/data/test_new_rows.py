@@ -128,6 +128,9 @@ def test_a_run_predicts_new_rows(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"data.inputs = 'x': the frame has no such column; it has z"):
         result.predict(new.rename(columns={"x": "z"}))
     assert result.predict(new[:0]).shape == (0,)
+    for rows in (new.to_dict("list"), "table.csv"):
+        with pytest.raises(InputError, match=r"^predict: inputs \(give new rows as a data frame\): must hold numbers"):
+            result.predict(rows)
 
 
 def test_a_run_does_not_predict_by_other_data_than_it_was_trained_on(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 import atoll
 from atoll.experiment.experiment import Experiment
 from atoll.local.from_torch import OPTIMIZER_CLASSES, REFUSED, SCHEDULE_CLASSES
-from atoll.local.rates import warmed_up
+from atoll.local.rates import scheduled_rates, warmed_up
 from atoll.local.task import ClientTask
 from atoll.local.weights import load_model
 from atoll.settings.given_objects import named
@@ -258,3 +258,11 @@ def test_a_rate_that_rounding_puts_below_zero_is_zero_and_a_negative_one_is_refu
     for wrong in (-1e-9, float("nan"), float("inf"), True):
         with pytest.raises(InputError, match=r"local\.schedule = 'mine:rates': the rate of round 1 is"):
             warmed_up("mine:rates", [0.5, wrong], 0.5, 0)
+
+
+def test_a_schedule_that_gives_no_rate_for_a_round_is_refused() -> None:
+    told = r"^local\.schedule: gives no rate for round {} of rounds = 4 \({}: "
+    with pytest.raises(InputError, match=told.format(1, "TypeError")):
+        scheduled_rates(lr_scheduler.ReduceLROnPlateau, 0.1, 4)
+    with pytest.raises(InputError, match=told.format(3, "ValueError")):
+        scheduled_rates(lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=2), 0.1, 4)

@@ -153,6 +153,19 @@ def test_other_methods_are_refused(method: Method, message: str) -> None:
         reselect(method, round_robin(POPULATION), POPULATION, CLOCK)
 
 
+@pytest.mark.parametrize(
+    ("draw", "told"),
+    [
+        (lambda index, size: int("no"), "ValueError: invalid literal .*, test_selection.py line"),
+        (lambda index, size: [[1], [1, 2]], "ValueError: setting an array element"),
+        (lambda index: [0], "TypeError: .*takes 1 positional argument"),
+    ],
+)
+def test_a_draw_that_fails_is_one_sentence(draw: Any, told: str) -> None:
+    with pytest.raises(InputError, match=rf"^method\.select: drawing the clients of round 0 failed \({told}"):
+        select(Selection(draw))
+
+
 @pytest.mark.parametrize("drawn", [[1, 1], [2, 1], [-1, 2], [7, 8], [], [0.5]])
 def test_wrong_draws_are_refused(drawn: Any) -> None:
     with pytest.raises(InputError, match="must draw distinct clients from 0 to 7, ascending"):

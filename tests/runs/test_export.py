@@ -102,6 +102,8 @@ def test_a_clusters_model(tmp_path: Path) -> None:
         export_model(tmp_path / "run")
     with pytest.raises(atoll.InputError, match=r"cluster 3: .* has the clusters 0 to 2"):
         export_model(tmp_path / "run", cluster=3)
+    with pytest.raises(atoll.InputError, match=r"^cluster = 'north': must be a whole number"):
+        atoll.read_result(tmp_path / "run").model("north")  # type: ignore[arg-type]
 
 
 def test_the_mean_of_the_aggregators(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 import atoll
 from atoll.cli import main
 from atoll.runs.run_folder import Row, RunFolder
+from atoll.runs.verify import verify_run
 from atoll.support.errors import InputError
 
 TINY: dict[str, Any] = {
@@ -51,6 +52,14 @@ def test_a_run_stops_at_a_value_and_is_finished(tmp_path: Path) -> None:
     further = run(tmp_path / "a", resume=True)  # without the condition it goes on
     assert "stopped" not in further.summary
     assert same_models(further, whole)
+
+
+def test_a_run_repeats_with_a_condition_that_an_event_before_its_last_had_met(tmp_path: Path) -> None:
+    run(tmp_path / "a", 4)
+    assert run(tmp_path / "a", 6, stop_at="test_loss <= 100", resume=True).summary["events"] == 4
+    check = verify_run(tmp_path / "a", tmp_path / "again")
+    assert (check.holds, check.first_difference) == (True, "")
+    assert check.what.endswith("4 events and 5 rows once more")
 
 
 def test_a_stopped_run_that_is_continued_otherwise_says_which_setting_differs(tmp_path: Path) -> None:

@@ -140,6 +140,15 @@ def test_a_number_is_a_column_and_a_dict_is_several(tmp_path: Path) -> None:
     ]
 
 
+def ranks(population: Population) -> Ids:
+    return np.arange(len(population))
+
+
+def test_whole_numbers_of_each_client_are_spread_as_others_are() -> None:
+    found = check_probes(experiment("ranks"))
+    assert (found["ranks"], found["worst_ranks"]) == (2.5, 5.0)
+
+
 def test_measuring_changes_no_bits(tmp_path: Path) -> None:
     plain = run(experiment().settings)
     probed = run(experiment("loss_again", "several", "drawn", run={"heterogeneity": True}).settings)
@@ -182,6 +191,9 @@ def test_heterogeneity_is_a_probe_with_a_name(tmp_path: Path) -> None:
     assert first[0] == (found.device, found.cluster)
 
 
+MUST = "must return a number, an array of numbers (one for each client), or a dict of these by name"
+
+
 @pytest.mark.parametrize(
     ("probe", "told"),
     [
@@ -192,9 +204,9 @@ def test_heterogeneity_is_a_probe_with_a_name(tmp_path: Path) -> None:
         ),
         ("train_loss", "the column 'train_loss' exists already"),
         ("seed", "the column 'seed' exists already"),
-        ("lists", "must return a number, or a dict of numbers by name; it returned [0.5]"),
-        ("forgets", "must return a number, or a dict of numbers by name; it returned None"),
-        ("truth", "must return a number, or a dict of numbers by name; it returned True"),
+        ("lists", f"{MUST}; it returned [0.5]"),
+        ("forgets", f"{MUST}; it returned None"),
+        ("truth", f"{MUST}; it returned True"),
         ("empty", "must return a number, or a dict of numbers under names such as 'worst_accuracy'; it returned {}"),
         ("spaced", "it returned {'two words': 0.0}"),
         ("absent", "'absent' in 'tests.runs.test_probes' is unknown"),

@@ -210,7 +210,7 @@ def _watch(
 
     def at_work() -> str:
         is_long = time.monotonic() - last >= EVERY_SECONDS
-        return f"computing on this machine for {passed(last)}" if is_long else ""
+        return f"no event for {passed(last)}: computing here, or no node is online" if is_long else ""
 
     with closing(tracked(live, experiment.settings, place, resume)) as steps, waiting(_tell, at_work):
         for progress in steps:

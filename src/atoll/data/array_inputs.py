@@ -26,8 +26,8 @@ def as_array(name: str, value: Any) -> Array:
             array = np.array(array.tolist())
     if array.dtype.kind not in "biuf":
         is_text = array.dtype.kind in "US" or (array.dtype == object and any(isinstance(x, str) for x in array.flat))
-        hint = "; np.unique(names, return_inverse=True)[1] turns names into numbers" if is_text else ""
-        raise InputError(f"{name}: must hold numbers, not {kind_of(value)}{hint}")
+        texts = "texts; np.unique(texts, return_inverse=True)[1] turns them into numbers"
+        raise InputError(f"{name}: must hold numbers, not {texts if is_text else kind_of(value)}")
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
         raise InputError(f"{name}: must hold numbers below 2**63, one is {array.max()}")
     array = np.asarray(array, _stored_type(array.dtype), order="C")

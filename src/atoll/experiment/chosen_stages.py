@@ -40,19 +40,18 @@ def choose_clients(settings: Settings, method: Method, population: Population, c
     wanted = settings.method
     if wanted.select == "uniform":
         return method
-    make = resolve("method.select", wanted.select, SELECTIONS)
+    told, make = f"method.select = {wanted.select!r}", resolve("method.select", wanted.select, SELECTIONS)
     given = {**dict(wanted), "population": population, "clock": clock, "seed": settings.seed}
     selection = call("method.select", make, given, wanted.model_extra)
     if not isinstance(selection, Selection):
-        raise InputError(f"method.select = {wanted.select!r}: must return an atoll.Selection, not {kind_of(selection)}")
+        raise InputError(f"{told}: must return an atoll.Selection, not {kind_of(selection)}")
     if selection.by_loss and loses_clients(settings):
         raise InputError(
-            f"method.select = {wanted.select!r}: cannot be used with [faults] that lose clients, since it is "
-            "known who trains only once losses have been reported"
+            f"{told}: cannot be used with [faults] that lose clients, since it is known who trains only once losses "
+            "have been reported"
         )
     if method_needs(settings, "clustering"):
-        told = f"cannot be used with method.name = {wanted.name!r}, whose cohorts come from clusters"
-        raise InputError(f"method.select = {wanted.select!r}: {told}")
+        raise InputError(f"{told}: cannot be used with method.name = {wanted.name!r}, whose cohorts come from clusters")
     return reselect(method, selection, population, clock)
 
 

@@ -49,7 +49,7 @@ def scheduled_rates(make: "Callable[[Optimizer], LRScheduler]", lr: float, round
     rates = [float(optimizer.param_groups[0]["lr"])][:rounds]
     while len(rates) < rounds:
         optimizer.step()
-        with blaming(f"local.schedule: its rates end after {len(rates)} rounds, but rounds = {rounds}", InputError):
+        with blaming(f"local.schedule: gives no rate for round {len(rates)} of rounds = {rounds}", InputError):
             scheduler.step()
         rates.append(float(optimizer.param_groups[0]["lr"]))
     return rates

@@ -16,7 +16,7 @@ from atoll.methods.papers.fedat import tiers_of
 from atoll.schedules.clock import Clock
 from atoll.schedules.timeline import draw_cohort
 from atoll.support.arrays import Ids
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, blaming
 from atoll.support.limits import Positive
 from atoll.support.seeds import generator
 
@@ -119,7 +119,8 @@ def reselect(method: Method, selection: Selection, population: Population, clock
     redrawn, now = [], 0.0
     alike = all(event.weights.min() == event.weights.max() == 1 for event in events)
     for event in events:
-        drawn = np.asarray(selection.draw(event.index, len(event.cohort)))
+        with blaming(f"method.select: drawing the clients of round {event.index} failed", InputError):
+            drawn = np.asarray(selection.draw(event.index, len(event.cohort)))
         _check(drawn, len(population))
         began, now = now, now + (clock.event_seconds(drawn, now) if clock else 1.0)
         planned = len(event.cohort)

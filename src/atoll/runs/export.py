@@ -136,7 +136,7 @@ def predict(settings: Settings, model: Model, inputs: Any, probabilities: bool, 
     data, module = read_data(settings, run), load_module(settings, model)
     if data.encode and hasattr(inputs, "__arrow_c_stream__"):  # new rows in a data frame
         inputs = data.encode(inputs)
-    array = as_array("predict: inputs", inputs)
+    array = as_array(f"predict: inputs{' (give new rows as a data frame)' if data.encode else ''}", inputs)
     if array.shape[1:] != data.shape:
         raise InputError(f"predict: inputs must be numbers [n, {str(list(data.shape))[1:]}, not {list(array.shape)}")
     whole = FromStored(module, data).eval()

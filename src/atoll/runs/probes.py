@@ -158,9 +158,9 @@ class Probes:
             )
         columns: Numbers = {}
         for key, value in found.items():
-            if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind == "f":
-                self.by_client[key] = value
-                columns |= spread_of(key, value)
+            if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iuf":
+                self.by_client[key] = value.astype(float)
+                columns |= spread_of(key, self.by_client[key])
             else:
                 columns[key] = _read_number(name, made, value)
         return columns
@@ -198,8 +198,8 @@ def _read_number(name: str, made: Any, value: Any) -> float | None:
     """Return a number of any type as a Python number, NaN as None."""
     number = value.item() if getattr(value, "ndim", None) == 0 else value
     if not (isinstance(number, float) or (type(number) is int and number.bit_length() < 64)):  # as JSON holds it
-        told = f"run.probes = {name!r}: must return a number, or a dict of numbers by name"
-        raise InputError(f"{told}; it returned {made!r:.100}")
+        told = "must return a number, an array of numbers (one for each client), or a dict of these by name"
+        raise InputError(f"run.probes = {name!r}: {told}; it returned {made!r:.100}")
     return None if math.isnan(number) else number
 
 

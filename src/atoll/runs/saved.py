@@ -12,7 +12,7 @@ from atoll.local.models import Model
 from atoll.runs.checkpoint import DAMAGED, FORMAT, read_note, read_state
 from atoll.settings.validation import Settings, validate
 from atoll.support.errors import InputError, refusing
-from atoll.support.requiring import require_path
+from atoll.support.requiring import require, require_path
 from atoll.support.untrusted import read_toml
 
 
@@ -45,9 +45,9 @@ class SavedRun:
 
     def _of_cluster(self, cluster: int) -> Model:
         models = self.state.starts if self.state.server is None else self.state.published
-        if not 0 <= cluster < len(models):
-            last = f" to {len(models) - 1}" if len(models) > 1 else ""
-            raise InputError(f"cluster {cluster}: {self.folder} has the clusters 0{last}")
+        if not 0 <= require("cluster", cluster, int) < len(models):
+            has = f"the clusters 0 to {len(models) - 1}" if len(models) > 1 else "only cluster 0"
+            raise InputError(f"cluster {cluster}: {self.folder} has {has}")
         return models[cluster]
 
     def _whole(self) -> Model:

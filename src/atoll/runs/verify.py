@@ -89,8 +89,8 @@ def verify(folder: Path) -> Iterator[Check]:
 def verify_run(run: Path | str, place: Path) -> Check:
     """Carry out a run's events once more, here and in an empty folder, and compare the rows and models.
 
-    The events are those that happened, so a run on a fleet, asynchronous or not, is replayed in simulation; an
-    unfinished run is compared up to its last checkpoint. Only columns that both runs have are compared.
+    The events are those that happened, whatever `run.stop_at` says: a run on a fleet is replayed in simulation, an
+    unfinished one compared up to its last checkpoint. Only rows and columns that both runs have are compared.
 
     Raises:
         InputError: its data has changed, or it is a private run on a fleet, whose noise nobody can draw again.
@@ -106,12 +106,13 @@ def verify_run(run: Path | str, place: Path) -> Check:
     if live and not saved.is_finished:  # more may have happened since: it would train together with these
         events = place.with_name(f"{place.name}-{HAPPENED}")
         events.write_bytes(b"".join(folder.happened.read_bytes().splitlines(keepends=True)[: done + 1]))
-    with closing(run_events(Experiment(saved.settings), place, schedule=events)) as steps:
+    settings = saved.settings.model_copy(update={"run": saved.settings.run.model_copy(update={"stop_at": None})})
+    with closing(run_events(Experiment(settings), place, schedule=events)) as steps:
         for progress in steps:
             if progress.events_done >= done and progress.is_settled:
                 break
-    until = [row for row in _timeless(folder) if row["event"] <= done]
-    pairs = list(zip(until, _timeless(RunFolder(place)), strict=False))
+    again = {row["event"]: row for row in _timeless(RunFolder(place))}
+    pairs = [(row, again[row["event"]]) for row in _timeless(folder) if row["event"] in again]
     in_rows = next(filter(None, (_difference_of_rows(*pair) for pair in pairs)), "")
     apart = _apart(saved, read_saved(place))
     in_models = f"after event {done}, a model's numbers: {apart:.1e} apart, relative to the largest"
@@ -152,8 +153,7 @@ def _run_in_parts(table: dict[str, Any], folder: Path) -> RunFolder:
 
 
 def _experiment(table: dict[str, Any]) -> Experiment:
-    (settings,) = make_runs(table)
-    return Experiment(settings)
+    return Experiment(make_runs(table)[0])
 
 
 def _compare(what: str, must: str, whole: RunFolder, other: RunFolder) -> Check:

@@ -104,8 +104,8 @@ def blaming(told: str, blame: type[AtollError], *kinds: type[BaseException]) -> 
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why something failed, on one line, without the error number and path that an `OSError` adds."""
-    return " ".join(str(getattr(error, "strerror", None) or error).split())
+    """Return why something failed, on one line, without an `OSError`'s number and path, or addresses in memory."""
+    return " ".join(re.sub(r"<\S+ object at 0x\w+>", "", str(getattr(error, "strerror", None) or error)).split())
 
 
 def full_disk(error: BaseException) -> str:
