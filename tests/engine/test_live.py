@@ -35,6 +35,7 @@ from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.engine.live_schedule import LiveRun, follow
 from atoll.fleet.agreed.transport import Failure
 from atoll.local.rule import sgd
+from atoll.runs.saved import read_saved
 from atoll.runs.verify import verify_run
 from atoll.schedules.events import FROM_SERVER
 from atoll.schedules.schedule_files import read_schedule
@@ -269,6 +270,32 @@ def test_an_asynchronous_run_that_goes_on_is_verified_up_to_its_checkpoint(make:
     assert len(copies) > 2
     for copy in copies:
         assert verify_run(copy, tmp_path / f"{copy.name}-again").first_difference == ""
+
+
+@pytest.mark.parametrize("pattern", ["decsyn", "decasy"])
+def test_a_model_and_a_replay_weigh_aggregators_as_the_rows_of_a_server_that_caps_samples(
+    tmp_path: Path, pattern: str
+) -> None:
+    (settings,) = make_runs(
+        {
+            "rounds": 2,
+            "data": {"clients": 6, "partition": "quantity", "sigma": 1.5},
+            "model": {"name": "linear"},
+            "method": {"name": "hierarchical", "pattern": pattern, "intra_rounds": 1},
+            "clustering": {"clusters": 3},
+            "local": {"steps": 2, "lr": 0.1},
+            "run": {"executor": "fleet"},
+            "fleet": {"samples_limit": 1.0},
+            "faults": {"usual_norms": "off"},
+        }
+    )
+    experiment = Experiment(settings)
+    fleet = MemoryFleet(open_sites(experiment, tmp_path / "sites"))
+    last = carry(experiment, tmp_path / "live", fleet=fleet)[-1]
+    saved = read_saved(tmp_path / "live")
+    assert saved.experiment().conditions.reported.sizes.tolist() != experiment.population.sizes.tolist()
+    assert experiment.execution.make_evaluator().score(saved.model()).train_loss == last["train_loss"]
+    assert verify_run(tmp_path / "live", tmp_path / "again").first_difference == ""
 
 
 @pytest.mark.parametrize("method", thinned(["fedcluster", "censyn", "decsyn", "cfl-mgd"], 2))

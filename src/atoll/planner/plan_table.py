@@ -101,8 +101,7 @@ def _facts(score: PlanScore) -> list[str]:
 def _with_costs(lines: Sequence[list[str]], plans: Sequence[Scored]) -> list[list[str]]:
     """Return a table's lines, the header first, with the plans' energy and price if any plan's are known."""
     scores = [plan.score for plan in plans]
-    joules = [score.joules for score in scores]
-    costs = {"kJ": [each if each is None else each / 1e3 for each in joules], "price": [s.price for s in scores]}
+    costs = {"kJ": [each.joules and each.joules / 1e3 for each in scores], "price": [each.price for each in scores]}
     known = {head: values for head, values in costs.items() if set(values) != {None}}
     columns = [[head, *(DASH if each is None else format_number(each) for each in known[head])] for head in known]
     return [[*line, *(column[row] for column in columns)] for row, line in enumerate(lines)]

@@ -30,8 +30,7 @@ class ProcessPool:
     def keep(self, experiment: Experiment) -> None:
         """Let later experiments use what this one has made, except its schedule."""
         self._clusterings[_key(experiment.settings)] = experiment.clustering
-        bare = experiment.beside(experiment.settings)
-        self._donors[_network_key(experiment.settings)] = bare
+        self._donors[_network_key(experiment.settings)] = experiment.beside(experiment.settings)
         self._donors.move_to_end(_network_key(experiment.settings))
         while len(self._donors) > _DONORS:
             self._donors.popitem(last=False)

@@ -7,9 +7,12 @@ import torch
 
 from atoll.aggregation.mean import mean
 from atoll.engine.run_state import State
+from atoll.experiment.conditions import ReportedClients
 from atoll.experiment.experiment import Experiment
+from atoll.fleet.server.clustering_log import as_told, read_clusterings
 from atoll.local.models import Model
 from atoll.runs.checkpoint import DAMAGED, FORMAT, read_note, read_state
+from atoll.runs.run_files import CLUSTERINGS
 from atoll.settings.validation import Settings, validate
 from atoll.support.errors import InputError, refusing
 from atoll.support.requiring import require, require_path
@@ -43,6 +46,12 @@ class SavedRun:
         chosen = self._whole() if cluster is None else self._of_cluster(cluster)
         return {name: tensor for name, tensor in chosen.items() if "@" not in name}
 
+    def experiment(self) -> Experiment:
+        """Return the run's experiment, of one on a fleet with the samples and the clustering that it began with."""
+        experiment, path = Experiment(self.settings), self.folder / CLUSTERINGS
+        lines = read_clusterings(path, len(experiment.population)) if path.exists() else []
+        return experiment.given(as_told(ReportedClients(experiment.population), lines[0])) if lines else experiment
+
     def _of_cluster(self, cluster: int) -> Model:
         models = self.state.starts if self.state.server is None else self.state.published
         if not 0 <= require("cluster", cluster, int) < len(models):
@@ -52,11 +61,9 @@ class SavedRun:
 
     def _whole(self) -> Model:
         state = self.state
-        if state.server is not None:
-            return state.server
-        if len(state.starts) == 1:
-            return state.starts[0]
-        experiment = Experiment(self.settings)
+        if state.server is not None or len(state.starts) == 1:
+            return state.server or state.starts[0]
+        experiment = self.experiment()
         if experiment.method.finds_clusters:
             raise InputError(
                 f"{self.folder}: method.name = {self.settings.method.name!r} makes {len(state.starts)} models, none "

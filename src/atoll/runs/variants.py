@@ -1,6 +1,7 @@
 """Variants of an experiment: on a fleet, or with a given schedule."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from atoll.experiment.experiment import Experiment
@@ -31,7 +32,7 @@ def replaying(experiment: Experiment, schedule: Path | str) -> Experiment:
         settings = settings.model_copy(update={"faults": settings.faults.model_copy(update={"usual_norms": "note"})})
     if settings.run.executor == "fleet":
         settings = _with_executor(settings, "serial")
-    made = Experiment(settings, events)
+    made = replace(experiment, settings=settings, schedule=events)
     require_made(made.method)
     return made
 
