@@ -197,10 +197,10 @@ def test_an_optimiser_of_ones_own_may_take_tuples() -> None:
         ({"schedule": "LambdaLR"}, "name a function of round and lr"),
         ({"schedule": "step"}, "local.step_size is not set, but local.schedule = 'StepLR' needs it"),
         ({"schedule": "list", "rates": [0.1, 0.2]}, "local.rates: 2 given, but the run has rounds = 9"),
-        ({"schedule": "OneCycleLR", "max_lr": 0.1, "total_steps": 4}, "end after 5 rounds, but rounds = 9"),
+        ({"schedule": "OneCycleLR", "max_lr": 0.1, "total_steps": 4}, "gives no rate for round 5 of rounds = 9"),
         ({"schedule": "list", "rates": [0.1] * 8 + [-1.0]}, r"local\.rates = .*: must be a list"),
-        ({"schedule": "step", "step_size": 0}, r"end after 1 rounds, but rounds = 9 \(ZeroDivisionError"),
-        ({"schedule": "cosine", "T_max": 0}, r"end after 1 rounds, but rounds = 9 \(ZeroDivisionError"),
+        ({"schedule": "step", "step_size": 0}, r"gives no rate for round 1 of rounds = 9 \(ZeroDivisionError"),
+        ({"schedule": "cosine", "T_max": 0}, r"gives no rate for round 1 of rounds = 9 \(ZeroDivisionError"),
         (
             {"schedule": "CyclicLR", "base_lr": 0.1, "max_lr": 0.2, "step_size_up": 0, "step_size_down": 0},
             r"local\.schedule = 'CyclicLR': PyTorch rejects its settings \(.*zero",
