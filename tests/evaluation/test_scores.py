@@ -209,7 +209,7 @@ def test_a_draw_of_clients_leaves_what_is_measured_of_paired_test_clients() -> N
     """Each uses its client's model, also if the training loss is of other clients."""
     population, tests = (classification(samples=12, seed=seed) for seed in (0, 1))
     models = [read_model(network(seed=seed)) for seed in range(4)]
-    for labels in (None, np.array([3, 1, 1, -1, 3, 1])):
+    for labels in (None, np.array([3, 1, 1, -1, 3, 1]), np.array([3, 1, 1, 0, 3, 1])):
         drawn, every = (
             ClusterEvaluator(population, tests, network(), samples, paired=True).score(models, labels)
             for samples in (24, None)

@@ -162,9 +162,14 @@ class ClusterEvaluator:
         tests = [self.test_clients.samples(k) for k in range(len(self.test_clients))]
         everyone = np.arange(len(tests))
         tested = measure_models(self.module, self.tests, models, tests, self.threads)
-        chosen = _least_of(tested.losses, labels)
-        if self.paired:
-            chosen = clusters if len(clusters) == len(everyone) else self._train(models, labels, everyone)[1]
+        if not self.paired:
+            chosen = _least_of(tested.losses, labels)
+        elif len(clusters) == len(everyone):
+            chosen = clusters
+        elif labels is not None and labels.min() >= 0:  # all are known, so none need be measured
+            chosen = labels
+        else:
+            chosen = self._train(models, labels, everyone)[1]
         hits, sizes = tested.accuracies[everyone, chosen], self.test_clients.sizes
 
         def over(values: Floats, its: Mask) -> float | None:
