@@ -101,9 +101,9 @@ class Suite:
 
 def _costs(settings: Settings, updates: float) -> dict[str, Floats]:
     """Return a schedule's costs so far, and its rounds, [events] each, up to so many client updates or some more."""
-    free, rounds = settings.run.model_copy(update={"client_updates": None}), settings.rounds
+    free, rounds = settings.but("run", client_updates=None), settings.rounds
     while True:
-        experiment = Experiment(settings.model_copy(update={"rounds": rounds, "run": free}))
+        experiment = Experiment(free.model_copy(update={"rounds": rounds}))
         schedule = experiment.method.schedule
         done = np.cumsum([event.client_updates for event in schedule.events], dtype=float)
         if done[-1] < updates and rounds < _MOST_ROUNDS:
@@ -126,6 +126,6 @@ def _lasting(settings: Settings, budgets: Mapping[str, float], longest: float, r
     if not events:
         first = f"its first event has {costs['updates'][0]:g} client updates"
         raise InputError(f"{first}, and the budget is {budgets['updates']:g}")
-    rounds = int(costs["rounds"][events - 1])
-    run = {"client_updates": int(costs["updates"][events - 1]), "evaluate_every": max(1, rounds // rows)}
-    return settings.model_copy(update={"rounds": rounds, "run": settings.run.model_copy(update=run)})
+    updates, rounds = int(costs["updates"][events - 1]), int(costs["rounds"][events - 1])
+    lasting = settings.but("run", client_updates=updates, evaluate_every=max(1, rounds // rows))
+    return lasting.model_copy(update={"rounds": rounds})

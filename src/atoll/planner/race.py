@@ -194,8 +194,8 @@ def _racing(plan: Scored, seed: int) -> Settings:
     settings = plan.candidate.settings
     every = with_rounds(settings, plan.score.rounds / PROBES).rounds
     samples = min(settings.run.evaluate_samples or SAMPLES, SAMPLES)
-    run = settings.run.model_copy(update={"evaluate_every": every, "evaluate_samples": samples, "stop_at": None})
-    return settings.model_copy(update={"run": run, "seed": settings.seed + seed})
+    rare = settings.but("run", evaluate_every=every, evaluate_samples=samples, stop_at=None)
+    return rare.model_copy(update={"seed": settings.seed + seed})
 
 
 def _is_near(schedule: Schedule, done: int, wanted: int) -> bool:

@@ -94,8 +94,7 @@ def fill(settings: Settings, seconds: float, size: float | None, pool: ProcessPo
 
 
 def _with_seconds(settings: Settings, seconds: float) -> Settings:
-    run = settings.run.model_copy(update={"virtual_seconds": seconds if math.isfinite(seconds) else None})
-    return settings.model_copy(update={"run": run})
+    return settings.but("run", virtual_seconds=seconds if math.isfinite(seconds) else None)
 
 
 def _cut_at(settings: Settings, events: Sequence[Event], sent: np.ndarray, size: float) -> Settings:

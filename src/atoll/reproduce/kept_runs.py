@@ -124,13 +124,12 @@ def _read(file: Path, names: Sequence[str]) -> dict[str, Any]:
 
 def digest_anywhere(settings: Settings) -> str:
     """Return the digest of a run's settings, wherever it trains."""
-    return digest(settings.model_copy(update={"run": settings.run.model_copy(update={"device": "cpu"})}))
+    return digest(settings.but("run", device="cpu"))
 
 
 def as_ran(settings: Settings, folder: RunFolder) -> Settings:
     """Return settings with the device on which the folder's run trained."""
-    device = flatten(folder.settings_table()).get("run.device", settings.run.device)
-    return settings.model_copy(update={"run": settings.run.model_copy(update={"device": device})})
+    return settings.but("run", device=flatten(folder.settings_table()).get("run.device", settings.run.device))
 
 
 def seeds_kept(place: Path, recipe: str, scale: str) -> int:

@@ -16,7 +16,6 @@ from atoll.fleet.server.notices import Notices
 from atoll.fleet.server.reclustering import require_reclustering
 from atoll.fleet.server.soundness import Soundness
 from atoll.schedules.schedule_files import read_schedule
-from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 from atoll.support.requiring import require_made
 
@@ -29,9 +28,9 @@ def replaying(experiment: Experiment, schedule: Path | str) -> Experiment:
     settings, events = experiment.settings, read_schedule(Path(schedule))
     happened = Path(schedule).suffix == ".jsonl" or any(event.answered is not None for event in events.events)
     if happened and usual_norms(settings) == "refuse":  # the file says whose were refused
-        settings = settings.model_copy(update={"faults": settings.faults.model_copy(update={"usual_norms": "note"})})
+        settings = settings.but("faults", usual_norms="note")
     if settings.run.executor == "fleet":
-        settings = _with_executor(settings, "serial")
+        settings = settings.but("run", executor="serial")
     made = replace(experiment, settings=settings, schedule=events)
     require_made(made.method)
     return made
@@ -51,7 +50,7 @@ def with_fleet(experiment: Experiment) -> Experiment:
         )
     if (restarts := settings.method.get("restarts", 1)) > 1:
         raise InputError(f"method.restarts = {restarts}: is for simulation; with run.executor = 'fleet' set 1")
-    return experiment if settings.run.executor == "fleet" else Experiment(_with_executor(settings, "fleet"))
+    return experiment if settings.run.executor == "fleet" else Experiment(settings.but("run", executor="fleet"))
 
 
 def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> tuple[FleetExecutor, Joined]:
@@ -75,7 +74,3 @@ def join(experiment: Experiment, fleet: Fleet, tell: Callable[[str], None]) -> t
     )
     executor.left_out |= joined.left_out
     return executor, joined
-
-
-def _with_executor(settings: Settings, name: str) -> Settings:
-    return settings.model_copy(update={"run": settings.run.model_copy(update={"executor": name})})

@@ -104,8 +104,7 @@ def verify_run(run: Path | str, place: Path) -> Check:
     if live and not saved.is_finished:  # more may have happened since: it would train together with these
         events = place.with_name(f"{place.name}-{HAPPENED}")
         events.write_bytes(b"".join(folder.happened.read_bytes().splitlines(keepends=True)[: done + 1]))
-    settings = saved.settings.model_copy(update={"run": saved.settings.run.model_copy(update={"stop_at": None})})
-    experiment = replace(saved, settings=settings).experiment()
+    experiment = replace(saved, settings=saved.settings.but("run", stop_at=None)).experiment()
     with closing(run_events(experiment, place, schedule=events)) as steps:
         for progress in steps:
             if progress.events_done >= done and progress.is_settled:

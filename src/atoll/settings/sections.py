@@ -1,6 +1,6 @@
 """The sections of one run's settings: here how it goes, and all of them together."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
@@ -203,3 +203,7 @@ class Sections(Section):
     secure: SecureSettings = SecureSettings()
     fleet: FleetSettings = FleetSettings()
     run: RunSettings = RunSettings()
+
+    def but(self, section: str, **values: Any) -> Self:
+        """Return the settings with other values of a section, which are not checked."""
+        return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})

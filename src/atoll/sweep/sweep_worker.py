@@ -134,5 +134,4 @@ def _share_cores(settings: Settings, at_once: int) -> Settings:
     """Limit `auto` and `cores` to the run's share of the cores; results are bit-identical."""
     if at_once == 1 or settings.run.executor not in ("auto", "cores") or settings.run.workers is not None:
         return settings
-    run = settings.run.model_copy(update={"workers": max(1, count_cores() // at_once)})
-    return settings.model_copy(update={"run": run})
+    return settings.but("run", workers=max(1, count_cores() // at_once))

@@ -63,7 +63,7 @@ def make_scene(settings: Mapping[str, Any]) -> Scene | str:
         checked = validate(dict(settings))
         for require in (_require_cheap, _require_no_files, _require_small):
             require(checked)
-        return _make(Experiment(checked.model_copy(update={"data": checked.data.model_copy(update={"fetch": False})})))
+        return _make(Experiment(checked.but("data", fetch=False)))
     except Exception as error:  # an extra must not end a report, whatever the settings cause
         return f"not drawn: {str(error) or type(error).__name__}"
 
