@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from atoll import Experiment, run_events
+from atoll import Experiment, InputError, run_events
 from atoll.experiment.conditions import ReportedClients
 from atoll.faults.attacks import draw_attackers
 from atoll.fleet.agreed.messages import (
@@ -341,6 +341,20 @@ def test_a_lying_count_weighs_no_more_than_the_limit_under_the_mean(tmp_path: Pa
     lines = [json.loads(line) for line in (tmp_path / "live" / "happened.jsonl").read_text().splitlines()]
     assert [line["weights"] for line in lines[1:]] == [[40.0, 80.0, 40.0]] * 3
     assert_replays(experiment, tmp_path)
+
+
+def test_who_would_count_for_other_steps_than_it_takes_is_told_before_training(tmp_path: Path) -> None:
+    """FedNova divides a client's update by the steps that follow from the samples it counts for."""
+    local = {"steps": 1, "epochs": 1.0, "batch_size": 10}
+    experiment = hostile(data={"clients": 3}, method={"name": "fednova", "fraction": 1.0}, local=local)
+    says = r"^method\.name = 'fednova': client 1 holds 90 samples and would count for {}, but its node takes the steps"
+    for kind, counted in ((MemoryFleet, 80), (Agreed, 40)):
+        fleet = kind(open_sites(experiment, tmp_path / "data"), {"node-1": lying_count(90)})
+        with pytest.raises(InputError, match=says.format(counted)):
+            carry(experiment, fleet, tmp_path / "live")
+        assert not (tmp_path / "live" / "metrics.jsonl").exists()
+    fleet = MemoryFleet(open_sites(experiment, tmp_path / "data"), {"node-1": lying_count(70)})
+    carry(experiment, fleet, tmp_path / "live")
 
 
 class Agreed(MemoryFleet):

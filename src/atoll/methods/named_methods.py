@@ -53,7 +53,7 @@ METHODS: dict[str, Callable[..., Method] | MethodKind] = {
     "fedadam": fedadam,
     "fedyogi": fedyogi,
     "scaffold": scaffold,
-    "fednova": fednova,
+    "fednova": MethodKind(fednova, steps_from_samples=True),
     "feddyn": feddyn,
     "fedasync": MethodKind(
         fedasync, why_one_place="whose events are one client's: lost, it would pull the server back to what it was sent"

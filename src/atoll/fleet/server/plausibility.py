@@ -1,20 +1,19 @@
 """Plausible client reports: no single report may dominate or break a plan."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from statistics import median_low
 from typing import Literal
 
 from atoll.fleet.agreed.messages import ClientReport
 from atoll.support.errors import InputError
 
+Reports = Mapping[int, ClientReport]
+
 MOST_SLOTS = 1440  # slots in a day if no clustering sets their number: one a minute
 
 
 def believe(
-    reports: Mapping[int, ClientReport],
-    agreed: Mapping[int, int],
-    samples_limit: float | Literal["off"],
-    slots: int = MOST_SLOTS,
+    reports: Reports, agreed: Mapping[int, int], samples_limit: float | Literal["off"], slots: int = MOST_SLOTS
 ) -> tuple[dict[int, ClientReport], dict[int, str]]:
     """Return the reports that plans use, and by client what was corrected.
 
@@ -44,18 +43,17 @@ def believe(
     return believed, remarks
 
 
-def require_own_weights(reports: Mapping[int, ClientReport], believed: Mapping[int, ClientReport]) -> None:
-    """Reject clients with corrected samples in secure sums, where nodes weight their own updates."""
+def require_own(depends: Callable[[int], int], reports: Reports, believed: Reports, setting: str, works: str) -> None:
+    """Reject corrected samples where nodes go by their own, if what `depends` on them would differ."""
     for client, report in reports.items():
-        if (counted := believed[client].samples) != report.samples:
+        if depends(counted := believed[client].samples) != depends(report.samples):
             raise InputError(
-                f"secure.sums = true: client {client} holds {report.samples} samples and would count for {counted}, "
-                "but its node weighs it itself; set fleet.samples_limit = 'off', agree on them in fleet.toml, or set "
-                "method.weights = 'equal'"
+                f"{setting}: client {client} holds {report.samples} samples and would count for {counted}, but its "
+                f"node {works}; set fleet.samples_limit = 'off', or agree on them in fleet.toml"
             )
 
 
-def _most(reports: Mapping[int, ClientReport], agreed: Mapping[int, int], limit: float | Literal["off"]) -> int | None:
+def _most(reports: Reports, agreed: Mapping[int, int], limit: float | Literal["off"]) -> int | None:
     """Return the cap on samples that only the client itself reports; None: no cap.
 
     The lower median, so that with two clients the larger report does not set its own cap.

@@ -17,9 +17,9 @@ from atoll.fleet.server.clustering_log import Clustered, as_told, read_clusterin
 from atoll.fleet.server.fleet_executor import FleetExecutor
 from atoll.fleet.server.joining import Joined, ask_again
 from atoll.fleet.server.measured_times import MeasuredTimes, cells_of
-from atoll.fleet.server.plausibility import MOST_SLOTS, believe, require_own_weights
+from atoll.fleet.server.plausibility import MOST_SLOTS, believe, require_own
 from atoll.network.network import Network
-from atoll.settings.choices import method_needs, uses_network
+from atoll.settings.choices import method_kind, method_needs, uses_network
 from atoll.settings.plugins import resolve
 from atoll.settings.signatures import asks_for
 from atoll.support.errors import InputError
@@ -139,9 +139,9 @@ class Planner:
             line = line.model_copy(update={"moved": moved})
             outcome = f"clients are clustered anew, {moved} of {len(line.samples)} moved"
         except InputError as error:
-            line = before.model_copy(
-                update={"event": events_done, "round": self._round(events_done), "moved": 0, "kept": str(error)}
-            )
+            round_ = self.experiment.method.schedule.rounds_done(events_done)
+            kept = {"event": events_done, "round": round_, "moved": 0, "kept": str(error)}
+            line = before.model_copy(update=kept)
             outcome = f"clients stay in their clusters ({error})"
         append_line(self._path, line.model_dump())
         self._lines.append(line)
@@ -155,9 +155,8 @@ class Planner:
         self._reports |= {client: _with_earlier(report, self._reports.get(client)) for client, report in said.items()}
         executor.samples = {client: report.samples for client, report in self._reports.items()}
         population = as_reported(base.conditions.reported, self._table(lambda told: self._tell(f"warning: {told}")))
-        network = (
-            _measured_network(base.conditions.networks[0], executor.measured) if uses_network(base.settings) else None
-        )
+        measured = executor.measured if uses_network(base.settings) else None
+        network = None if measured is None else _measured_network(base.conditions.networks[0], measured)
         return base.given(ReportedClients(population, None, network))
 
     def _made(self, experiment: Experiment) -> Method:
@@ -177,23 +176,24 @@ class Planner:
         self._agreed |= {k: n for known in executor.fleet.nodes().values() for k, n in samples_of(known).items()}
         slots = clustering.clusters if clustering.method == "availability" else MOST_SLOTS
         believed, doubted = believe(self._reports, self._agreed, self._settings.fleet.samples_limit, slots)
-        if self._executor.agreement.fixed is not None and self._executor.agreement.fixed.by_samples:
-            require_own_weights(self._reports, believed)
+        if executor.agreement.fixed is not None and executor.agreement.fixed.by_samples:
+            works = "weighs it itself; set method.weights = 'equal'"
+            require_own(int, self._reports, believed, "secure.sums = true", works)
+        if method_kind(self._settings).steps_from_samples:
+            setting, works = f"method.name = {self._settings.method.name!r}", "takes the steps of those that it holds"
+            require_own(executor.agreement.rule.steps_of, self._reports, believed, setting, works)
         for client, why in doubted.items():
             if self._doubted.get(client) != why:
                 warn(f"node {executor.nodes.get(client)!r} says that client {client} {why}")
         self._doubted = doubted
         return reported_table(believed, executor.agreement.clients)
 
-    def _round(self, events_done: int) -> int:
-        return self.experiment.method.schedule.rounds_done(events_done)
-
     def _line(self, experiment: Experiment, events_done: int) -> Clustered:
         clustering = experiment.clustering if method_needs(experiment.settings, "clustering") else None
         measured = self._executor.measured
         return Clustered(
             event=events_done,
-            round=self._round(events_done),
+            round=self.experiment.method.schedule.rounds_done(events_done),
             clusters=None if clustering is None else clustering.clusters,
             labels=None if clustering is None else clustering.labels.tolist(),
             hours=None if clustering is None or clustering.hours is None else list(clustering.hours),

@@ -14,6 +14,7 @@ class MethodKind:
         population: maps the clients' population (`population`) to the one that trains; None: unchanged.
         together: makes the module that trains of several models, from a factory of one (`make`); None: one trains.
         why_one_place: why it supports neither faults nor a fleet, as the end of a sentence; empty if it does.
+        steps_from_samples: whether combining takes clients' steps to follow from the samples that they count for.
         rounds_are_local_steps: whether a round is one local step index (FedUC's t).
         fixed_data: why clients' data must not change (`[drift]`), as the end of a sentence; empty if they may.
         untested: the part of clients' models that the server's lacks, as the subject of a sentence, to warn that test
@@ -24,6 +25,7 @@ class MethodKind:
     population: Callable[..., Any] | None = None
     together: Callable[..., Any] | None = None
     why_one_place: str = ""
+    steps_from_samples: bool = False
     rounds_are_local_steps: bool = False
     fixed_data: str = ""
     untested: str = ""
