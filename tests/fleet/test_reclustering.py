@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, make_runs, run_events
+from atoll.aggregation.mean import mean
 from atoll.clustering.clustering import Clustering
 from atoll.experiment.conditions import ReportedClients
 from atoll.fleet.node.node import Reporting
 from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.network.completion import completion_of
+from atoll.runs.result import read_result
+from atoll.runs.verify import verify_run
 from atoll.schedules.schedule_files import read_schedule
 from tests.fleets import agreement_of, open_sites
 from tests.memory_fleet import MemoryFleet
@@ -116,6 +119,27 @@ def test_who_became_slow_is_clustered_by_what_was_measured(
     carry(Experiment(replay[0]), tmp_path / "replay", schedule=tmp_path / "live" / "happened.jsonl")
     assert last_models(tmp_path / "replay") == last_models(tmp_path / "live")
     assert not (tmp_path / "replay" / "clusterings.jsonl").exists()
+
+
+@pytest.mark.parametrize("pattern", ["decsyn", "decasy"])
+def test_aggregators_weigh_what_the_clustering_in_force_gives_them(
+    make: Make, seconds: dict[int, float], tmp_path: Path, pattern: str
+) -> None:
+    """In the rows, in the model that is read, and when the events are carried out once more."""
+    limit = ("clustering.time_limit=8.0", "clustering.overshoot=true", "run.executor=fleet")
+    experiment, fleet = make(*HIERARCHICAL, f"method.pattern={pattern}", *limit)
+    for progress in run_events(experiment, tmp_path / "live", fleet=fleet):
+        if progress.events_done == 3:
+            seconds[0] = 18.0
+    lines = [json.loads(line) for line in (tmp_path / "live" / "clusterings.jsonl").read_text().splitlines()]
+    weights = [np.bincount(line["labels"], line["samples"], minlength=2).tolist() for line in lines]
+    assert weights[-1] not in weights[:-1]
+    result = read_result(tmp_path / "live")
+    average = mean(zip(weights[-1], result.state.starts, strict=True))
+    score = experiment.execution.make_evaluator().score
+    assert score(result.model()) == score(average)
+    assert result.summary["final"]["test_loss"] == score(average).test_loss
+    assert verify_run(tmp_path / "live", tmp_path / "again").first_difference == ""
 
 
 def by_offset(hours: Sequence[float]) -> dict[int, Reporting]:

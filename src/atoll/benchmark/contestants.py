@@ -66,8 +66,7 @@ def find_contestants(names: Sequence[str] = ()) -> list[Contestant]:
 
 @cache
 def _known() -> dict[str, Contestant]:
-    text = (resources.files("atoll.benchmark") / "methods.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)
+    table = tomllib.loads((resources.files("atoll.benchmark") / "methods.toml").read_text(encoding="utf-8"))
     shared = table.pop("shared")
     found = {}
     for name, own in table.items():

@@ -54,8 +54,7 @@ def stand(files: Iterable[ResultFile], budget: str) -> list[Placing]:
         raise InputError(f"--methods: there are no runs of {REFERENCE}, whose costs are the budgets; add it")
     amount = float(np.mean([each.columns[COST_OF[budget]][-1] or 0.0 for each in reference]))
     goals = {each.seed: each.score or 0.0 for each in reference}
-    found = [_place(file, COST_OF[budget], amount, goals) for file in able]
-    return sorted(found, key=lambda each: -each.score)
+    return sorted((_place(file, COST_OF[budget], amount, goals) for file in able), key=lambda each: -each.score)
 
 
 def _place(file: ResultFile, cost: str, amount: float, goals: Mapping[int, float]) -> Placing:

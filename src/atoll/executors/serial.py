@@ -37,8 +37,7 @@ class Serial:
         self, cohorts: Sequence[Cohort], combine: Combine, screening: Screening | None = None
     ) -> list[ClusterUpdate]:
         """Return each cluster's update, in the order of the cohorts; combine rules use one thread, as in `Cores`."""
-        updates = chain.from_iterable(map(self.updates, cohorts))
-        return combine_updates(cohorts, combine, updates, screening)
+        return combine_updates(cohorts, combine, chain.from_iterable(map(self.updates, cohorts)), screening)
 
     def updates(self, cohort: Cohort) -> Iterator[ClientUpdate]:
         """Train a cohort's clients one by one, each when its update is requested."""

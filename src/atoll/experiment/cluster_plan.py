@@ -99,9 +99,13 @@ class ClusterPlan:
 
     def samples_of_clusters(self, round_: int) -> npt.NDArray[np.int64]:
         """Return the number of samples in each cluster at this round, [clusters]."""
-        phase = [phase for phase in self.phases if phase.round <= round_][-1]
-        labels, sizes = phase.clustering.labels, self.conditions.reported.sizes
-        return np.bincount(labels[labels >= 0], sizes[labels >= 0], phase.clustering.clusters).astype(np.int64)
+        clustering = [phase.clustering for phase in self.phases if phase.round <= round_][-1]
+        sizes, known = self.conditions.reported.sizes, self.conditions.known
+        for since, told in known.later if known else ():
+            if since <= round_:
+                clustering, sizes = told.clustering or clustering, told.population.sizes
+        is_in = clustering.labels >= 0
+        return np.bincount(clustering.labels[is_in], sizes[is_in], clustering.clusters).astype(np.int64)
 
     def _make_clustering(self, round_: int) -> Clustering:
         """Return the clustering from this round on, on its network; each round draws its own random numbers.

@@ -1,5 +1,6 @@
 """The conditions that clients train under: what they report, when they are available, and their networks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,11 +23,13 @@ class ReportedClients:
         population: as its clients report it.
         clustering: the clustering; None: made from the rest.
         network: the network; None: the settings'.
+        later: the same from later rounds on; grows while a run on a fleet is clustered anew.
     """
 
     population: Population
     clustering: Clustering | None = None
     network: Network | None = None
+    later: "Sequence[tuple[int, ReportedClients]]" = ()
 
 
 @dataclass(frozen=True, eq=False)

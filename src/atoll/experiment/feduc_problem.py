@@ -101,8 +101,7 @@ def _read_limits(path: str, aggregators: int) -> Floats:
     with reading("clustering.time_limit"):
         limits = read_matrix(path)
     if limits.shape not in ((aggregators,), (1, aggregators), (aggregators, 1)):
-        found = " x ".join(map(str, limits.shape))
-        told = f"has {found} numbers; must be clustering.clusters = {aggregators}"
+        told = f"has {' x '.join(map(str, limits.shape))} numbers; must be clustering.clusters = {aggregators}"
         raise InputError(f"clustering.time_limit = {path!r}: {told}")
     return limits.ravel()
 

@@ -145,8 +145,7 @@ def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
 
 def predicted_seconds(measured: Measurements, out: Path) -> float:
     """Return the predicted duration of the run itself, for the events that took place."""
-    settings = apply(measured, measured.settings, out)
-    schedule = Experiment(settings).method.schedule
+    schedule = Experiment(apply(measured, measured.settings, out)).method.schedule
     return schedule.events[min(measured.events, len(schedule)) - 1].seconds
 
 

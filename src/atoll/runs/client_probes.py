@@ -111,8 +111,7 @@ class _Measure:
             require_states_here(name, experiment)
         self.experiment, self.population = experiment, population
         self.initial = read_model(experiment.initial.copy())
-        module = experiment.initial.copy()
-        self.tests = OwnTests(population, module, settings.data.partition == "natural")
+        self.tests = OwnTests(population, experiment.initial.copy(), settings.data.partition == "natural")
         samples, clients = settings.run.evaluate_samples, len(population)
         if samples is not None:
             clients = min(clients, max(1, round(samples / population.sizes.mean())))

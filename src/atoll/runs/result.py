@@ -105,8 +105,7 @@ class Result:
         (NaN where it is not measured); in regression ``loss`` on its own training samples, as ``client_loss``. The data
         is read again.
         """
-        of_classes = np.isfinite(self.history["test_accuracy"]).any()
-        column = "accuracy" if of_classes else "loss"
+        column = "accuracy" if np.isfinite(self.history["test_accuracy"]).any() else "loss"
         run = {**dict(self.settings.run), "probes": [f"client_{column}"], "trackers": []}
         experiment = Experiment(validate({**self.settings.model_dump(), "run": run}))
         probes = Probes(experiment)

@@ -114,8 +114,7 @@ def run_events(
             yield _last(folder, recorder, [], is_live=True)
             return
         executor, joined = join(experiment, fleet, tell)
-        goes_on = resume and folder.is_run
-        planner = Planner(experiment, executor, joined, folder.clusterings, goes_on, tell)
+        planner = Planner(experiment, executor, joined, folder.clusterings, resume and folder.is_run, tell)
         if planner.experiment is not experiment:
             recorder = Recorder(planner.experiment, is_live=True)
         live = Live(lambda: bool(fleet.nodes()), planner, executor, (*joined.warnings, *planner.warnings))

@@ -8,6 +8,7 @@ from atoll.engine.run_state import State
 from atoll.evaluation.scores import Score
 from atoll.experiment.experiment import Experiment
 from atoll.local.batches import perplexity
+from atoll.local.models import Model
 from atoll.privacy.privacy_plan import finite
 
 Columns = dict[str, Any]
@@ -49,17 +50,22 @@ def _score_aggregators(experiment: Experiment) -> tuple[Scorer, int]:
     evaluator = experiment.execution.make_evaluator()
 
     def score(state: State) -> Columns:
-        samples = experiment.plan.samples_of_clusters(experiment.method.schedule.rounds_done(state.events_done))
-        held = {j: float(count) for j, count in enumerate(samples) if count}
-        model = mean((count, state.starts[j]) for j, count in held.items())
+        model, held = mean_of_aggregators(experiment, state)
         accuracies = {j: evaluator.test(state.starts[j])[1] for j in held}
         columns = _columns(evaluator.score(model), _is_causal(experiment))
-        columns["cluster_accuracy"] = [accuracies.get(j) for j in range(len(samples))]
+        columns["cluster_accuracy"] = [accuracies.get(j) for j in range(len(state.starts))]
         if known := [accuracy for accuracy in accuracies.values() if accuracy is not None]:
             columns |= {"mean_cluster_accuracy": sum(known) / len(known), "worst_cluster_accuracy": min(known)}
         return columns
 
     return score, evaluator.samples
+
+
+def mean_of_aggregators(experiment: Experiment, state: State) -> tuple[Model, list[int]]:
+    """Return the mean of the aggregators' models weighted by their samples, and the aggregators that have any."""
+    samples = experiment.plan.samples_of_clusters(experiment.method.schedule.rounds_done(state.events_done))
+    held = [j for j, count in enumerate(samples) if count]
+    return mean((float(samples[j]), state.starts[j]) for j in held), held
 
 
 def _score_clusters(experiment: Experiment) -> tuple[Scorer, int]:

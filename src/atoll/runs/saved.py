@@ -1,18 +1,17 @@
 """The model in a run's folder, finished or not: its latest intact checkpoint, read without rebuilding the run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from atoll.aggregation.mean import mean
 from atoll.engine.run_state import State
-from atoll.experiment.conditions import ReportedClients
 from atoll.experiment.experiment import Experiment
 from atoll.fleet.server.clustering_log import as_told, read_clusterings
 from atoll.local.models import Model
 from atoll.runs.checkpoint import DAMAGED, FORMAT, read_note, read_state
 from atoll.runs.run_files import CLUSTERINGS
+from atoll.runs.run_scores import mean_of_aggregators
 from atoll.settings.validation import Settings, validate
 from atoll.support.errors import InputError, refusing
 from atoll.support.requiring import require, require_path
@@ -47,10 +46,11 @@ class SavedRun:
         return {name: tensor for name, tensor in chosen.items() if "@" not in name}
 
     def experiment(self) -> Experiment:
-        """Return the run's experiment, of one on a fleet with the samples and the clustering that it began with."""
+        """Return the run's experiment, of one on a fleet with the samples and clusterings that its server used."""
         experiment, path = Experiment(self.settings), self.folder / CLUSTERINGS
         lines = read_clusterings(path, len(experiment.population)) if path.exists() else []
-        return experiment.given(as_told(ReportedClients(experiment.population), lines[0])) if lines else experiment
+        told = [(line.round, as_told(experiment.population, line)) for line in lines]
+        return experiment.given(replace(told[0][1], later=told)) if told else experiment
 
     def _of_cluster(self, cluster: int) -> Model:
         models = self.state.starts if self.state.server is None else self.state.published
@@ -69,8 +69,7 @@ class SavedRun:
                 f"{self.folder}: method.name = {self.settings.method.name!r} makes {len(state.starts)} models, none "
                 f"for all clients; choose a cluster from 0 to {len(state.starts) - 1}"
             )
-        samples = experiment.plan.samples_of_clusters(experiment.method.schedule.rounds_done(state.events_done))
-        return mean((float(count), state.starts[j]) for j, count in enumerate(samples) if count)
+        return mean_of_aggregators(experiment, state)[0]
 
 
 def read_saved(folder: Path | str) -> SavedRun:

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from atoll.clustering.clustering import Clustering
-from atoll.data.population import Stated
+from atoll.data.population import Population, Stated
 from atoll.experiment.conditions import ReportedClients
 from atoll.support.errors import InputError, reason_of
 from atoll.support.files import whole_lines
@@ -44,9 +44,8 @@ class Clustered(StrictRecord):
     upload_seconds: Seconds
 
 
-def as_told(known: ReportedClients, line: Clustered) -> ReportedClients:
-    """Return the reported clients, with a line's samples and clustering."""
-    population = known.population
+def as_told(population: Population, line: Clustered) -> ReportedClients:
+    """Return the population's clients, with a line's samples and clustering."""
     sizes = np.array(line.samples, np.int64)
     if not np.array_equal(sizes, population.sizes):
         counts = None if population.stated is None else population.stated.class_counts

@@ -87,18 +87,19 @@ class Planner:
         self.warnings = list[str]()
         table = self._table(self.warnings.append)
         self.warnings += _lacking(experiment, table, joined)
+        self._later = list[tuple[int, ReportedClients]]()
         known = ReportedClients(as_reported(experiment.population, table))
         if self._lines:
-            known = as_told(known, self._lines[0])
+            known = as_told(known.population, self._lines[0])
         try:
-            self.experiment = _given(experiment, known)
+            self.experiment = self._given(experiment, known)
             self._method = self.experiment.method
         except InputError as error:  # one node's report may be enough for that
             told = as_reported(experiment.population, only_samples(table))
             if self._lines or told is known.population:
                 raise
             self.warnings.append(f"what nodes report makes no plan ({error}); only their samples are taken")
-            self.experiment = _given(experiment, ReportedClients(told))
+            self.experiment = self._given(experiment, ReportedClients(told))
             self._method = self.experiment.method
 
     def begin(self, events_done: int) -> None:
@@ -114,9 +115,9 @@ class Planner:
         rows = last.seconds_per_sample, last.compute_seconds, last.upload_seconds
         if events_done:
             self._executor.measured.remember(*(np.array(row, np.float64) for row in rows))
+        self._later[:] = [(line.round, as_told(self.experiment.conditions.reported, line)) for line in kept]
         if len(kept) > 1:
-            known = as_told(ReportedClients(self.experiment.conditions.reported), kept[-1])
-            self._method = self._made(self.experiment.given(known))
+            self._method = self._made(self.experiment.given(self._later[-1][1]))
 
     def method(self, events_done: int) -> Method:
         """Return the method with the plan for what follows this many events, revised if it is time."""
@@ -145,6 +146,7 @@ class Planner:
             outcome = f"clients stay in their clusters ({error})"
         append_line(self._path, line.model_dump())
         self._lines.append(line)
+        self._later.append((line.round, as_told(self.experiment.conditions.reported, line)))
         self._tell(f"after round {line.round}: {outcome}")
 
     def _anew(self) -> Experiment:
@@ -158,6 +160,11 @@ class Planner:
         measured = executor.measured if uses_network(base.settings) else None
         network = None if measured is None else _measured_network(base.conditions.networks[0], measured)
         return base.given(ReportedClients(population, None, network))
+
+    def _given(self, experiment: Experiment, known: ReportedClients) -> Experiment:
+        same = known.population is experiment.population and known.clustering is None
+        stays = same and experiment.settings.fleet.recluster_every is None
+        return experiment if stays else experiment.given(replace(known, later=self._later))
 
     def _made(self, experiment: Experiment) -> Method:
         """Return the method with a plan that can replace the first."""
@@ -204,11 +211,6 @@ class Planner:
         )
 
 
-def _given(experiment: Experiment, known: ReportedClients) -> Experiment:
-    same = known.population is experiment.population and known.clustering is None
-    return experiment if same else experiment.given(known)
-
-
 def _with_earlier(report: ClientReport, before: ClientReport | None) -> ClientReport:
     """Return a report with missing values filled in from the earlier one, since plans need them from all clients."""
     if before is None:
@@ -226,13 +228,11 @@ def _lacking(experiment: Experiment, table: ReportedTable, joined: Joined) -> li
     needs_none = name == "feduc" and settings.clustering.get("xi") == "gradients"
     if not method_needs(experiment.settings, "clustering") or name not in _GOES_BY or needs_none:
         return []
-    what = _GOES_BY[name]
+    what, reports = _GOES_BY[name], [joined.reports.get(client) for client in range(len(table.slots))]
     complete = {
         "UTC offsets": ~np.isnan(table.utc_offset) | bool({"utc_offset", "longitude"} & known.keys()),
         "slots of the day": np.array([slots is not None for slots in table.slots]) | ("slots" in known),
-        _CLASSES: np.array(
-            [k in joined.reports and joined.reports[k].class_counts is not None for k in range(len(table.slots))]
-        ),
+        _CLASSES: np.array([each is not None and each.class_counts is not None for each in reports]),
     }[what]
     if complete.all():
         return []

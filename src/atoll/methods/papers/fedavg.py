@@ -32,8 +32,7 @@ def fedavg(
     Args:
         fraction: share of clients in each cohort.
     """
-    clustering = one_cluster(len(population))
-    return fedcluster(population, clustering, rule, rounds, fraction, "fixed", clock, seed)
+    return fedcluster(population, one_cluster(len(population)), rule, rounds, fraction, "fixed", clock, seed)
 
 
 def pooled(population: Population) -> Population:
