@@ -135,8 +135,7 @@ def _phases(settings: Settings, data: Dataset, concepts: Ids, purpose: str) -> S
     wanted, clients, everyone = settings.drift, settings.data.clients, np.arange(len(data))
 
     def deal(rows: Indices | None, parts: int, key: int) -> Parts:
-        some = data if rows is None else _part(data, rows)
-        return deal_out(settings, some, parts, purpose, key)
+        return deal_out(settings, data if rows is None else _part(data, rows), parts, purpose, key)
 
     given = {
         **dict(wanted),

@@ -62,8 +62,7 @@ class Shape:
     def noise(self, draw: Draw, deviation: float, device: torch.device) -> Update:
         """Return an update of independent normal numbers with this standard deviation."""
         counts = [shape.numel() for shape, _ in self.tensors.values()]
-        drawn = torch.from_numpy(draw(sum(counts)) * deviation).to(device)
-        parts = torch.split(drawn, counts)
+        parts = torch.split(torch.from_numpy(draw(sum(counts)) * deviation).to(device), counts)
         return {name: part.reshape(shape) for (name, (shape, _)), part in zip(self.tensors.items(), parts, strict=True)}
 
     def _scale(self, name: str) -> float:

@@ -159,7 +159,9 @@ class FleetSettings(Section):
         None, description="nodes that must be connected before the run begins; unset: one per client"
     )
     wait_seconds: Annotated[PositiveFloat, MAY_DIFFER] = Field(
-        600.0, description="how long to wait for them before giving up"
+        600.0,
+        description="how long to wait for them before giving up, at first or once all have gone; killed nodes count as "
+        "there for up to 90 s, so a run gives up after the longer of both",
     )
     deadline_seconds: Annotated[PositiveFloat, MAY_DIFFER] = Field(
         600.0, description="how long a task may take on a node; after that the event continues without it"
