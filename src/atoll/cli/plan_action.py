@@ -156,8 +156,7 @@ def _finish(asked: PlanOptions, ranked: Sequence[Entrant], field: Field) -> None
     if not missed:
         folders.write_chosen(asked.folder, first.plan.candidate.settings, first.name, reason)
     folders.write_note(asked.folder, asked.note, **found)
-    page = render(ranked, budget, field, asked.command())
-    write_atomically(asked.folder / folders.PAGE, page.encode())
+    write_atomically(asked.folder / folders.PAGE, render(ranked, budget, field, asked.command()).encode())
     if asked.as_json:
         print_json({**found, "folder": str(asked.folder)})
     else:

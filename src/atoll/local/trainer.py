@@ -85,6 +85,8 @@ class Trainer:
         self.dense = Dense.of(module, self.batches.losses) if dense else None
         rounded = Rounded.of(self.module) if precision == "bfloat16" else None
         self.outputs: Callable[[Tensor], Tensor] = rounded or self.module
+        kept = module.state_dict()
+        self._apart = {name: each.clone() for name, each in module.named_buffers() if name not in kept}
 
     def use_autograd(self) -> None:
         """Take all gradients by autograd, so that hooks on the module's parameters see them."""
@@ -123,8 +125,11 @@ class Trainer:
 
     @contextmanager
     def at_work(self, task: ClientTask, model: Model) -> Iterator[None]:
-        """Load a model to train; in this context its layers draw their random numbers from the seed."""
+        """Load a model to train, with buffers apart from it as at first; its layers draw from the seed meanwhile."""
         load_model(self.module, model)
+        for name, first in self._apart.items():
+            layer, _, own = name.rpartition(".")
+            setattr(self.module.get_submodule(layer), own, first.clone())
         self.module.train()
         with layers_drawing_from(self.seed, "layers", *task.key):
             yield

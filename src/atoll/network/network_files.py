@@ -81,8 +81,7 @@ def read_aggregators(path: str | Path) -> Floats:
     Columns: ``aggregator`` (0 to M - 1, each once, in any order), ``x`` and ``y``.
     """
     columns = read_columns(path, ("aggregator", *POSITIONS))
-    order = _order(path, columns["aggregator"], "aggregator")
-    return np.column_stack([columns["x"], columns["y"]])[order]
+    return np.column_stack([columns["x"], columns["y"]])[_order(path, columns["aggregator"], "aggregator")]
 
 
 def read_matrix(path: str | Path) -> Floats:

@@ -101,8 +101,7 @@ def buffered(
 
     def row(index: int, jobs: Sequence[PendingWork]) -> Event:
         server = mix(sorted(jobs, key=lambda job: int(job.cohort[0])), index)
-        in_place = sorted(jobs, key=lambda job: job.place)
-        return merge_jobs(sizes, index, in_place, server, begun[index + 1])
+        return merge_jobs(sizes, index, sorted(jobs, key=lambda job: job.place), server, begun[index + 1])
 
     places = 1 + max(job.place for jobs in full for job in jobs)
     return Schedule(pack(starmap(row, enumerate(full))), places, events)

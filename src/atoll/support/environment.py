@@ -36,8 +36,7 @@ def describe_environment(seed: int) -> dict[str, Any]:
 @cache
 def package_versions() -> dict[str, str | None]:
     """Return the versions of Atoll and of the packages that results depend on."""
-    names = ("atoll", "torch", "numpy", "scipy", "scikit-learn", "pydantic")
-    return {name: _version(name) for name in names}
+    return {name: _version(name) for name in ("atoll", "torch", "numpy", "scipy", "scikit-learn", "pydantic")}
 
 
 def _version(name: str) -> str | None:

@@ -85,8 +85,7 @@ def _read(samples: MapStyle, source: str, keys: tuple[str | None, str | None]) -
     for index, (found, _) in enumerate(pairs):
         if found.shape != first:
             raise InputError(f"{source}: sample {index} has the shape {list(found.shape)}, sample 0 {list(first)}")
-    targets = np.stack([target for _, target in pairs])
-    return make_part(source, np.stack([found for found, _ in pairs]), targets)
+    return make_part(source, np.stack([found for found, _ in pairs]), np.stack([target for _, target in pairs]))
 
 
 def _split(
