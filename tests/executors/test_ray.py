@@ -263,7 +263,10 @@ def test_the_choice_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.more
 @needs_ray
 def test_a_cluster_of_its_own_gives_serials_bits_and_leaves_nothing() -> None:
-    """Training, and losses of several models; signals and processes afterwards are as before."""
+    """Training, and losses of several models; signals and processes afterwards are as before.
+
+    Workers have the priority of this process: on a busy machine others would not start within a minute.
+    """
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)], set(children_of(os.getpid()))
     trainer, cohorts = Trainer(linear_module(), POPULATION, RULE, SEED), some_cohorts()
     models = [cohort.start for cohort in cohorts]
@@ -277,6 +280,9 @@ def test_a_cluster_of_its_own_gives_serials_bits_and_leaves_nothing() -> None:
         started = set(children_of(os.getpid())) - before[1]
         everyone = [*started, *(child for pid in started for child in children_of(pid))]
         assert listening(everyone) == {"0100007F", "0000000000000000FFFF00000100007F"}  # 127.0.0.1, in both notations
+        workers = [pid for head in started for pid, name in children_of(head).items() if "Worker" in name]
+        assert len(workers) == 2
+        assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in workers} == {os.getpriority(os.PRIO_PROCESS, 0)}
         with pytest.raises(InputError, match="already connected to a Ray cluster"):
             Ray(trainer, 1)
     assert found.tobytes() == trainer.losses(models, np.array([6, 0, 3]), 0).tobytes()

@@ -184,6 +184,7 @@ def _set_up(own: bool) -> None:
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # otherwise it warns of the new default
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     if own:
+        os.environ.setdefault("RAY_worker_niceness", "0")  # with Ray's 15, workers hardly start on a busy machine
         os.environ["RAY_AUTH_MODE"] = "token"
         if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
