@@ -54,3 +54,21 @@ def pooled_least_squares(population: Population) -> Floats:
     inputs = population.data.inputs[population.indices]
     targets = population.data.targets[population.indices]
     return np.linalg.lstsq(inputs, targets, rcond=None)[0]
+
+
+class Tallying(nn.Module):
+    """Multiplies by the number of batches so far, which is no part of the model, and so is the last batch."""
+
+    seen: torch.Tensor
+    last: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.ones(()), persistent=False)
+        self.register_buffer("last", torch.zeros(0), persistent=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen += 1
+            self.last = inputs.detach()
+        return inputs * self.seen

@@ -50,7 +50,7 @@ from atoll.methods.papers.hierarchical import hierarchical
 from atoll.methods.papers.ifca import ifca
 from atoll.network.network import Network
 from atoll.support.arrays import Floats
-from tests.problems import classification, linear_module, network, quadratics
+from tests.problems import Tallying, classification, linear_module, network, quadratics
 from tests.tiers import thinned
 
 SEED = 5
@@ -149,28 +149,10 @@ def test_buffers_counters_dropout_and_single_precision() -> None:
     assert steps[-1].state.starts[0]["1.num_batches_tracked"].item() == 2 * 2  # two steps of two events
 
 
-class Counting(nn.Module):
-    """Multiplies by the number of batches so far, which is no part of the model, and so is the last batch."""
-
-    seen: torch.Tensor
-    last: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("seen", torch.ones(()), persistent=False)
-        self.register_buffer("last", torch.zeros(0), persistent=False)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            self.seen += 1
-            self.last = inputs.detach()
-        return inputs * self.seen
-
-
 def test_no_client_finds_what_another_left_in_a_buffer_that_is_no_part_of_the_model() -> None:
     def made() -> nn.Module:
         torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(4, 5), Counting(), nn.Linear(5, 3))
+        return nn.Sequential(nn.Linear(4, 5), Tallying(), nn.Linear(5, 3))
 
     population, start = classification(clients=3), read_model(made())
     tasks = [ClientTask(0, 0, 0, 0, client, start) for client in (0, 1)]

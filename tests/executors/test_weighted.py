@@ -20,7 +20,7 @@ from atoll.local.models import Model
 from atoll.local.rule import MakeOptimizer, adam, momentum, sgd
 from atoll.settings.experiment_file import make_runs
 from atoll.support.arrays import Floats, Ids, Mask
-from tests.problems import as_vector, classification, linear_module, network, quadratics
+from tests.problems import Tallying, as_vector, classification, linear_module, network, quadratics
 
 POPULATION = classification(clients=7, samples=9)
 
@@ -265,6 +265,16 @@ def test_a_model_that_fails_on_a_whole_cohort_is_told_in_a_sentence() -> None:
     Weighted(trainer).train([cohort(start, [0], [1.0])], average_models)
     with pytest.raises(RunError, match=r"event 3, cluster 1: training failed \(ValueError: too many, test_weighted.py"):
         Weighted(trainer).train([cohort(start, [0, 1], [1.0, 1.0])], average_models)
+
+
+def test_each_pass_begins_with_the_first_buffers_that_are_no_part_of_the_model() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 5), Tallying(), nn.Linear(5, 3)).double()
+    trainer = Trainer(module, POPULATION, LocalRule(sgd, lr=0.3, steps=1, batch_size=4), seed=5)
+    cohorts = [cohort(read_model(module), [0, 2], [9.0, 11.0], event) for event in (3, 4)]
+    weighted, serial = (executor.train(cohorts, average_models) for executor in (Weighted(trainer), Serial(trainer)))
+    for one, many in zip(weighted, serial, strict=True):
+        np.testing.assert_allclose(as_vector(one.model), as_vector(many.model), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize(

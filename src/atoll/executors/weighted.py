@@ -79,6 +79,7 @@ class Weighted:
     def _take_step(self, cohort: Cohort) -> float:
         """Take the clients' step from the model in the module; return their mean loss."""
         tasks, trainer = cohort.tasks, self.trainer
+        trainer.renew_buffers()
         rows = [trainer.draw_rows(task)[0] for task in tasks]
         sizes = np.array([len(own) for own in rows])
         shares = cohort.weights / cohort.weights.sum()

@@ -125,14 +125,18 @@ class Trainer:
 
     @contextmanager
     def at_work(self, task: ClientTask, model: Model) -> Iterator[None]:
-        """Load a model to train, with buffers apart from it as at first; its layers draw from the seed meanwhile."""
+        """Load a model to train; in this context its layers draw their random numbers from the seed."""
         load_model(self.module, model)
-        for name, first in self._apart.items():
-            layer, _, own = name.rpartition(".")
-            setattr(self.module.get_submodule(layer), own, first.clone())
+        self.renew_buffers()
         self.module.train()
         with layers_drawing_from(self.seed, "layers", *task.key):
             yield
+
+    def renew_buffers(self) -> None:
+        """Give buffers that are no part of the state dict their first values."""
+        for name, first in self._apart.items():
+            layer, _, own = name.rpartition(".")
+            setattr(self.module.get_submodule(layer), own, first.clone())
 
     def update_of(self, task: ClientTask, loss: float, moments: Model | None = None) -> ClientUpdate:
         """Return the trained model, and the optimiser's moments, once `require_finite` has seen the model."""
