@@ -76,6 +76,18 @@ def test_settings_are_checked_by_the_types_of_the_function_that_takes_them() -> 
         validate({"data": {"dataset": f"{__name__}:needing"}})
 
 
+def first(models: Any, start: Any, weight: float) -> Any:
+    """A combine rule itself, in place of a function that returns one."""
+
+
+def test_a_combine_rule_itself_is_told_from_a_function_that_returns_one() -> None:
+    told = "must be a function that returns the combine rule, not the rule itself"
+    with pytest.raises(InputError, match=rf"method\.combine = '.*:first' needs it; it {told}"):
+        validate({"method": {"combine": f"{__name__}:first"}})
+    with pytest.raises(InputError, match=r"method\.size is not set, but method\.combine = '.*:needing' needs it$"):
+        validate({"method": {"combine": f"{__name__}:needing"}})
+
+
 def test_a_rule_may_take_any_setting() -> None:
     assert call("x.rule", lambda **options: options, {"a": 1}, {"b": 2}) == {"b": 2}
 
