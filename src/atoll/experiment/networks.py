@@ -54,8 +54,7 @@ def make_networks(
             upload_share=upload_share,
         )
 
-    positions = _positions(settings, known)
-    return {round_: _paced(settings, at(xy)) for round_, xy in positions.items()}
+    return {round_: _paced(settings, at(xy)) for round_, xy in _positions(settings, known).items()}
 
 
 def is_same_network(one: Settings, other: Settings) -> bool:
