@@ -16,6 +16,7 @@ from atoll.experiment.conditions import ReportedClients
 from atoll.fleet.node.node import Reporting
 from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.network.completion import completion_of
+from atoll.runs.saved import read_saved
 from atoll.schedules.schedule_files import read_schedule
 from tests.fleets import agreement_of, open_sites
 from tests.memory_fleet import MemoryFleet
@@ -213,6 +214,8 @@ def test_a_run_goes_on_as_reports_were_when_it_began(make: Make, tmp_path: Path)
     assert_followed(tmp_path / "live", lines, experiment.population.sizes.tolist())
     (tmp_path / "live" / "summary.json").unlink()
     (tmp_path / "live" / "clusterings.jsonl").write_text("nothing\n")
+    with pytest.raises(InputError, match=r"^[^-].*clusterings\.jsonl is damaged \(line 1\)$"):
+        read_saved(tmp_path / "live").experiment()  # as `atoll export` and Python read it
     with pytest.raises(InputError, match=r"--resume: .*clusterings\.jsonl is damaged \(line 1\); add --overwrite"):
         carry(experiment, tmp_path / "live", fleet=fleet, resume=True)
 
