@@ -107,7 +107,7 @@ def _on_top(events: Sequence[Event], busy: Floats) -> float:
     it merges.
     """
     more = [
-        (max(event.seconds, min(after.began)) - event.began[0]) / event.intra_rounds - busy[event.cohort].max()
+        (max(event.seconds, min(after.began or (0,))) - event.began[0]) / event.intra_rounds - busy[event.cohort].max()
         for event, after in zip(events, (*events[1:], events[-1]), strict=True)
         if len(event.cohort)
     ]
@@ -145,8 +145,7 @@ def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
 
 def predicted_seconds(measured: Measurements, out: Path) -> float:
     """Return the predicted duration of the run itself, for the events that took place."""
-    settings = apply(measured, measured.settings, out)
-    schedule = Experiment(settings).method.schedule
+    schedule = Experiment(apply(measured, measured.settings, out)).method.schedule
     return schedule.events[min(measured.events, len(schedule)) - 1].seconds
 
 
