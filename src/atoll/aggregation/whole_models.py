@@ -29,8 +29,7 @@ def mean_of_the_nearest(
     """Return the mean of the `keep` models that are nearest to their nearest others (multi-Krum)."""
     candidates = [model for _, model in models]
     most = max(1, len(candidates) - byzantine - 2) if keep is None else keep
-    kept = sorted(_best(candidates, start, byzantine)[:most])
-    return mean((1.0, candidates[i]) for i in kept)
+    return mean((1.0, candidates[i]) for i in sorted(_best(candidates, start, byzantine)[:most]))
 
 
 def bulyan_of(byzantine: int, models: Weighted, start: Model, cohort_weight: float) -> Model:
