@@ -121,8 +121,7 @@ def read_paper(name: str) -> Paper:
     Where an entry has `also`, it stands for others with these keys instead; and where a file has a `second` reading,
     each claim on one of its `recipes` for another, on the panel with that reading's name. Both kinds are exploratory.
     """
-    text = (resources.files("atoll.claims") / f"{name}.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)
+    table = tomllib.loads((resources.files("atoll.claims") / f"{name}.toml").read_text(encoding="utf-8"))
     second = table.pop("second", {"recipes": ()})
     table["claims"] = [each for entry in table["claims"] for own in _expand(entry) for each in _read_twice(own, second)]
     try:
