@@ -1,5 +1,6 @@
 """What a script gives as data: lists, tensors, columns of data frames; kept as arrays that PyTorch has."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,10 @@ def test_labels_that_each_apply_may_be_of_any_type(kind: str) -> None:
         data = atoll.Dataset("flags", inputs, targets, inputs, targets, 0, loss="binary-cross-entropy")
         result = atoll.run(data={"dataset": data, "clients": 4}, rounds=2, local={"lr": 1.0}, method={"name": "fedavg"})
         assert result.predict(inputs).shape == (40, labels)
+        for file in ("picture.png", Path("picture.png")):
+            told = r"^predict: inputs = .*picture\.png.*: must be an array \[n, 3\]; read the file into one"
+            with pytest.raises(atoll.InputError, match=told):
+                result.predict(file)
         assert np.isfinite(result.clients()["accuracy"]).all()
 
 

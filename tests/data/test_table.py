@@ -283,6 +283,11 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         {"target": "yy"},
         r"data.target = 'yy': table has no such column, did you mean 'y'",
     ),
+    "a column that is not there, beside one like it": (
+        GOOD,
+        {"target": "y", "inputs": ["x", "x1"]},
+        r"data.inputs = 'x1': table has no such column; it has c, x, y",
+    ),
     "no target": (GOOD, {}, r"data.target is not set: it names the column to predict"),
     "an empty file": ("", {"target": "y"}, r"table.csv: is empty; a CSV file begins with a row of column names"),
     "no rows": ("x,y\n", {"target": "y"}, r"table: has no rows"),

@@ -273,6 +273,29 @@ def test_a_state_of_another_form_is_refused(trainer: type[Trainer], message: str
         run(method, Cores(made_by(method), 2, 1000) if cores else Serial(made_by(method)))
 
 
+class Forgetful(Trainer):
+    """Returns nothing from an event on."""
+
+    after = 0
+
+    def train(self, task: ClientTask) -> Any:
+        return super().train(task) if task.event < self.after else None
+
+
+class Later(Forgetful):
+    """Returns nothing only once the run is under way."""
+
+    after = 1
+
+
+@pytest.mark.parametrize("cores", [False, True])
+def test_a_trainer_that_returns_nothing_is_named(cores: bool) -> None:
+    method = replace(fedavg(POPULATION, RULE, 2, 1.0, seed=0), trainer=Later)
+    told = "event 1, cluster 0, client 0: what Later.train returns: must be an atoll.ClientUpdate, it is 'NoneType'"
+    with pytest.raises(InputError, match=told):
+        run(method, Cores(made_by(method), 2, 1000) if cores else Serial(made_by(method)))
+
+
 def test_a_trainer_that_is_not_the_methods_is_refused() -> None:
     method = fedavg(POPULATION, RULE, 2, 1.0, seed=0)
     with pytest.raises(RunError, match=r"event 0: the executor's trainer keeps state, but Method\.trainer does not"):
@@ -315,6 +338,15 @@ def test_a_trainer_that_cannot_be_used_is_refused_before_anything_is_written(
 
     monkeypatch.setattr(sys.modules[__name__], "own", own, raising=False)
     with pytest.raises(InputError, match=f"method.name = '{__name__}:own': .*{message}"):
+        Experiment(make_runs({"method": {"name": f"{__name__}:own"}})[0]).check()
+
+
+def test_a_trainer_that_returns_nothing_is_named_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    def own(population: Population, rule: LocalRule, rounds: int) -> Method:
+        return replace(fedavg(population, rule, rounds), trainer=Forgetful)
+
+    monkeypatch.setattr(sys.modules[__name__], "own", own, raising=False)
+    with pytest.raises(InputError, match=r"^what Forgetful\.train returns: must be an atoll\.ClientUpdate, it is"):
         Experiment(make_runs({"method": {"name": f"{__name__}:own"}})[0]).check()
 
 

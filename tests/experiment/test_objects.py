@@ -166,6 +166,14 @@ def test_a_module_is_refused_and_a_class_of_modules_is_not() -> None:
     assert named({"model": nn.Linear})["model"] == {"name": "torch.nn.modules.linear:Linear"}
 
 
+def test_an_optimizer_that_is_made_already_is_refused_and_its_class_is_not() -> None:
+    made = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    told = r"local\.optimizer: is an object, 'SGD', made for one model; give its class or a function that returns one"
+    with pytest.raises(atoll.InputError, match=told):
+        atoll.Experiment(local={"optimizer": made})
+    assert atoll.Experiment(local={"optimizer": torch.optim.SGD}).settings.local.optimizer == "torch-sgd"
+
+
 def test_an_experiment_takes_settings_and_changes_of_them() -> None:
     settings = Settings(rounds=3, method="fedavg")
     changed = atoll.Experiment(settings, local={"lr": 0.5}, seed=1).settings

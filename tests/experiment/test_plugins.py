@@ -1,5 +1,6 @@
 """Rules by name: found, given what they ask for, and refused in words."""
 
+import importlib
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from atoll.experiment.cluster_plan import read_clustering
 from atoll.settings.plugins import bind, call, import_from, resolve
@@ -76,6 +78,18 @@ def test_settings_are_checked_by_the_types_of_the_function_that_takes_them() -> 
         validate({"data": {"dataset": f"{__name__}:needing"}})
 
 
+def first(models: Any, start: Any, weight: float) -> Any:
+    """A combine rule itself, in place of a function that returns one."""
+
+
+def test_a_combine_rule_itself_is_told_from_a_function_that_returns_one() -> None:
+    told = "must be a function that returns the combine rule, not the rule itself"
+    with pytest.raises(InputError, match=rf"method\.combine = '.*:first' needs it; it {told}"):
+        validate({"method": {"combine": f"{__name__}:first"}})
+    with pytest.raises(InputError, match=r"method\.size is not set, but method\.combine = '.*:needing' needs it$"):
+        validate({"method": {"combine": f"{__name__}:needing"}})
+
+
 def test_a_rule_may_take_any_setting() -> None:
     assert call("x.rule", lambda **options: options, {"a": 1}, {"b": 2}) == {"b": 2}
 
@@ -95,6 +109,21 @@ def test_a_partial_and_a_class_are_rules() -> None:
 
     assert call("x.rule", Rule, {"a": 1, "b": 2}).total == 3
     assert call("x.rule", partial(Rule, 5), {"b": 2}).total == 7
+
+
+def test_the_line_is_the_users_where_pytorch_lies_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system-wide PyTorch, or one that a .pth file names."""
+    (tmp_path / "deep_inside.py").write_text("def fail():\n    raise ValueError('no')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(torch, "__path__", [str(tmp_path)])
+    inside = importlib.import_module("deep_inside")
+
+    def rule() -> None:
+        inside.fail()
+
+    with pytest.raises(InputError, match=r"calling it failed \(ValueError: no, test_plugins\.py line \d+\)"):
+        call("x.rule", rule, {})
+    del sys.modules["deep_inside"]
 
 
 def test_what_a_rule_raises_is_told_with_its_line() -> None:

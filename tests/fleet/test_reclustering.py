@@ -18,6 +18,7 @@ from atoll.fleet.node.node import Reporting
 from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.network.completion import completion_of
 from atoll.runs.result import read_result
+from atoll.runs.saved import read_saved
 from atoll.runs.verify import verify_run
 from atoll.schedules.schedule_files import read_schedule
 from tests.fleets import agreement_of, open_sites
@@ -237,6 +238,8 @@ def test_a_run_goes_on_as_reports_were_when_it_began(make: Make, tmp_path: Path)
     assert_followed(tmp_path / "live", lines, experiment.population.sizes.tolist())
     (tmp_path / "live" / "summary.json").unlink()
     (tmp_path / "live" / "clusterings.jsonl").write_text("nothing\n")
+    with pytest.raises(InputError, match=r"^[^-].*clusterings\.jsonl is damaged \(line 1\)$"):
+        read_saved(tmp_path / "live").experiment()  # as `atoll export` and Python read it
     with pytest.raises(InputError, match=r"--resume: .*clusterings\.jsonl is damaged \(line 1\); add --overwrite"):
         carry(experiment, tmp_path / "live", fleet=fleet, resume=True)
 

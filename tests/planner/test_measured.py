@@ -71,6 +71,21 @@ def test_a_run_is_predicted_by_what_it_measured(method: dict[str, Any], tmp_path
     assert (measured.events, measured.seconds, measured.lost) == (len(happened), took, 0.0)
 
 
+def test_events_in_which_no_cluster_trains_take_no_training(tmp_path: Path) -> None:
+    happened = fleet_run(tmp_path / "run", FEDAVG)
+    before = read_measurements(tmp_path / "run")
+    last = happened.events[-1]
+    nobody: dict[str, Any] = {"active": (), "began": (), "cohort": last.cohort[:0], "weights": last.weights[:0]}
+    nobody |= {"clusters": np.array([], np.int64), "staleness": ()}
+    idle = replace(happened, events=(*happened.events, replace(last, index=last.index + 1, **nobody)))
+    (tmp_path / "run/happened.jsonl").unlink()
+    for line in lines_of(idle):
+        append_line(tmp_path / "run/happened.jsonl", line)
+    after = read_measurements(tmp_path / "run")
+    assert after.events == before.events + 1
+    np.testing.assert_allclose(after.upload_seconds, before.upload_seconds)
+
+
 def test_another_plan_of_the_same_clients_is_predicted_too(tmp_path: Path) -> None:
     """Everybody in every round, and twice the steps: events that never were."""
     fleet_run(tmp_path / "run", FEDAVG)

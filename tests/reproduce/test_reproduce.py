@@ -414,9 +414,9 @@ def test_a_time_that_is_unknown_is_no_time() -> None:
         render([], [ClaimResult(str(i), "", (), (), 0, (), each) for i, each in enumerate(own)], "tiny")
         for own in ([known], [unknown], [known, unknown])
     ]
-    assert "is expected to take 90 s on one core: each" in pages[0]
-    assert "is expected to take" not in pages[1]
-    assert "is expected to take 90 s on one core, without the recipes whose time is unknown: each" in pages[2]
+    assert "The paper scale would take at most 90 s on one core: each" in pages[0]
+    assert "would take at most" not in pages[1]
+    assert "would take at most 90 s on one core, without the recipes whose time is unknown: each" in pages[2]
 
 
 def test_the_page_folds_problems_after_the_third() -> None:

@@ -244,8 +244,19 @@ def test_an_infinite_value_of_one_client_is_not_left_out(tmp_path: Path) -> None
         carry_to_end(experiment(f"run.probes=['{__name__}:gap']"), tmp_path / "run")
 
 
-def gap(population: Any) -> Any:
-    return np.array([np.inf, *(len(population) - 1) * [0.5]])
+def gap(population: Any, state: Any) -> Any:
+    return np.array([np.inf if state.events_done else 0.5, *(len(population) - 1) * [0.5]])
+
+
+def test_an_infinite_value_before_training_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    told = r"^run\.probes: endless is not finite before training; NaN stands for no value"
+    with pytest.raises(InputError, match=told):
+        carry_to_end(experiment(f"run.probes=['{__name__}:endless']"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def endless() -> float:
+    return np.inf
 
 
 def halves(population: Any) -> Any:

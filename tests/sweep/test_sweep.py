@@ -137,7 +137,9 @@ def test_a_parameter_of_one_function_is_left_out_of_runs_of_the_others() -> None
 
 
 def test_two_runs_of_the_same_folder_are_refused() -> None:
-    with pytest.raises(InputError, match="have the same folder name 'root=a-b'"):
+    with pytest.raises(
+        InputError, match="have the same folder name 'root=a-b'; sweep over each in a folder of its own, with --out"
+    ):
         make_members({}, parse_axes(["data.root=a/b,a-b"]))
 
 

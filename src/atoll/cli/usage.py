@@ -52,8 +52,7 @@ def _meant(command: str, context: Any) -> str:
 
 def _setting(option: str) -> str | None:
     """Return the setting that an option probably means, if there is one."""
-    paths = setting_paths()
-    ends = {path.rpartition(".")[2]: path for path in reversed(paths)}
+    ends = {path.rpartition(".")[2]: path for path in reversed(setting_paths())}
     name = nearest(option.lstrip("-").replace("-", "_"), ends, cutoff=0.9)
     return None if name is None else ends[name]
 

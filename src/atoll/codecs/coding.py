@@ -16,7 +16,7 @@ SENT = "coded"
 """The byte tensor that replaces the tensors of an encoded model in a message."""
 
 
-class Undecodable(ValueError):
+class Undecodable(InputError):
     """The bytes are not an update of the expected form."""
 
 
@@ -70,11 +70,9 @@ class Coding:
         return payload + b"".join(map(raw, counters.values()))
 
     def _decode(self, payload: bytes, form: Form) -> Model:
-        try:
+        with blaming(f"{self.told}: decode failed", Undecodable):  # as a codec may on untrusted bytes
             decoded = self.codec.decode(payload, form)
             update = {name: decoded[name].to(dtype) for name, (_, dtype) in form.items()}
-        except Exception as error:  # raised by a codec on untrusted bytes
-            raise Undecodable(f"{self.told}: decode failed ({type(error).__name__}: {error})") from error
         if form_of(update) != form or decoded.keys() != form.keys():
             raise Undecodable(f"{self.told}: decode returned tensors with other names or shapes")
         return update

@@ -104,8 +104,7 @@ def make_regression(
         raise InputError(f"data.groups = {groups}: must be from 1 to width = {width} and to data.clients = {clients}")
     if noise < 0 or distance <= 0:
         raise InputError(f"data.noise = {noise}, data.distance = {distance}: must be at least 0, and greater than 0")
-    directions = np.linalg.qr(rng.normal(size=(width, groups)))[0].T
-    planted = directions * distance / np.sqrt(2)
+    planted = np.linalg.qr(rng.normal(size=(width, groups)))[0].T * distance / np.sqrt(2)
 
     def draw(owner: Ids) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         inputs = rng.normal(size=(len(owner), width))

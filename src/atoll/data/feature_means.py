@@ -63,8 +63,7 @@ def _of_images(images: Floats) -> tuple[Floats, Sequence[str]]:
     channels = images.mean(axis=(2, 3))
     names = [*_COLOURS.get(channels.shape[1], [f"channel {c}" for c in range(channels.shape[1])]), "contrast"]
     found = [channels, images.std(axis=(1, 2, 3))[:, None]]
-    grey = images.mean(axis=1)
-    for down, band in enumerate(np.array_split(grey, _BLOCKS, axis=1)):
+    for down, band in enumerate(np.array_split(images.mean(axis=1), _BLOCKS, axis=1)):
         for across, block in enumerate(np.array_split(band, _BLOCKS, axis=2)):
             if block.size:
                 names.append(f"block {down + 1}, {across + 1}")

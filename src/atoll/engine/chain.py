@@ -14,6 +14,7 @@ from atoll.engine.stages import Stage, Train, sent_form
 from atoll.local.models import Form, Model, form_of
 from atoll.local.task import ClientTask, ClientUpdate, why_wrong_state
 from atoll.support.errors import InputError, blaming
+from atoll.support.requiring import require_has
 
 T = TypeVar("T")
 
@@ -69,7 +70,9 @@ class Chain:
     def pass_through(self, task: ClientTask, stages: Sequence[Stage], train: Train) -> tuple[ClientUpdate, list[Form]]:
         """Return what the last of these stages sends, and the form of each stage's input."""
         if not stages:
-            return train(replace(task, state=self._kept(task.state, None))), []
+            update = train(replace(task, state=self._kept(task.state, None)))
+            require_has(f"what {type(self.trainer).__name__}.train returns", update, "state", "an atoll.ClientUpdate")
+            return update, []
         *inner, stage = stages
         own = replace(task, state=self._kept(task.state, stage))
         begun = task if stage.begin is None else replace(_half(stage, ClientTask, stage.begin, own), state=task.state)

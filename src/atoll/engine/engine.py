@@ -52,8 +52,7 @@ def train(method: Method, executor: Executor, state: State) -> Generator[Step]:
     require("method", method, Method)
     require("state", state, State)
     require_has("executor", executor, "carries_through", "an executor, such as atoll.Serial")
-    keeps_state = method.keeps_state
-    while events := method.schedule.ready(state.events_done, apart=keeps_state):
+    while events := method.schedule.ready(state.events_done, apart=method.keeps_state):
         events, state = _prepared(method, executor, state, events)
         for trained in train_events(method, executor, state, events):
             step = merge(method, state, trained)

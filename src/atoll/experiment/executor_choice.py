@@ -234,9 +234,7 @@ def _why_not_side_by_side(units: Units, workers: int) -> str:
     """Return why no units can be trained in parallel; empty if some can."""
     if workers == 1:
         return "there is one core for them"
-    if units.at_a_time < 2:
-        return f"one {units.name} trains at a time"
-    return ""
+    return f"one {units.name} trains at a time" if units.at_a_time < 2 else ""
 
 
 def why_not_fork() -> str:

@@ -45,8 +45,7 @@ def by_size(population: Population, seed: int) -> Selection:
 
 def round_robin(population: Population) -> Selection:
     """Take clients in turn by ascending id, starting over after the last one."""
-    clients = len(population)
-    return Selection(lambda index, size: np.sort((index * size + np.arange(size)) % clients))
+    return Selection(lambda index, size: np.sort((index * size + np.arange(size)) % len(population)))
 
 
 def by_tiers(clock: Clock | None = None, seed: int = 0, select_tiers: Positive = 5) -> Selection:

@@ -15,8 +15,7 @@ POSITIONS = ("x", "y")
 
 def read_columns(path: str | Path, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Floats]:
     """Read columns of finite numbers from a CSV file with a header, or a Parquet file."""
-    readers = {".csv": _read_csv, ".parquet": _read_parquet}
-    reader = readers.get(Path(path).suffix.lower())
+    reader = {".csv": _read_csv, ".parquet": _read_parquet}.get(Path(path).suffix.lower())
     if reader is None:
         raise InputError(f"{path}: must be a .csv or a .parquet file")
     names, table = reader(Path(path))

@@ -107,7 +107,7 @@ def _on_top(events: Sequence[Event], busy: Floats) -> float:
     it merges.
     """
     more = [
-        (max(event.seconds, min(after.began)) - event.began[0]) / event.intra_rounds - busy[event.cohort].max()
+        (max(event.seconds, min(after.began or (0,))) - event.began[0]) / event.intra_rounds - busy[event.cohort].max()
         for event, after in zip(events, (*events[1:], events[-1]), strict=True)
         if len(event.cohort)
     ]

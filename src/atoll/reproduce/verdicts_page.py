@@ -172,7 +172,7 @@ def _costs(costs: Sequence[RunCost], scale: str) -> str:
     if not costs:
         return ""
     is_estimated = scale not in ("paper", "largest")
-    heads = ("Recipe", "Runs", "Time here", "Seconds per round", *(("Paper scale, expected",) if is_estimated else ()))
+    heads = ("Recipe", "Runs", "Time here", "Seconds per round", *(("Paper scale, at most",) if is_estimated else ()))
     lines = [[Cell(text) for text in _cost(cost)[: len(heads)]] for cost in costs]
     total = sum(cost.seconds for cost in costs)
     expected = [cost.paper_seconds for cost in costs if cost.paper_seconds is not None]
@@ -180,9 +180,9 @@ def _costs(costs: Sequence[RunCost], scale: str) -> str:
     if is_estimated and expected:
         rest = ", without the recipes whose time is unknown" if len(expected) < len(costs) else ""
         text += (
-            f" The paper scale is expected to take {format_seconds(sum(expected))} on one core{rest}: each run's time, "
+            f" The paper scale would take at most {format_seconds(sum(expected))} on one core{rest}: each run's time, "
             "scaled by rounds (or virtual seconds), by clients, and by the seconds of a client's local training, timed "
-            "now for both. The estimate is too long if the machine was busy with other work."
+            "now for both. It is much too long if evaluations took most of the time, or the machine was busy."
         )
     return f"<section><h2>Time</h2>{paragraph(text)}{table('Time', heads, [Body('', lines)])}</section>"
 

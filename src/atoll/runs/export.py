@@ -35,7 +35,7 @@ from atoll.settings.validation import Settings
 from atoll.support.errors import AtollError, InputError, RunError, SettingWarning
 from atoll.support.extras import pip_install
 from atoll.support.files import make_folder, write_atomically
-from atoll.support.wording import unknown
+from atoll.support.wording import show, unknown
 
 _AT_ONCE = 1000  # inputs of a forward pass
 ENDINGS = {"safetensors": ".safetensors", "state-dict": ".pt", "onnx": ".onnx"}
@@ -136,6 +136,9 @@ def predict(settings: Settings, model: Model, inputs: Any, probabilities: bool, 
     data, module = read_data(settings, run), load_module(settings, model)
     if data.encode and hasattr(inputs, "__arrow_c_stream__"):  # new rows in a data frame
         inputs = data.encode(inputs)
+    if isinstance(inputs, str | Path) and not data.encode:
+        told = f"must be an array [n, {str(list(data.shape))[1:]}; read the file into one, as the data set stores it"
+        raise InputError(f"predict: inputs = {show(inputs)}: {told}")
     array = as_array(f"predict: inputs{' (give new rows as a data frame)' if data.encode else ''}", inputs)
     if array.shape[1:] != data.shape:
         raise InputError(f"predict: inputs must be numbers [n, {str(list(data.shape))[1:]}, not {list(array.shape)}")

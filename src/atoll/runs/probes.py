@@ -77,7 +77,10 @@ class Probes:
         """Measure the initial models if the settings name probes, so that a bad one fails before training."""
         if not self.experiment.settings.run.probes:
             return {name: None for name in self.functions if name == "parameter_error"}
-        return self.measure(init(self.experiment.method, *self.experiment.training.initial_models()))
+        found = self.measure(init(self.experiment.method, *self.experiment.training.initial_models()))
+        if odd := next((name for name, value in found.items() if value is not None and math.isinf(value)), None):
+            raise InputError(f"run.probes: {odd} is not finite before training; NaN stands for no value")
+        return found
 
     def offered(self, state: State) -> dict[str, Callable[[], Any]]:
         """Return a factory for each object that a probe may ask for; `docs/extending.md` explains them."""
@@ -142,8 +145,7 @@ class Probes:
             return self._clustering(state).labels
         population = self._now(state).population
         rows = [population.samples(client) for client in range(len(population))]
-        losses = measure_models(self.module, Batches(population.data, self.module), state.starts, rows).losses
-        return least(losses)
+        return least(measure_models(self.module, Batches(population.data, self.module), state.starts, rows).losses)
 
     def _measure(self, name: str, function: Probe, state: State) -> Numbers:
         offered = self.offered(state)

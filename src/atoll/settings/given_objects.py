@@ -64,16 +64,17 @@ def _refuse_torch(held: Any) -> None:
 
 
 def _is_object(value: Any) -> bool:
-    return callable(value) or isinstance(value, Dataset)
+    return callable(value) or isinstance(value, Dataset) or hasattr(value, "state_dict")
 
 
 def _name(choice: NamedChoice, given: Any) -> str:
     """Return a function's built-in name, or one under which it is remembered."""
     if callable(getattr(given, "state_dict", None)) and not isinstance(given, type):
-        raise InputError(
-            f"{choice.setting}: is a module, {type(given).__name__!r}; give a function that returns one, so that each "
-            "seed draws its own weights"
-        )
+        kind = type(given).__name__
+        told = f"is a module, {kind!r}; give a function that returns one, so that each seed draws its own weights"
+        if not callable(given):  # an optimiser, or its scheduler
+            told = f"is an object, {kind!r}, made for one model; give its class or a function that returns one"
+        raise InputError(f"{choice.setting}: {told}")
     if type(given).__hash__ is None:
         told = f"is {type(given).__name__!r}, whose objects have no hash"
         raise InputError(f"{choice.setting}: {told}; give a function, or make it a dataclass with frozen=True")

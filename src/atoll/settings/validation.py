@@ -15,7 +15,7 @@ from atoll.settings.file_paths import with_home
 from atoll.settings.given_objects import named
 from atoll.settings.section import Section
 from atoll.settings.sections import Sections
-from atoll.settings.signatures import REQUIRED, Function, Parameter, takes_any
+from atoll.settings.signatures import REQUIRED, Function, Parameter, settings_of, takes_any
 from atoll.support.errors import InputError
 from atoll.support.limits import LARGEST
 from atoll.support.requiring import plain
@@ -149,8 +149,11 @@ def _why(
     if kind == "extra_forbidden":
         return f": {why_unknown(path, table, model)}"
     section, key = path
-    needing = (choice for choice, function in functions.items() if key in taken({choice: function})[section])
-    return f" is not set, but {_named(table, (next(needing),))} needs it"
+    needing = next(choice for choice, function in functions.items() if key in taken({choice: function})[section])
+    lacking = sum(each.default is REQUIRED for each in settings_of(functions[needing], needing.given))
+    is_rule = needing.key == "combine" and lacking == 3  # models, start and cohort_weight, by whatever names
+    hint = "; it must be a function that returns the combine rule, not the rule itself" if is_rule else ""
+    return f" is not set, but {_named(table, (needing,))} needs it{hint}"
 
 
 def unused(table: Mapping[str, Any], own: Iterable[tuple[str, str]] = ()) -> list[tuple[str, str]]:

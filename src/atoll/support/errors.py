@@ -2,6 +2,7 @@
 
 import errno
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -78,7 +79,8 @@ def line_of(error: BaseException) -> str:
 
 def failure_of(error: BaseException) -> str:
     """Return what a user's code raised, on one line, with the file and line of that code."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_OWN)]
+    not_own = (*_NOT_OWN, *getattr(sys.modules.get("torch"), "__path__", ()))  # which may lie anywhere
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(not_own)]
     where = f", {Path(own[-1].filename).name} line {own[-1].lineno}" if own else ""
     return " ".join(f"{type(error).__name__}: {error}{where}".split())
 

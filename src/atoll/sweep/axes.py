@@ -120,7 +120,8 @@ def require_folders(named: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
     seen: dict[str, Mapping[str, Any]] = {}
     for name, values in named:
         if name in seen:
-            raise InputError(f"--over: {dict(seen[name])} and {dict(values)} have the same folder name {name!r}")
+            told = f"{dict(seen[name])} and {dict(values)} have the same folder name {name!r}"
+            raise InputError(f"--over: {told}; sweep over each in a folder of its own, with --out")
         seen[name] = values
 
 

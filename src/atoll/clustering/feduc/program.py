@@ -104,8 +104,7 @@ def _solve(
     """
     count = len(pairs.clients)
     pair = np.arange(count)
-    client = np.unique(pairs.clients, return_inverse=True)[1]
-    one_each = csr_array((np.ones(count), (client, pair)))
+    one_each = csr_array((np.ones(count), (np.unique(pairs.clients, return_inverse=True)[1], pair)))
     constraints = [LinearConstraint(one_each, lb=1, ub=1), _limits(pairs)]
     if too_many:
         cuts = [np.isin(pair, part).astype(float) for part in too_many]

@@ -105,8 +105,7 @@ def _by_speed(problem: Problem) -> Ids:
     from scipy.optimize import linear_sum_assignment  # loads slowly
 
     network = problem.network
-    order = np.argsort(network.compute_seconds, kind="stable")
-    groups = np.array_split(order, network.aggregators)
+    groups = np.array_split(np.argsort(network.compute_seconds, kind="stable"), network.aggregators)
     cost: Floats = np.array([network.upload_seconds[group].sum(axis=0) for group in groups])
     labels = np.empty(network.clients, np.int64)
     for group, aggregator in zip(groups, linear_sum_assignment(cost)[1].tolist(), strict=True):

@@ -56,4 +56,4 @@ def find_roles(source: TableSource, wanted: Wanted) -> Roles:
 def _columns(source: TableSource, role: str, names: Names) -> tuple[str, ...]:
     if names == []:
         raise InputError(f"data.{role} = []: names no column; name one, or leave it out")
-    return tuple(dict.fromkeys(source.require(f"data.{role}", name) for name in names_in(names)))
+    return tuple(dict.fromkeys(source.require(f"data.{role}", name, names_in(names)) for name in names_in(names)))

@@ -81,11 +81,11 @@ class TableSource:
         schema = pa.schema(list(map(self.schema.field, columns)))
         return pa.Table.from_batches(self.batches(columns), schema).unify_dictionaries()
 
-    def require(self, setting: str, name: str) -> str:
-        """Return the column's name."""
+    def require(self, setting: str, name: str, others: Collection[str] = ()) -> str:
+        """Return the column's name; `others` are named beside it, and so are not what is meant."""
         if name in self.schema.names:
             return name
-        meant = nearest(name, self.schema.names)
+        meant = nearest(name, [each for each in self.schema.names if each not in others])
         hint = f", did you mean {meant!r}?" if meant else ";"
         there = ", ".join(self.schema.names[:20]) + (" ..." if len(self.schema.names) > 20 else "")
         raise InputError(f"{setting} = {name!r}: {self.name} has no such column{hint} it has {there}")

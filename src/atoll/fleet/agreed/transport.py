@@ -44,8 +44,7 @@ def samples_of(properties: Properties) -> dict[int, int]:
     >>> samples_of({"clients": "0,4", "samples": "40,70"}), samples_of({"client": 3})
     ({0: 40, 4: 70}, {})
     """
-    listed = str(properties.get("samples", ""))
-    samples = [int(each) for each in listed.split(",") if each]
+    samples = [int(each) for each in str(properties.get("samples", "")).split(",") if each]
     return dict(zip(clients_of(properties), samples, strict=True)) if samples else {}
 
 

@@ -56,8 +56,8 @@ def as_told(population: Population, line: Clustered) -> ReportedClients:
     return ReportedClients(population, Clustering(np.array(line.labels, np.int64), line.clusters, hours))
 
 
-def read_clusterings(path: Path, clients: int) -> list[Clustered]:
-    """Return a run's lines, without one torn by a crash."""
+def read_clusterings(path: Path, clients: int, hint: str = "") -> list[Clustered]:
+    """Return a run's lines, without one torn by a crash; what is told of a damaged file ends with the hint."""
     lines: list[Clustered] = []
     try:
         for text in whole_lines(path, path.parent):
@@ -67,9 +67,7 @@ def read_clusterings(path: Path, clients: int) -> list[Clustered]:
                 raise ValueError("another number of clients")
             lines.append(line)
     except OSError as error:
-        raise InputError(f"--resume: {path} cannot be read ({reason_of(error)})") from error
+        raise InputError(f"{path} cannot be read ({reason_of(error)})") from error
     except ValueError as error:  # pydantic's are such
-        raise InputError(
-            f"--resume: {path} is damaged (line {len(lines) + 1}); add --overwrite to start again"
-        ) from error
+        raise InputError(f"{path} is damaged (line {len(lines) + 1}){hint}") from error
     return lines

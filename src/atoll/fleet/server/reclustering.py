@@ -22,7 +22,7 @@ from atoll.network.network import Network
 from atoll.settings.choices import method_kind, method_needs, uses_network
 from atoll.settings.plugins import resolve
 from atoll.settings.signatures import asks_for
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, reading
 from atoll.support.files import append_line, line_as_bytes, write_atomically
 
 _ASKING_SECONDS = 10.0  # nodes that are busy longer keep their last report
@@ -80,7 +80,9 @@ class Planner:
         self._reports = dict(joined.reports)
         self._path = path
         self._tell = tell
-        self._lines = read_clusterings(path, len(experiment.population)) if resume and path.exists() else []
+        again = "; add --overwrite to start again"
+        with reading("--resume"):
+            self._lines = read_clusterings(path, len(experiment.population), again) if resume and path.exists() else []
         self._doubted: dict[int, str] = {}
         self._agreed: dict[int, int] = {}  # also of nodes that are away now
         self._settings = experiment.settings

@@ -154,7 +154,7 @@ def _why_empty(path: Path) -> InputError:
     folders, _ = run_folders(path)
     if not folders:
         return InputError(f"{path} is not a run, and no folder in it is one: no config.toml found")
-    waiting = f"none of its {len(folders)} runs has reached its first evaluation"
+    waiting = "no run in it has reached its first evaluation"
     whose = "its metrics.jsonl is missing or empty" if folders == [path] else waiting
     return NotBegun(f"{path} has no rows yet: {whose}")
 
