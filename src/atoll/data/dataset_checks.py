@@ -32,8 +32,7 @@ def checked_parts(data: Any) -> Mapping[str, Any]:
         _require_pairs(pool, parts[f"{pool}inputs"], parts[f"{pool}targets"], len(parts["turns"]))
     columns = [getattr(given, "columns", ()) for given in (data.inputs, data.test_inputs)]  # those of data frames
     if odd := [(own, other) for own, other in zip(*columns, strict=False) if isinstance(own, str) and own != other]:
-        told = f"the column {odd[0][1]!r} where inputs has {odd[0][0]!r}"
-        raise InputError(f"test_inputs: has {told}; give both the same columns in the same order")
+        raise InputError(f"test_inputs: has the column {odd[0][1]!r} where inputs has {odd[0][0]!r}; order both alike")
     shape, test_shape = parts["inputs"].shape[1:], parts["test_inputs"].shape[1:]
     if shape != test_shape:
         raise InputError(f"test_inputs: samples must have the shape of inputs, {list(shape)}, not {list(test_shape)}")
