@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections.abc import Iterator
 
 if os.environ.get("PYTEST_XDIST_WORKER"):
     # Every core has a test of its own. PyTorch reads it when it is imported, here and in processes that tests start.
@@ -39,3 +40,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Remember all tests before markers and names choose among them; put those that connect to Ray last."""
     config.stash[ALL] = tuple(items)
     items.sort(key=lambda item: item.path.name in CONNECT)
+
+
+@pytest.fixture
+def every_torch_warning() -> Iterator[None]:
+    """Have PyTorch give each warning every time, not only once a process."""
+    import torch
+
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(before)

@@ -1,6 +1,7 @@
 """The page of verdicts has a row for each claim, shows what the files have, and refuses claims that are gone."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from atoll.reproduce.claims import PAPERS, read_paper
 from tests.hooks import hook_of
 
+ROOT = Path(__file__).parents[1]
 CLAIM = read_paper("fedcluster").claims[0]
 
 
@@ -66,3 +68,17 @@ def test_what_was_not_run_says_so() -> None:
 def test_the_page_has_the_verdicts_in_place_of_their_mark() -> None:
     page = hook_of("verdicts").on_page_markdown("before <!-- the verdicts --> after")
     assert page.startswith("before ## FedCluster")
+
+
+@pytest.mark.more  # it judges eighty runs
+def test_the_page_of_fedcluster_has_the_verdicts_numbers_for_figures_5_and_6(tmp_path: Path) -> None:
+    for recipe in ("fedcluster-figure-5", "fedcluster-figure-6"):
+        (tmp_path / recipe).mkdir()
+        (tmp_path / recipe / "small").symlink_to(ROOT / "evidence" / recipe / "small")
+    number = re.compile(r"(\d\.\d{3})\s±\s(\d\.\d{3})")
+    judged = set(number.findall(tables(hook_of("verdicts").judge_kept(tmp_path))))
+    page = (ROOT / "docs/papers/fedcluster.md").read_text(encoding="utf-8")
+    begin, end = page.index("Figure 6 with ten of 20 clients"), page.index("**The figures at tiny scale")
+    losses = number.findall(page[begin:end])
+    assert len(losses) > 40
+    assert [loss for loss in losses if loss not in judged] == []

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pytest
 import torch
 
@@ -17,6 +18,8 @@ LABELS = np.arange(20) % 3
 
 class Column:
     """As Series and frames of pandas and polars are: not an array, but able to become one, whose memory is theirs."""
+
+    columns: list[str]
 
     def __init__(self, values: npt.NDArray[Any]) -> None:
         self.values = values
@@ -98,6 +101,17 @@ def test_arrays_that_fit_are_not_copied() -> None:
 @pytest.mark.parametrize("tensor", [torch.from_numpy(INPUTS).bfloat16(), torch.from_numpy(INPUTS).requires_grad_()])
 def test_tensors_are_read(tensor: torch.Tensor) -> None:
     assert np.array_equal(dataset(inputs=tensor).inputs, INPUTS)
+
+
+def test_frames_whose_columns_are_in_another_order_are_refused() -> None:
+    frame, swapped = Column(INPUTS.copy()), Column(INPUTS.copy())
+    frame.columns, swapped.columns = ["age", "weight"], ["weight", "age"]
+    assert np.array_equal(dataset(inputs=frame, test_inputs=frame).test_inputs, INPUTS)
+    assert np.array_equal(dataset(inputs=frame).inputs, INPUTS)
+    with pytest.raises(atoll.InputError, match="test_inputs: has the column 'weight' where inputs has 'age';"):
+        dataset(inputs=frame, test_inputs=swapped)
+    table = pa.table({"age": INPUTS[:, 0], "weight": INPUTS[:, 1]})  # whose `columns` are no names
+    assert np.array_equal(dataset(inputs=table, test_inputs=table[::-1]).test_inputs, INPUTS[::-1])
 
 
 def test_frames_of_several_types_are_read() -> None:

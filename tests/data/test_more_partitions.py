@@ -64,8 +64,12 @@ def test_labels_and_sizes_differ_together() -> None:
 def test_small_clients_are_left_out() -> None:
     owners = np.array([0, 0, 1, 2, 2, 2])
     assert [rows.tolist() for rows in natural(2, owners, min_samples=2)] == [[0, 1], [3, 4, 5]]
-    with pytest.raises(InputError, match=r"data.clients = 3: the data has only 2 clients"):
+    with pytest.raises(InputError, match=r"data.clients = 3: the data has only 2 clients with data.min_samples = 2;"):
         natural(3, owners, min_samples=2)
+    with pytest.raises(InputError, match=r"only 1 client with data.min_samples = 3; set data.clients = 1, or fewer"):
+        natural(2, owners, min_samples=3)
+    with pytest.raises(InputError, match=r"only 0 clients with data.min_samples = 4; lower data.min_samples$"):
+        natural(2, owners, min_samples=4)
 
 
 def test_a_partition_goes_through_a_file(tmp_path: Path) -> None:

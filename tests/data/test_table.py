@@ -498,6 +498,7 @@ def test_a_frame_is_a_data_set(tmp_path: Path) -> None:
     ("frame", "settings", "told"),
     [
         ({"x": [1]}, {}, "frame: must be a data frame, not 'dict'"),
+        (pa.table({"x": [1]}), {"client": 5}, "data.client = 5: must be a text, or a list"),
         (pa.table({"x": [1]}), {"clients": 3}, "from_pandas: clients: unknown, did you mean 'client'?"),
         (
             pa.table({"x": [1]}),

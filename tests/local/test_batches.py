@@ -30,6 +30,15 @@ def test_bytes_are_scaled_when_gathered_and_left_as_they_are() -> None:
     assert DIGITS.inputs.dtype == np.uint8
 
 
+@pytest.mark.usefixtures("every_torch_warning")
+def test_arrays_that_are_read_only_are_taken_without_a_word() -> None:
+    """As are those that pandas hands out, or `np.load(mmap_mode="r")`."""
+    inputs, targets = DIGITS.inputs.copy(), DIGITS.targets.copy()
+    inputs.flags.writeable = targets.flags.writeable = False
+    batches = Batches(replace(DIGITS, inputs=inputs, targets=targets), nn.Linear(1, 1))
+    assert batches.inputs.data_ptr() == inputs.ctypes.data
+
+
 def test_turned_copies_are_made_when_gathered() -> None:
     turned = replace(DIGITS, turns=(0, 1, 2, 3))
     n = len(DIGITS.inputs)

@@ -108,11 +108,13 @@ def test_predictions_take_stored_inputs(how: str) -> None:
         result.predict(np.zeros((8, 8)))
 
 
+@pytest.mark.usefixtures("every_torch_warning")
 def test_predictions_take_inputs_as_data_sets_do_and_refuse_missing_numbers() -> None:
     result, data = atoll.run(TINY, rounds=1), load("digits")
     stored = data.test_inputs[:3]
     classes = result.predict(stored).tolist()
-    for given in (stored.tolist(), torch.from_numpy(stored), stored.astype(">f8"), stored.astype(np.longdouble)):
+    kept = np.frombuffer(stored.tobytes(), stored.dtype).reshape(stored.shape)  # read-only
+    for given in (stored.tolist(), torch.from_numpy(stored), stored.astype(">f8"), stored.astype(np.longdouble), kept):
         assert result.predict(given).tolist() == classes
     missing = stored.astype(float)
     missing[1, ..., 2] = np.nan

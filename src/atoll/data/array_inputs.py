@@ -75,10 +75,9 @@ def _read(name: str, value: Any) -> Array:
             value = value.detach().cpu()
             value = value.float() if str(value.dtype) == "torch.bfloat16" else value
             return np.asarray(value.numpy())
-        array = np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
+        return np.require(value.to_numpy() if hasattr(value, "to_numpy") else value, None, "W")  # a frame's may not be
     except Exception as error:  # rows of different lengths, or anything that a foreign container raises
         raise InputError(f"{name}: cannot be read as one array of numbers, with rows of one length") from error
-    return array if array.flags.writeable else array.copy()  # PyTorch warns about a frame's read-only memory
 
 
 def _stored_type(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -30,6 +30,9 @@ def checked_parts(data: Any) -> Mapping[str, Any]:
         parts |= {f"{pool}inputs": as_array(f"{pool}inputs", getattr(data, f"{pool}inputs"))}
         parts |= {f"{pool}targets": read(f"{pool}targets", targets[pool])}
         _require_pairs(pool, parts[f"{pool}inputs"], parts[f"{pool}targets"], len(parts["turns"]))
+    columns = [getattr(given, "columns", ()) for given in (data.inputs, data.test_inputs)]  # those of data frames
+    if odd := [(own, other) for own, other in zip(*columns, strict=False) if isinstance(own, str) and own != other]:
+        raise InputError(f"test_inputs: has the column {odd[0][1]!r} where inputs has {odd[0][0]!r}; order both alike")
     shape, test_shape = parts["inputs"].shape[1:], parts["test_inputs"].shape[1:]
     if shape != test_shape:
         raise InputError(f"test_inputs: samples must have the shape of inputs, {list(shape)}, not {list(test_shape)}")
@@ -83,9 +86,7 @@ def _require_loss(loss: Any, classes: int) -> None:
     if loss not in LOSSES:
         raise InputError(f"loss must be {' or '.join(map(repr, LOSSES))}, not {loss!r}")
     if (loss == "cross-entropy") != (classes > 0):
-        raise InputError(
-            f"classes = {classes} does not fit loss = {loss!r}: cross-entropy needs classes, the others have 0"
-        )
+        raise InputError(f"classes = {classes} with loss = {loss!r}: cross-entropy needs classes, the others have 0")
 
 
 def _require_pairs(pool: str, inputs: Array, targets: Array, copies: int) -> None:
@@ -117,7 +118,6 @@ def _numbers_of_samples(data: Any, pool: str, samples: int, turns: int) -> dict[
             continue
         numbers = as_whole(name, given)
         if len(numbers) != wanted or (wanted and int(np.min(numbers)) < 0):
-            found_kind = kind_of(numbers)
-            raise InputError(f"{name}: must hold a number of at least 0 for each of {wanted} samples, not {found_kind}")
+            raise InputError(f"{name}: must hold {wanted} numbers of at least 0, one a sample, not {kind_of(numbers)}")
         found[name] = numbers
     return found

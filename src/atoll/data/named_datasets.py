@@ -19,6 +19,7 @@ from atoll.data.tabular.source import make_source, open_source, table_files
 from atoll.data.tabular.table_settings import Wanted, with_table_settings
 from atoll.support.errors import InputError
 from atoll.support.extras import load_extra
+from atoll.support.requiring import checked
 from atoll.support.wording import unknown
 
 
@@ -88,6 +89,7 @@ def read_hub(repository: str, configuration: str | None = None, **settings: Any)
     return make_table(make_source(repository, splits["train"].data.table, test), Wanted(**settings))
 
 
+@checked("data.{}")
 def from_pandas(
     frame: Any,
     *,

@@ -1,5 +1,6 @@
 """Batches: samples gathered from the pool, their losses, and many models evaluated on them at once."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -29,8 +30,10 @@ class Batches:
         self.dtype = first.dtype
         self.prepare = preparation(data, first)
         self.turns = data.turns
-        self.inputs = torch.from_numpy(data.inputs).to(first.device)
-        self.targets = torch.from_numpy(data.targets).to(first.device)
+        with warnings.catch_warnings():  # of read-only arrays, as pandas and a machine's shared pool have
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            self.inputs = torch.from_numpy(data.inputs).to(first.device)
+            self.targets = torch.from_numpy(data.targets).to(first.device)
         self.losses = LOSSES[data.loss]
         self.hits = HITS.get(data.loss)
         self.classifies = self.hits is not None

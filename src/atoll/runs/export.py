@@ -145,7 +145,7 @@ def predict(settings: Settings, model: Model, inputs: Any, probabilities: bool, 
     whole = FromStored(module, data).eval()
     parts = np.array_split(array, max(1, -(-len(array) // _AT_ONCE)))
     with torch.no_grad():
-        outputs = torch.cat([whole(torch.from_numpy(part)) for part in parts])
+        outputs = torch.cat([whole(torch.tensor(part)) for part in parts])
     if data.loss in ("squared", "next-token"):
         return outputs.reshape(-1, *data.targets.shape[1:]).numpy()
     if data.loss == "cross-entropy":

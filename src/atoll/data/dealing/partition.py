@@ -225,10 +225,9 @@ def natural(clients: int, owners: Indices | None = None, min_samples: Positive |
         ends = np.cumsum(parts.sizes[kept], dtype=np.int64)
         parts = Ranges(parts.indices[np.repeat(kept, parts.sizes)], np.concatenate([[0], ends]))
     if (known := len(parts)) < clients:
-        raise InputError(
-            f"data.clients = {clients}: the data has only {known} clients; set data.clients = {known}, or fewer to "
-            "take the first ones"
-        )
+        big = "" if min_samples is None else f" with data.min_samples = {min_samples}"
+        hint = f"set data.clients = {known}, or fewer to take the first ones" if known else "lower data.min_samples"
+        raise InputError(f"data.clients = {clients}: the data has only {known} client{'s' * (known != 1)}{big}; {hint}")
     return parts.first(clients)
 
 

@@ -2,7 +2,6 @@
 
 import importlib
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,9 +50,7 @@ class Worker:
     def _prepare(self, versions: Mapping[str, str | None], reference: Any) -> None:
         require_same(versions)
         ray = importlib.import_module("ray")
-        with warnings.catch_warnings():  # a machine's workers share one read-only pool
-            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-            trainer, whole = ray.get(reference)
+        trainer, whole = ray.get(reference)
         self._trainer: ClientTrainer = trainer
         self._serial = Serial(trainer)
         self._weighted = Weighted(trainer) if whole else None
