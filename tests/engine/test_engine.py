@@ -15,7 +15,8 @@ from atoll.aggregation.screening import Screening
 from atoll.aggregation.usual_norms import Norms
 from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.engine.combining import combine_updates
-from atoll.engine.engine import advance
+from atoll.engine.engine import merge
+from atoll.engine.train_events import train_events
 from atoll.local.models import Model
 from atoll.local.rule import sgd
 from atoll.schedules.events import FROM_SERVER
@@ -167,7 +168,8 @@ def test_events_that_train_together_come_to_the_same_bits_as_one_by_one() -> Non
     together = list(train(method, executor, state))
     assert executor.given == [[0], [1, 2], [1], [3, 3], [4, 4]]  # event 1 has a second intra-cluster round
     for event, step in zip(EVENTS, together, strict=True):
-        state = advance(method, executor, state, event).state
+        (trained,) = train_events(method, executor, state, [event])
+        state = merge(method, state, trained).state
         for one, other in zip(
             (*state.starts, *state.published), (*step.state.starts, *step.state.published), strict=True
         ):

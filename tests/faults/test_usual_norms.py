@@ -13,8 +13,9 @@ import torch
 from atoll import ClientTask, RunError, Trainer, cycling, init, read_model, train
 from atoll.aggregation.screening import Screening
 from atoll.aggregation.usual_norms import ENOUGH, KEPT, Norms, are_few, limit_of, limits_of, remember, require_usual
-from atoll.engine.engine import advance
+from atoll.engine.engine import merge
 from atoll.engine.run_state import State
+from atoll.engine.train_events import train_events
 from atoll.runs.checkpoint import lay_out, restore
 from atoll.runs.run import run_events
 from atoll.runs.variants import replaying, with_fleet
@@ -147,7 +148,9 @@ def states(pattern: str, one_by_one: bool) -> list[State]:
     for event in method.schedule.events:
         models, layout = lay_out(state)  # as if the run were resumed before each event
         tensors = {f"{number}/{name}": own for number, model in enumerate(models) for name, own in model.items()}
-        state = advance(method, executor, restore(layout, tensors), event).state
+        resumed = restore(layout, tensors)
+        (trained,) = train_events(method, executor, resumed, [event])
+        state = merge(method, resumed, trained).state
         after.append(state)
     return after
 

@@ -108,8 +108,7 @@ def _quantise(values: npt.NDArray[np.float32], rng: np.random.Generator, stochas
     levels = np.divide(values, scale, out=np.zeros_like(values), where=bool(scale > 0))
     rounded = np.floor(levels + rng.random(levels.shape, np.float32)) if stochastic else np.rint(levels)
     # The scale is rounded too, so the largest number may slightly exceed 127 times the scale.
-    whole = np.clip(rounded, -LARGEST_LEVEL, LARGEST_LEVEL).astype(np.int8)
-    return struct.pack("<f", scale) + whole.tobytes()
+    return struct.pack("<f", scale) + np.clip(rounded, -LARGEST_LEVEL, LARGEST_LEVEL).astype(np.int8).tobytes()
 
 
 def _dequantise(piece: bytes) -> npt.NDArray[np.float32]:

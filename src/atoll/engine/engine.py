@@ -60,13 +60,6 @@ def train(method: Method, executor: Executor, state: State) -> Generator[Step]:
             yield step
 
 
-def advance(method: Method, executor: Executor, state: State, event: Event) -> Step:
-    """Train the active clusters, publish, merge into the server's model, hand out new starts."""
-    events, state = _prepared(method, executor, state, [event])
-    (trained,) = train_events(method, executor, state, events)
-    return merge(method, state, trained)
-
-
 def _prepared(
     method: Method, executor: Executor, state: State, events: Sequence[Event]
 ) -> tuple[tuple[Event, ...], State]:

@@ -55,10 +55,10 @@ class Serial:
             raise
         except Exception as error:  # raised by a user's model, loss or optimiser
             raise RunError(f"{where(task)}: training failed ({type(error).__name__}: {error})") from error
-        told = f"{where(task)}: what {type(self.trainer).__name__}.train returns"
-        require_has(told, update, "state", "an atoll.ClientUpdate")
+        name = type(self.trainer).__name__
+        require_has(f"{where(task)}: what {name}.train returns", update, "state", "an atoll.ClientUpdate")
         if fault := why_wrong_state(task.state, update.state, self.trainer.keeps_state):
-            raise RunError(f"{where(task)}: {type(self.trainer).__name__} {fault}")
+            raise RunError(f"{where(task)}: {name} {fault}")
         return update
 
     def close(self) -> None:
