@@ -88,7 +88,6 @@ def time_unit(executor: Executor, unit: Cohort) -> float:
             executor.train([unit], average_models)
         except AtollError:
             return 0.0
-        least = min(least, time.perf_counter() - began)
-        if least > _LONG_SECONDS:
+        if (least := min(least, time.perf_counter() - began)) > _LONG_SECONDS:
             break
     return least

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,10 +31,7 @@ class Batches:
         self.dtype = first.dtype
         self.prepare = preparation(data, first)
         self.turns = data.turns
-        with warnings.catch_warnings():  # of read-only arrays, as pandas and a machine's shared pool have
-            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-            self.inputs = torch.from_numpy(data.inputs).to(first.device)
-            self.targets = torch.from_numpy(data.targets).to(first.device)
+        self.inputs, self.targets = (_tensor(own).to(first.device) for own in (data.inputs, data.targets))
         self.losses = LOSSES[data.loss]
         self.hits = HITS.get(data.loss)
         self.classifies = self.hits is not None
@@ -95,6 +93,12 @@ class FromStored(nn.Module):
         """Return the module's outputs for stored inputs [n, *shape]."""
         outputs: Tensor = self.module(self._prepare(inputs))
         return outputs
+
+
+def _tensor(array: npt.NDArray[np.generic]) -> Tensor:
+    """Return a tensor that shares the array's memory, without PyTorch's warning if that is read-only."""
+    with nullcontext() if array.flags.writeable else warnings.catch_warnings(action="ignore"):
+        return torch.from_numpy(array)
 
 
 def preparation(data: Dataset, like: Tensor) -> Callable[[Tensor], Tensor]:

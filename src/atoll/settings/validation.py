@@ -150,8 +150,8 @@ def _why(
         return f": {why_unknown(path, table, model)}"
     section, key = path
     needing = next(choice for choice, function in functions.items() if key in taken({choice: function})[section])
-    lacking = sum(each.default is REQUIRED for each in settings_of(functions[needing], needing.given))
-    is_rule = needing.key == "combine" and lacking == 3  # models, start and cohort_weight, by whatever names
+    own = settings_of(functions[needing], needing.given) if needing.key == "combine" else ()
+    is_rule = sum(each.default is REQUIRED for each in own) == 3  # models, start and cohort_weight, by whatever names
     hint = "; it must be a function that returns the combine rule, not the rule itself" if is_rule else ""
     return f" is not set, but {_named(table, (needing,))} needs it{hint}"
 

@@ -134,8 +134,7 @@ def append_line(path: Path, value: Mapping[str, Any]) -> None:
     size = path.stat().st_size if path.exists() else 0
     try:
         with open(path, "ab", buffering=0) as file:
-            written = file.write(line)
-            if written != len(line):
+            if file.write(line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(file.fileno())  # a checkpoint that comes later must not outlive its rows
     except OSError as error:

@@ -42,8 +42,7 @@ def open_first(problem: Problem, pick: Pick = choose) -> Ids:
         bounds, completions = state.candidates(client)
         aggregator = pick(bounds, completions, empty & (completions <= problem.limits))
         if aggregator is None:
-            labels = _moved_openers(problem, labels, client)
-            state = start(problem, labels)
+            state = start(problem, labels := _moved_openers(problem, labels, client))
         else:
             labels[client] = aggregator
             state.place(client, aggregator)

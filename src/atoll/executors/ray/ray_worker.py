@@ -49,8 +49,7 @@ class Worker:
 
     def _prepare(self, versions: Mapping[str, str | None], reference: Any) -> None:
         require_same(versions)
-        ray = importlib.import_module("ray")
-        trainer, whole = ray.get(reference)
+        trainer, whole = importlib.import_module("ray").get(reference)
         self._trainer: ClientTrainer = trainer
         self._serial = Serial(trainer)
         self._weighted = Weighted(trainer) if whole else None
