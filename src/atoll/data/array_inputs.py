@@ -75,7 +75,7 @@ def _read(name: str, value: Any) -> Array:
             value = value.detach().cpu()
             value = value.float() if str(value.dtype) == "torch.bfloat16" else value
             return np.asarray(value.numpy())
-        return np.require(value.to_numpy() if hasattr(value, "to_numpy") else value, None, "W")  # a frame's may not be
+        return np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
     except Exception as error:  # rows of different lengths, or anything that a foreign container raises
         raise InputError(f"{name}: cannot be read as one array of numbers, with rows of one length") from error
 

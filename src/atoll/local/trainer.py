@@ -85,7 +85,8 @@ class Trainer:
         self.dense = Dense.of(module, self.batches.losses) if dense else None
         rounded = Rounded.of(self.module) if precision == "bfloat16" else None
         self.outputs: Callable[[Tensor], Tensor] = rounded or self.module
-        self._apart = {name: own.clone() for name, own in module.named_buffers() if name not in module.state_dict()}
+        kept = module.state_dict()
+        self._apart = {name: own.clone() for name, own in module.named_buffers() if name not in kept}
 
     def use_autograd(self) -> None:
         """Take all gradients by autograd, so that hooks on the module's parameters see them."""

@@ -142,8 +142,7 @@ def _choose(frame: Frame, wanted: Wanted, part: str, fewest: int, largest: int |
     clients, group = names_in(wanted.client), wanted.group
     if not clients:
         return frame
-    rows = frame.groupby(clients)[clients[0]].transform("size")
-    frame = frame[rows >= fewest]
+    frame = frame[frame.groupby(clients)[clients[0]].transform("size") >= fewest]
     if group and largest:
         kept = frame.drop_duplicates(clients)[group].value_counts().sort_index()
         frame = frame[frame[group].isin(kept.nlargest(largest).index)]

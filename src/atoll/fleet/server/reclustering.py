@@ -186,7 +186,7 @@ class Planner:
         slots = clustering.clusters if clustering.method == "availability" else MOST_SLOTS
         believed, doubted = believe(self._reports, self._agreed, self._settings.fleet.samples_limit, slots)
         if executor.agreement.fixed is not None and executor.agreement.fixed.by_samples:
-            works = "weighs it itself; set method.weights = 'equal'"
+            works = "weighs it itself, unless method.weights = 'equal'"
             require_own(int, self._reports, believed, "secure.sums = true", works)
         if method_kind(self._settings).steps_from_samples:
             setting, works = f"method.name = {self._settings.method.name!r}", "takes the steps of those that it holds"
