@@ -82,7 +82,7 @@ def read_measurements(folder: Path) -> Measurements:
     rows = (found.seconds_per_sample, found.compute_seconds, found.upload_seconds)
     if {len(row) for row in rows} != {len(found.replies)} or not any(found.replies):
         raise InputError(f"{told}: {MEASURED} has no client's times")
-    zeta, compute, upload = (_filled(row) for row in rows)
+    zeta, compute, upload = (np.where(np.isnan(row), np.nanmedian(row), row) for row in np.array(rows, np.float64))
     return Measurements(
         folder=folder,
         settings=settings,
@@ -93,11 +93,6 @@ def read_measurements(folder: Path) -> Measurements:
         events=len(events),
         seconds=events[-1].seconds,
     )
-
-
-def _filled(row: _Seconds) -> Floats:
-    values = np.array(row, np.float64)
-    return np.where(np.isnan(values), np.nanmedian(values), values)
 
 
 def _on_top(events: Sequence[Event], busy: Floats) -> float:
