@@ -133,6 +133,11 @@ def test_on_row_sees_every_row_and_can_stop() -> None:
     assert result.summary["stopped"] == "in round 3, because on_row returned a true value"
 
 
+def test_one_event_is_told_as_one(tmp_path: Path) -> None:
+    run(tmp_path / "a", rounds=1)
+    assert verify_run(tmp_path / "a", tmp_path / "again").what.endswith("a: 1 event and 2 rows once more")
+
+
 @pytest.mark.parametrize("several", [np.zeros(3), torch.zeros(3)])
 def test_on_row_must_return_something_true_or_false(several: object) -> None:
     with pytest.raises(
