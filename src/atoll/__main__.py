@@ -1,8 +1,17 @@
-"""``python -m atoll``."""
+"""``python -m atoll``, and the command ``atoll``."""
 
 import sys
 
-from atoll.cli import main
+
+def main() -> int:
+    """Load the command line and run one command; Ctrl-C ends it quietly already while it is loaded."""
+    try:
+        from atoll.cli import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        return 130
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -194,6 +194,8 @@ def test_usage(atoll: Command) -> None:
     assert "not both" in atoll("run", "tiny.toml", "--resume", "--overwrite").refused()
     assert "--target 1.5" in atoll("report", ".", "--target", "1.5").refused()
     assert "did you mean 'mnist'?" in atoll("data", "fetch", "mnst").refused()
+    told = atoll("run", "tiny.toml", "--set", "data.dataset=rows.csv").refused()
+    assert told.endswith("for your own; a file of rows is data.root of 'table'")
 
 
 def test_a_report_of_what_runs_do_not_have(atoll: Command, folder: Path) -> None:
@@ -201,7 +203,8 @@ def test_a_report_of_what_runs_do_not_have(atoll: Command, folder: Path) -> None
     write_run(folder / "runs" / "numbers", make_rows(3, test_accuracy=None))
     refused = atoll("report", "runs", "--target", "0.5").refused()
     assert refused == "--target 0.5: is a test accuracy, and no run has recorded any; leave it out"
-    assert atoll("report", "runs", "--csv", "-").refused().startswith("--csv '-': names no file; give one, such as")
+    refused = atoll("report", "runs", "--csv", "-").refused()
+    assert refused == "--csv '-': names no file; give one, such as --csv results.csv"
     assert [each.name for each in folder.iterdir() if each.name in ("-", "report")] == []
     write_run(folder / "runs" / "classes", make_rows(3))
     assert "To 50 %" in atoll("report", "runs", "--target", "0.5").succeeded()

@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from atoll.cli import sweep_action
 from atoll.report.reading.runs import read_run
 from tests.cli.conftest import Command, Done
 from tests.cli.pages import ROOT, write_files
@@ -101,6 +103,17 @@ def interrupt(words: list[str], folder: Path, begun: Path) -> Done:
     os.killpg(process.pid, signal.SIGINT)
     told = process.communicate(timeout=120)
     return Done(process.returncode, *told)
+
+
+@pytest.mark.parametrize("given", [(), ("--metric", "test_loss")])
+def test_the_command_to_resume_has_the_options_that_were_given(
+    given: tuple[str, ...], atoll: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_action, "run_all", lambda *_: SimpleNamespace(exit_code=130))
+    line = atoll("sweep", "tiny.toml", "--over", "seed=0..1", *given, "--out", "s").err.splitlines()[-1]
+    assert line.partition("resume: ")[2].split() == (
+        ["atoll", "sweep", "tiny.toml", "--over", "seed=0..1", "--out", "s", *given, "--resume"]
+    )
 
 
 @pytest.mark.slow

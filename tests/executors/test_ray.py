@@ -41,7 +41,7 @@ from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.executors.cores.cores_workers import RETRIES
 from atoll.executors.distributed import Measuring, Training, TrainingUnit, cut
 from atoll.executors.packing import pack, unpack
-from atoll.executors.ray.cluster import connect
+from atoll.executors.ray.cluster import _require_answer, connect
 from atoll.executors.ray.ray_executor import Ray
 from atoll.executors.ray.ray_worker import require_same
 from atoll.executors.weighted import Weighted
@@ -542,6 +542,16 @@ def kill_workers_node() -> None:
 
 def command_of(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_machine_that_imports_ray_slowly_joins_a_cluster(
+    cluster_of_one_worker: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(10)\n")  # as Ray's import on a busy machine
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    _require_answer(cluster_of_one_worker)
 
 
 @needs_ray

@@ -108,6 +108,11 @@ def test_what_can_be_imported_keeps_its_name() -> None:
     assert runs == {"runs": [{"label": "a", "clustering": {"method": f"{__name__}:evens"}}], "panels": 5}
 
 
+def test_one_probe_must_be_in_a_list() -> None:
+    with pytest.raises(atoll.InputError, match=r"run\.probes = the function evens: must be in a list, also if it"):
+        named({"run": {"probes": evens}})
+
+
 def test_a_cell_that_ran_twice_is_the_same_and_another_one_is_not(notebook: Callable[[str], Any]) -> None:
     first, again = (notebook("def f(population): return [0] + [1] * (len(population) - 1)") for _ in range(2))
     other = notebook("def f(population): return [1] + [0] * (len(population) - 1)")

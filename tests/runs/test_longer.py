@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -130,6 +131,19 @@ def test_on_row_sees_every_row_and_can_stop() -> None:
     result = run(None, on_row=note)
     assert seen == [0, 1, 2, 3]
     assert result.summary["stopped"] == "in round 3, because on_row returned a true value"
+
+
+def test_one_event_is_told_as_one(tmp_path: Path) -> None:
+    run(tmp_path / "a", rounds=1)
+    assert verify_run(tmp_path / "a", tmp_path / "again").what.endswith("a: 1 event and 2 rows once more")
+
+
+@pytest.mark.parametrize("several", [np.zeros(3), torch.zeros(3)])
+def test_on_row_must_return_something_true_or_false(several: object) -> None:
+    with pytest.raises(
+        InputError, match=r"on_row: must return something true or false, it returned '(ndarray|Tensor)'"
+    ):
+        run(None, on_row=lambda _: several)
 
 
 def test_on_row_must_be_a_function(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def find_contestants(names: Sequence[str] = ()) -> list[Contestant]:
         raise InputError(f"--methods {','.join(names)}: names a method twice")
     if odd := [name for name in names if name not in known and ":" not in name]:
         raise InputError(f"--methods {odd[0]}: {unknown(odd[0], known)}, or module:function for your own")
-    return [known.get(name) or _own(name) for name in names or known]
+    rates = tuple(axis for axis in known[REFERENCE].axes if axis.name == "local.lr")
+    return [known.get(name) or Contestant(name, name, {"method": {"name": name}}, rates) for name in names or known]
 
 
 @cache
@@ -73,8 +74,3 @@ def _known() -> dict[str, Contestant]:
         axes = (Axis(key, tuple(map(str, values))) for key, values in {**shared, **own.get("over", {})}.items())
         found[name] = Contestant(name, own["title"], own["set"], tuple(axes))
     return found
-
-
-def _own(name: str) -> Contestant:
-    rates = [axis for axis in _known()[REFERENCE].axes if axis.name == "local.lr"]
-    return Contestant(name, name, {"method": {"name": name}}, tuple(rates))

@@ -173,7 +173,8 @@ def check_file(option: str, path: Path | None) -> None:
     if path is None:
         return
     if path.name in ("", "..", "-"):
-        raise InputError(f"{option} {str(path)!r}: names no file; give one, such as {option} figures/{option[2:]}")
+        kind = {"--plot": "png", "--write": "npz", "--out": "safetensors"}.get(option, option[2:])
+        raise InputError(f"{option} {str(path)!r}: names no file; give one, such as {option} results.{kind}")
     from atoll.runs.run_folder import require_own_file
 
     require_own_file(option, path)

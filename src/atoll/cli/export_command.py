@@ -8,7 +8,7 @@ import typer
 from atoll.cli.common import app, check_file, err, out, print_json
 from atoll.cli.options import JsonOption
 from atoll.support.errors import InputError
-from atoll.support.wording import unknown
+from atoll.support.wording import counted, unknown
 
 
 @app.command()
@@ -36,11 +36,12 @@ def export(
         raise InputError(f"--format {file_format}: {unknown(file_format, ENDINGS)}")
     import_from(run)
     made = export_model(run, file_format, file, cluster)
+    events = counted(made.events_done, "event")
     if not made.is_finished:
-        err.print(f"notice: the run is not finished; this is its model after {made.events_done} events")
+        err.print(f"notice: the run is not finished; this is its model after {events}")
     if as_json:
         numbers = {"parameters": made.parameters, "inputs": made.inputs, "events": made.events_done}
         print_json({"file": str(made.file), "format": file_format, **numbers, "finished": made.is_finished})
         return
-    out.print(f"{made.file}: {made.parameters:,} parameters, after {made.events_done} events")
+    out.print(f"{made.file}: {made.parameters:,} parameters, after {events}")
     out.print(f"Inputs: {made.inputs}")

@@ -26,7 +26,7 @@ from atoll.settings.validation import Settings
 from atoll.support.errors import RunError
 from atoll.support.files import write_atomically
 from atoll.support.lock import claimed
-from atoll.support.wording import slug
+from atoll.support.wording import counted, slug
 from atoll.sweep.axes import parse_axes
 
 MOST_REASONS = 3  # why plans cannot be carried out, shown without --verbose
@@ -117,9 +117,9 @@ def _measured(asked: PlanOptions, source: Path, settings: Settings) -> Settings:
     measured = read_measurements(source)
     predicted = predicted_seconds(measured, asked.folder)
     asked.say(
-        f"{source}: its {measured.events} events took {format_seconds(measured.seconds)}; predicted from its clients' "
-        f"measurements: {format_seconds(predicted)} ({predicted / measured.seconds - 1:+.0%}); {measured.lost:.1%} of "
-        "client updates were lost"
+        f"{source}: its {counted(measured.events, 'event')} took {format_seconds(measured.seconds)}; predicted from "
+        f"its clients' measurements: {format_seconds(predicted)} ({predicted / measured.seconds - 1:+.0%}); "
+        f"{measured.lost:.1%} of client updates were lost"
     )
     return apply(measured, settings, asked.folder)
 

@@ -7,6 +7,7 @@ from typing import Any, Self
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from atoll.cli.common import err
+from atoll.support.wording import counted
 
 LOG_SECONDS = 30.0  # between lines without a terminal
 _TITLE = 24  # characters of a run's title
@@ -60,7 +61,7 @@ class Runs:
             left = (now - self._begun) * (total - done) / done if done else None
             about = "" if left is None else f", about {_minutes(left)} left"
             measured = f", {self.latest}" if self.latest else ""
-            err.print(f"{self.title}: {done:,} of {total:,} events{about}{measured}")
+            err.print(f"{self.title}: {done:,} of {counted(total, 'event')}{about}{measured}")
 
     def show_all(self, over: float) -> None:
         """Show how many runs are over, counting those under way by the share done."""

@@ -44,6 +44,7 @@ class SweepOptions:
     only: str | None
     folder: Path
     jobs: int
+    metric: str | None
     goal: Goal
     trials: int | None
     part: str | None
@@ -72,7 +73,7 @@ class SweepOptions:
         words = ["atoll", "sweep", *self._experiment(self.changes)]
         jobs = None if self.jobs == 1 else self.jobs
         words += option_words(("--over", self.over), ("--jobs", jobs), ("--out", self.folder))
-        words += option_words(("--metric", self.goal.metric), ("--target", self.goal.target))
+        words += option_words(("--metric", self.metric), ("--target", self.goal.target))
         words += option_words(("--tune", self.trials is not None), ("--trials", self.trials), ("--part", self.part))
         return shlex.join([*words, *option_words(("--json", self.as_json), ("--resume", True))])
 

@@ -83,7 +83,7 @@ def sweep(
     place = folder or Path("runs") / runs[0].name
     count = (trials or 20) if tune else None
     asked = SweepOptions(
-        experiment, over, changes or [], scale, only, place, jobs, goal, count, part, as_json, quiet, verbose
+        experiment, over, changes or [], scale, only, place, jobs, metric, goal, count, part, as_json, quiet, verbose
     )
     with resumable():
         watched = search(asked, runs, resume) if tune else run_all(asked, runs, chosen, resume)

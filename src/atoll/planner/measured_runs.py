@@ -82,22 +82,18 @@ def read_measurements(folder: Path) -> Measurements:
     rows = (found.seconds_per_sample, found.compute_seconds, found.upload_seconds)
     if {len(row) for row in rows} != {len(found.replies)} or not any(found.replies):
         raise InputError(f"{told}: {MEASURED} has no client's times")
-    zeta, compute, upload = (_filled(row) for row in rows)
+    zeta, compute, upload = (np.where(np.isnan(row), np.nanmedian(row), row) for row in np.array(rows, np.float64))
+    lost = sum(event.dropped + event.late for event in events)  # trainings that were begun and not merged
     return Measurements(
         folder=folder,
         settings=settings,
         seconds_per_sample=np.maximum(zeta, _LEAST),
         compute_seconds=compute,
         upload_seconds=upload + _on_top(events, compute + upload),
-        lost=_lost(events),
+        lost=lost / (lost + sum(event.client_updates for event in events)) if lost else 0.0,
         events=len(events),
         seconds=events[-1].seconds,
     )
-
-
-def _filled(row: _Seconds) -> Floats:
-    values = np.array(row, np.float64)
-    return np.where(np.isnan(values), np.nanmedian(values), values)
 
 
 def _on_top(events: Sequence[Event], busy: Floats) -> float:
@@ -112,12 +108,6 @@ def _on_top(events: Sequence[Event], busy: Floats) -> float:
         if len(event.cohort)
     ]
     return max(0.0, float(np.mean(more))) if more else 0.0
-
-
-def _lost(events: Sequence[Event]) -> float:
-    """Return the share of trainings that were begun and not merged."""
-    lost = sum(event.dropped + event.late for event in events)
-    return lost / (lost + sum(event.client_updates for event in events)) if lost else 0.0
 
 
 def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:

@@ -8,7 +8,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.experiment.faults import is_counted, usual_norms
 from atoll.runs.columns import LOSSES, SPENT, rises
 from atoll.runs.run_folder import Row
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, refusing
 from atoll.support.wording import unknown
 
 OnRow = Callable[[Row], object]
@@ -117,8 +117,11 @@ class Stopping:
         """Look at the last row, which is new; before training, rules do not apply."""
         if len(rows) > 1:
             self._look(rows)
-        if self._on_row is not None and self._on_row(dict(rows[-1])):
-            self.why = self.why or f"in round {rows[-1]['round']}, because on_row returned a true value"
+        returned = self._on_row and self._on_row(dict(rows[-1]))
+        told = f"on_row: must return something true or false, it returned '{type(returned).__name__}'"
+        with refusing(told, ValueError, RuntimeError):  # NumPy's and PyTorch's, of several numbers
+            if returned:
+                self.why = self.why or f"in round {rows[-1]['round']}, because on_row returned a true value"
 
     def _look(self, rows: Sequence[Row]) -> None:
         self.why = self.why or next(filter(None, (rule.why(rows) for rule in self._rules)), "")

@@ -18,6 +18,7 @@ from atoll.runs.run_folder import Row, RunFolder
 from atoll.runs.saved import SavedRun, read_saved
 from atoll.settings.experiment_file import make_runs, overlay
 from atoll.support.errors import InputError
+from atoll.support.wording import counted
 
 TOLERANCE = 1e-5
 """Largest difference by rounding, relative to the largest number of the tensor."""
@@ -73,7 +74,7 @@ def verify(folder: Path) -> Iterator[Check]:
         for workers in sorted({1, 2, count_cores()}):
             cores = overlay(base, {"run": {"executor": "cores", "workers": workers}})
             parallel = _run(cores, folder / name / f"cores-{workers}")
-            yield _compare(f"{name}: cores, {workers} worker{'s' * (workers > 1)}", "bits", whole, parallel)
+            yield _compare(f"{name}: cores, {counted(workers, 'worker')}", "bits", whole, parallel)
         stopped = _run_in_parts(base, folder / name / "stopped")
         yield _compare(f"{name}: stopped and resumed after each event", "bits", whole, stopped)
         stacked = _run(overlay(base, {"run": {"executor": "stacked"}}), folder / name / "stacked")
@@ -115,7 +116,8 @@ def verify_run(run: Path | str, place: Path) -> Check:
     apart = _apart(saved, read_saved(place))
     in_models = f"after event {done}, a model's numbers: {apart:.1e} apart, relative to the largest"
     first = in_rows or in_models * (apart > 0)
-    return Check(f"{run}: {done} events and {len(pairs)} rows once more", "bits", apart, not in_rows, first)
+    what = f"{run}: {counted(done, 'event')} and {counted(len(pairs), 'row')} once more"
+    return Check(what, "bits", apart, not in_rows, first)
 
 
 def _difference_of_rows(first: Row, second: Row) -> str:

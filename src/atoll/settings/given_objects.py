@@ -17,6 +17,7 @@ from atoll.methods.parts.kind import kind_of
 from atoll.settings.choices import CHOICES, NamedChoice
 from atoll.settings.plugins import remember
 from atoll.support.errors import InputError
+from atoll.support.wording import show
 
 _LAYERS = ("panels", "runs")
 
@@ -44,6 +45,8 @@ def named(table: Mapping[str, Any]) -> dict[str, Any]:
             names = [_name(choice, each) if _is_object(each) else each for each in held[choice.key]]
             made[choice.section] = {**held, choice.key: names}
     run = made.get("run")
+    if isinstance(run, Mapping) and callable(run.get("probes")):
+        raise InputError(f"run.probes = {show(run['probes'])}: must be in a list, also if it is the only one")
     if isinstance(run, Mapping) and isinstance(run.get("probes"), list | tuple):
         probes = [remember(each) if callable(each) else each for each in run["probes"]]
         made["run"] = {**run, "probes": probes}

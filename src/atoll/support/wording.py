@@ -125,6 +125,11 @@ def show(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as 1 run or 1,200 runs."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def slug(name: str) -> str:
     """Return a name that is safe in file systems and shells: no leading dot, space or slash, and short.
 

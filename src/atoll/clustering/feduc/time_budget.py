@@ -62,14 +62,9 @@ def feduc_for_time(problem: Problem, seconds: float, refine: bool = True) -> Ids
         at = known.index(min(known, key=lambda limit: (tried[limit], limit)))
         for beside in [known[k] for k in (at - 1, at + 1) if 0 <= k < len(known)]:
             attempt(float(np.sqrt(known[at] * beside)))
-    best = _best(timed, candidates)
+    different = {labels.tobytes(): labels for labels in candidates}.values()
+    best = sorted(different, key=lambda labels: (is_cut_by(timed, labels), evaluate(timed, labels).bound))
     return best_refined(timed, best[:REFINED]) if refine else best[0]
-
-
-def _best(problem: Problem, candidates: list[Ids]) -> list[Ids]:
-    """Return the distinct clusterings, uncut ones before cut ones, by ascending bound."""
-    different = list({labels.tobytes(): labels for labels in candidates}.values())
-    return sorted(different, key=lambda labels: (is_cut_by(problem, labels), evaluate(problem, labels).bound))
 
 
 def _grid(problem: Problem, longest: float) -> Floats:

@@ -26,7 +26,11 @@ from atoll.support.process import own_signals
 
 _LONGEST_FOLDER = 40  # characters; Ray puts sockets in it, whose full path may have 107
 _CONNECT_SECONDS = 4.0
-_HEALTH_SECONDS = 9.0  # less than 15 with the time to connect
+_HEALTH_SECONDS = 6.0  # from when Ray is imported, which takes long on a busy machine
+_HEALTH_CHECK = (
+    "import faulthandler, sys, ray; "
+    f"faulthandler.dump_traceback_later({_HEALTH_SECONDS:g}, exit=True); ray._raylet.GcsClient(address=sys.argv[1])"
+)
 _LOOK_SECONDS = 2.0
 _GONE_SECONDS = 10.0  # without an answer; Ray ends the process after 60
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -126,11 +130,10 @@ def _start(ray: Any, workers: int) -> Cluster:
             # 127.0.0.1 keeps other machines out; see `_import_ray`.
             own = {"num_cpus": workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
             started = ray.init("local", **own, **_QUIET, _temp_dir=str(cluster.folder))
-    except Exception as error:
+    except BaseException as error:  # including the user's interrupt
         cluster.close()
-        raise RunError(f"run.executor = 'ray': Ray cannot be started on this machine ({line_of(error)})") from error
-    except BaseException:  # including the user's interrupt
-        cluster.close()
+        if isinstance(error, Exception):
+            raise RunError(f"run.executor = 'ray': Ray cannot be started on this machine ({line_of(error)})") from error
         raise
     cluster.address = started.address_info["gcs_address"]
     return cluster
@@ -156,16 +159,13 @@ def _join(ray: Any, address: str, workers: int | None) -> Cluster:
 
 
 def _require_answer(address: str) -> None:
-    """Ask a cluster for its version in another process, since Ray itself may wait for minutes."""
+    """Ask a cluster for its number in another process, since Ray itself may wait for minutes."""
     if not is_listening(address, _CONNECT_SECONDS):
         raise InputError(f"run.address = {address!r}: does not answer; start the cluster with `ray start --head`")
-    command = [sys.executable, "-W", "ignore", "-m", "ray.scripts.scripts", "health-check", "--address", address]
-    try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=_HEALTH_SECONDS, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise InputError(
-            f"run.address = {address!r}: no answer of a Ray cluster's within {_HEALTH_SECONDS:g} s"
-        ) from error
+    command = [sys.executable, "-W", "ignore", "-c", _HEALTH_CHECK, address]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "Timeout (" in asked.stderr:  # faulthandler's word
+        raise InputError(f"run.address = {address!r}: no answer of a Ray cluster's within {_HEALTH_SECONDS:g} s")
     if asked.returncode:
         lines = [line for line in (asked.stderr or asked.stdout).splitlines() if line.strip()]
         raise InputError(

@@ -18,7 +18,7 @@ from atoll.report.reading.records import changes_of
 from atoll.report.reading.runs import Run
 from atoll.report.tables.formats import DASH
 from atoll.support.untrusted import read_json
-from atoll.support.wording import printable
+from atoll.support.wording import counted, printable
 
 MOST_BASELINES = 40  # settings in a panel beyond which only the first baseline is compared
 WAITING = "Waiting for the first row of metrics. It will appear here as soon as it is written."
@@ -104,16 +104,12 @@ def _compared(panels: Sequence[Panel], baseline: str) -> dict[str, Any]:
 def _summary(runs: Sequence[Run], groups: Sequence[Group]) -> str:
     if not runs:
         return "No run has any rows yet."
-    texts = [_count(len(runs), "run")]
+    texts = [counted(len(runs), "run")]
     if len(groups) < len(runs):
-        texts.append(_count(len(groups), "setting"))
+        texts.append(counted(len(groups), "setting"))
     open_ = sum(not run.finished for run in runs)
     texts.append(f"{open_} not finished" if open_ else "all finished" if len(runs) > 1 else "finished")
     return f"{', '.join(texts)}."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _about(runs: Sequence[Run]) -> str:

@@ -144,7 +144,8 @@ def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Run], float],
         return Unit(100, ".2f", ".2f", "%")
 
     shown = dict.fromkeys(name for group in groups for run in group.runs for name in run.rows if is_shown(run, name))
-    probed = _without_spread([*shown])
+    spread = {name for column in shown for name in (f"{column}_std", f"p10_{column}", f"p90_{column}")}
+    probed = [column for column in shown if column not in spread]  # see `spread_of`
     return [
         ("Training loss", last("train_loss"), plain),
         ("Final accuracy", last("test_accuracy"), share),
@@ -157,12 +158,6 @@ def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Run], float],
         ("Virtual time", last("virtual_time"), seconds),
         ("Wall time", last("wall_time"), seconds),
     ]
-
-
-def _without_spread(columns: Sequence[str]) -> list[str]:
-    """Leave out deviations and percentiles over clients, see `spread_of`."""
-    spread = {name for column in columns for name in (f"{column}_std", f"p10_{column}", f"p90_{column}")}
-    return [column for column in columns if column not in spread]
 
 
 def _values(runs: Sequence[Run], value: Callable[[Run], float]) -> list[float]:
