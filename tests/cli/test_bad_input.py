@@ -224,6 +224,20 @@ def test_data_files_missing_or_truncated(atoll: Command, folder: Path) -> None:
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.parametrize("command", ["run tiny.toml", "reproduce quickstart", "report run", "data split tiny.toml"])
+@pytest.mark.parametrize("place", ["link", "link/below"])
+def test_an_output_folder_that_is_a_link_to_nothing_is_named(
+    atoll: Command, folder: Path, command: str, place: str
+) -> None:
+    (folder / "link").symlink_to("nowhere")
+    if "report" in command:
+        atoll("run", "tiny.toml", "--out", "run").succeeded()
+    told = atoll(*command.split(), "--out", place).refused(code=1)
+    where = f"{place}/client-0" if "split" in command else place
+    assert told == f"cannot make the folder {where}: link is a file, or a link to nothing"
+    assert not (folder / "nowhere").exists()
+
+
 def test_output_folder(atoll: Command, folder: Path) -> None:
     (folder / "file").write_text("mine")
     (folder / "other").mkdir()

@@ -79,8 +79,9 @@ def test_status_shows_roles_expiry_and_strikes(
 
 
 def test_a_data_set_is_split_into_what_nodes_take(atoll: Command) -> None:
-    told = atoll("data", "split", ROOT / "examples" / "digits.toml", "--out", "shares").succeeded()
-    assert told == "shares/client-0: 400 samples\nshares/client-1: 400 samples\n"
+    done = atoll("data", "split", ROOT / "examples" / "digits.toml", "--out", "shares")
+    assert done.succeeded() == "shares/client-0: 400 samples\nshares/client-1: 400 samples\n"
+    assert done.err == "", "the walk's experiment sets nothing in vain"
     (experiment,) = read_experiments(str(ROOT / "examples" / "digits.toml"), None, None)
     for client in range(2):
         site = open_site(experiment.settings, Path("shares") / f"client-{client}", client)

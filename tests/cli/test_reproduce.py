@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -13,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from atoll import make_runs
 from atoll.reproduce import recipe_runs as running
 from atoll.support import environment
 from atoll.support.errors import RunError
@@ -139,6 +141,30 @@ def test_a_process_that_is_killed_ends_with_a_sentence(monkeypatch: pytest.Monke
     monkeypatch.setattr(running, "ProcessPoolExecutor", Pool)
     with pytest.raises(RunError, match=r"the process of a run was killed, .*; lower --jobs and give the same command"):
         list(running.carry_out_all([cast(running.RecipeTask, None)], 2))
+
+
+@pytest.mark.more
+def test_a_signal_to_this_process_alone_stops_the_runs_of_the_others(tmp_path: Path) -> None:
+    """As `kill` sends it; their checkpoints are saved, and later signals do not wait for the runs' ends."""
+    changes = ["rounds=30000", "local.steps=1", "model.name=linear", "clustering.clusters=1", "run.evaluate_every=9000"]
+    settings = make_runs({}, changes=[*changes, "data.clients=4", "data.samples=4", "method.fraction=0.25"])
+    tasks = [running.RecipeTask("mine", "mine", tmp_path / name, (settings[0],)) for name in ("one", "two")]
+
+    def interrupt() -> None:
+        while not all((task.folder / "config.toml").exists() for task in tasks):
+            time.sleep(0.05)
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    sender = threading.Thread(target=interrupt)
+    sender.start()
+    with pytest.raises(KeyboardInterrupt):
+        list(running.carry_out_all(tasks, 2))
+    sender.join()
+    for task in tasks:
+        assert not (task.folder / "summary.json").exists()
+        assert not (task.folder / ".lock").exists()
+        assert list((task.folder / "checkpoint").glob("event-*.json"))
 
 
 @pytest.mark.more

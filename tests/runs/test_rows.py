@@ -97,6 +97,26 @@ def test_a_summary_is_of_what_happened_until_a_run_stopped() -> None:
     np.testing.assert_allclose(found["cluster_frequencies"], updates / updates.sum())
 
 
+def test_a_summary_has_the_names_of_planted_groups_in_the_order_of_their_counts() -> None:
+    rng = np.random.default_rng(0)
+    data = atoll.Dataset(
+        "coasts",
+        inputs=rng.normal(size=(40, 3)).astype(np.float32),
+        targets=np.arange(40) % 2,
+        test_inputs=rng.normal(size=(20, 3)).astype(np.float32),
+        test_targets=np.arange(20) % 2,
+        classes=2,
+        groups=np.arange(40) // 20,
+        test_groups=np.arange(20) // 10,
+        owners=np.arange(40) // 10,
+        names={"groups": ("north", "south")},
+    )
+    made = Experiment(rounds=1, data={"dataset": data, "partition": "natural", "clients": 4}, method="fedavg")
+    assert made.population.groups().tolist() == [0, 0, 1, 1]
+    assert Recorder(made).summarize([{"test_accuracy": 0.5}], 1, "")["groups"] == ["north", "south"]
+    assert "groups" not in Recorder(experiment()).summarize([{"test_accuracy": 0.5}], 1, "")
+
+
 def test_a_start_in_one_cluster_is_warned_of_only_where_clients_choose() -> None:
     """Methods that learn labels may begin with one cluster, which they divide."""
     chooses, learns = (Recorder(experiment(f"method.name={name}")) for name in ("ifca", "cfl"))

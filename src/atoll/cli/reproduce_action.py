@@ -29,7 +29,7 @@ from atoll.runs.titles import choose_runs, title_of
 from atoll.settings import experiment_file as config
 from atoll.support.environment import EVIDENCE
 from atoll.support.errors import InputError, RunError, refusing
-from atoll.support.files import to_json, write_atomically
+from atoll.support.files import make_folder, to_json, write_atomically
 from atoll.support.untrusted import read_json
 from atoll.support.wording import unknown
 
@@ -132,7 +132,7 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
         tasks += own
         expected.append(sum(len(task.settings) for task in own))
     chosen = asked.chosen(tasks)
-    asked.place.mkdir(parents=True, exist_ok=True)
+    make_folder(asked.place)
     write_atomically(asked.place / _NOTE, to_json({"scale": asked.scale, "seeds": seeds}))
     if asked.run:
         running.begin_tasks(tasks)

@@ -22,7 +22,7 @@ from atoll.report.tables.spread import spread_over_seeds
 from atoll.report.tables.spread_tables import final_table, spread_as_csv, target_table
 from atoll.report.tables.writing import as_csv, as_dicts, table_of
 from atoll.support.estimates import Band
-from atoll.support.files import write_atomically
+from atoll.support.files import make_folder, write_atomically
 from atoll.support.requiring import require, require_has, require_path
 from atoll.support.wording import slug
 
@@ -59,7 +59,7 @@ def write_report(
     figures = dict(_figures(runs, band))
     if against is not None:
         figures[f"against-{against.replace('.', '-').replace('_', '-')}"] = plot_against(runs, against, band)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     files = []
     for stem, figure in figures.items():
         for suffix in SUFFIXES:

@@ -9,7 +9,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.reproduce.kept_runs import PLANS
 from atoll.settings.validation import Settings
 from atoll.support.errors import refusing
-from atoll.support.files import to_json, write_atomically
+from atoll.support.files import make_folder, to_json, write_atomically
 from atoll.support.untrusted import read_json
 
 
@@ -32,7 +32,7 @@ def make_plans(folder: Path, wanted: Sequence[Settings]) -> bool:
     asked = [settings.model_dump(mode="json") for settings in wanted]
     made = [(before, plan) for before, plan in pairs if before in asked]
     missing = [pair for pair in zip(asked, wanted, strict=True) if pair[0] not in held["settings"]]
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for now, settings in missing:
         plan = {"label": settings.label, "panel": settings.panel, "seed": settings.seed}
         made.append((now, plan | asdict(Experiment(settings).plan.summary)))

@@ -2,11 +2,11 @@
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import connection
 from pathlib import Path
 from threading import Thread
 from warnings import catch_warnings
@@ -176,23 +176,25 @@ def carry_out_all(tasks: Iterable[RecipeTask], jobs: int) -> Iterator[Outcome]:
     # Spawned, since a fork would copy the locks that this process's threads hold.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, initializer=_begin_process) as pool:
-        waiting: set[Future[Outcome]] = {pool.submit(carry_out_task, task) for task in tasks}
+        outcomes = [pool.submit(carry_out_task, task) for task in tasks]
         try:
-            while waiting:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                yield from (future.result() for future in done)
+            yield from (each.result() for each in as_completed(outcomes))
         except BrokenProcessPool as error:
             raise RunError(
                 "the process of a run was killed, as happens when memory runs out; lower --jobs and give the same "
                 "command again"
             ) from error
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            pool.shutdown(cancel_futures=True)
             raise
 
 
 def _begin_process() -> None:
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process is told as well, and passes it on:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a second one would cut the checkpoint short
     Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -200,16 +202,12 @@ def _end_with_parent() -> None:
     """End once the process that started this one has ended, so that the run's folder is free for whoever resumes."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    connection.wait([parent.sentinel])
+    parent.join()
     os._exit(1)
 
 
 def carry_out_task(task: RecipeTask) -> Outcome:
-    """Carry out one task, unless it is finished; errors are returned, not raised.
-
-    Raises:
-        KeyboardInterrupt: also for tasks still in a process's queue after an interrupt.
-    """
+    """Carry out one task, unless it is finished; errors are returned, but interrupts raised, here and ever after."""
     if _interrupted:
         raise KeyboardInterrupt
     try:

@@ -66,6 +66,8 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
     """Make a folder and its parents unless they exist; `mode` applies to the folder itself, less the umask."""
     try:
         path.mkdir(mode, parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise RunError(f"cannot make the folder {path}: {error.filename} is a file, or a link to nothing") from error
     except OSError as error:
         raise RunError(f"cannot make the folder {path}: {reason_of(error)}") from error
 

@@ -21,7 +21,7 @@ from atoll.fleet.folder.certificates import (
 from atoll.fleet.folder.configuration import FILE, PEERS, FleetConfiguration, read_file, read_fleet
 from atoll.fleet.folder.peers import peers_as_toml
 from atoll.support.errors import AtollError, InputError, RunError
-from atoll.support.files import write_atomically, write_new
+from atoll.support.files import make_folder, write_atomically, write_new
 from atoll.support.untrusted import parse_toml
 
 AUTHORITY_DAYS = 3650
@@ -61,7 +61,7 @@ def init_fleet(folder: Path, plan: FleetPlan) -> FleetConfiguration:
 def _write_fleet(folder: Path, plan: FleetPlan) -> FleetConfiguration:
     authority = make_authority(max(plan.days, AUTHORITY_DAYS))
     server = make_server_certificate(authority, _hosts(plan.host, plan.listen), plan.days)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     folder.chmod(0o700)
     write_new(folder / "ca.pem", authority.certificate, 0o644)
     write_new(folder / "ca.key", authority.key, 0o600)
@@ -98,8 +98,7 @@ def _init_node(folder: Path, plan: FleetPlan, authority: bytes, number: int) -> 
     """Write one node's folder; return its row of ``fleet.toml``."""
     name = f"node-{number}"
     place = folder / "nodes" / name
-    place.mkdir(parents=True)
-    place.chmod(0o700)
+    make_folder(place, 0o700)
     private, public = make_key_pair(name)
     clients = list(range(number, plan.clients or plan.nodes, plan.nodes))
     shown = f"[{plan.host}]" if ":" in plan.host else plan.host

@@ -15,7 +15,7 @@ from atoll.fleet.agreed.agreement import DataForm, require_fleet
 from atoll.local.batches import LOSSES
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, refusing
-from atoll.support.files import to_json, write_atomically
+from atoll.support.files import make_folder, to_json, write_atomically
 from atoll.support.numpy_files import read_npy
 from atoll.support.untrusted import read_bytes
 
@@ -44,8 +44,7 @@ def write_shards(experiment: "Experiment", folder: Path) -> list[Path]:
     folders = []
     for client in range(len(population)):
         place = shard_folder(folder, client)
-        with refusing(f"{place}: cannot be made"):
-            place.mkdir(parents=True, exist_ok=True)
+        make_folder(place)
         rows = population.samples(client)
         write_atomically(place / INPUTS, _npy(population.data.inputs_of(rows)))
         write_atomically(place / TARGETS, _npy(population.data.labels_of(rows)))
