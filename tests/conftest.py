@@ -3,6 +3,7 @@
 import gc
 import os
 from collections.abc import Iterator
+from functools import cache, wraps
 
 if os.environ.get("PYTEST_XDIST_WORKER"):
     # Every core has a test of its own. PyTorch reads it when it is imported, here and in processes that tests start.
@@ -11,6 +12,7 @@ if os.environ.get("PYTEST_XDIST_WORKER"):
 import pytest
 from hypothesis import settings
 
+from atoll.support import environment
 from tests.tiers import ALL
 
 # Times vary on a busy machine. `make test` draws 25 examples, the same every time, so that it is red only for a change;
@@ -21,6 +23,18 @@ settings.load_profile("atoll")
 
 # Each flush to disk takes milliseconds, and counts only if the power fails. Tests of flushes replace it by their own.
 os.fsync = lambda fd: None
+
+
+# Each run asks git for the revision, which takes a twentieth of the tests' time, and it stays the same meanwhile.
+_revision_at = cache(lambda folder, ask=environment._git_revision: ask())
+
+
+@wraps(environment._git_revision)
+def _known_revision() -> str | None:
+    return _revision_at(os.getcwd())
+
+
+environment._git_revision = _known_revision
 
 gc.disable()  # while tests are collected, a sixth of whose time it would take: all that is made then, stays
 

@@ -2,11 +2,13 @@
 
 import platform
 import subprocess
+from inspect import unwrap
 from pathlib import Path
 
 import pytest
 import torch
 
+from atoll.support import environment
 from atoll.support.environment import describe_environment
 
 
@@ -19,6 +21,7 @@ def test_a_revision_is_dirty_if_files_other_than_kept_runs_have_changed(
 ) -> None:
     """A kept run that was removed, to have it run again, does not keep the new one from being kept."""
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.setattr(environment, "_git_revision", unwrap(environment._git_revision))  # see conftest.py
     monkeypatch.chdir(tmp_path)
     assert describe_environment(0)["git"] is None
     git("init", "--quiet")
