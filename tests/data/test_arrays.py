@@ -76,6 +76,15 @@ def test_whole_numbers_beyond_int64_are_refused() -> None:
         as_array("inputs", most + np.uint64(1))
 
 
+def test_masked_arrays_are_taken_only_where_nothing_is_masked() -> None:
+    masked = np.ma.masked_greater(np.array([[1.0], [2.0], [9.0]]), 5)
+    with pytest.raises(atoll.InputError, match=r"^inputs: must hold numbers; 1 of 3 are masked$"):
+        as_array("inputs", masked)
+    whole = as_array("inputs", masked[:2])
+    assert type(whole) is np.ndarray
+    assert whole.tolist() == [[1.0], [2.0]]
+
+
 @pytest.mark.parametrize("kind", ["bool", "uint8", "int64", "float32", "float64"])
 def test_labels_that_each_apply_may_be_of_any_type(kind: str) -> None:
     inputs = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
