@@ -21,7 +21,7 @@ def as_array(name: str, value: Any) -> Array:
     Takes NumPy arrays, lists, tensors, and Series and frames of pandas and similar libraries.
     """
     if np.ma.is_masked(value):
-        raise InputError(f"{name}: must hold numbers; {np.ma.count_masked(value):,} of {value.size:,} are masked")
+        raise InputError(f"{name}: must hold numbers; {np.sum(value.mask):,} of {value.size:,} are masked")
     array = value if isinstance(value, np.ndarray) else _read(name, value)
     if array.dtype == object:  # such as a frame's columns of several types
         with suppress(TypeError, ValueError):
