@@ -45,11 +45,11 @@ def named(table: Mapping[str, Any]) -> dict[str, Any]:
             names = [_name(choice, each) if _is_object(each) else each for each in held[choice.key]]
             made[choice.section] = {**held, choice.key: names}
     run = made.get("run")
-    if isinstance(run, Mapping) and callable(run.get("probes")):
-        raise InputError(f"run.probes = {show(run['probes'])}: must be in a list, also if it is the only one")
-    if isinstance(run, Mapping) and isinstance(run.get("probes"), list | tuple):
-        probes = [remember(each) if callable(each) else each for each in run["probes"]]
-        made["run"] = {**run, "probes": probes}
+    probes = run.get("probes") if isinstance(run, Mapping) else None
+    if callable(probes):
+        raise InputError(f"run.probes = {show(probes)}: must be in a list, also if it is the only one")
+    if isinstance(probes, list | tuple):
+        made["run"] = {**made["run"], "probes": [remember(each) if callable(each) else each for each in probes]}
     for key in _LAYERS:
         if isinstance(made.get(key), list | tuple):
             made[key] = [named(each) if isinstance(each, Mapping) else each for each in made[key]]
