@@ -108,6 +108,18 @@ class TestIdentity:
         assert [edges.tolist() for _, edges, _ in bands] == [[-0.5, 0.5, 1.5]] * 5
         assert axes.get_yticks().tolist() == [0, 1]
 
+    @pytest.mark.parametrize(
+        ("told", "shown"),
+        [(["north", "s" * 30], ["north", "s" * 20]), (["north"], ["0", "1"]), (7, ["0", "1"]), (None, ["0", "1"])],
+    )
+    def test_groups_have_their_names(self, tmp_path: Path, told: Any, shown: list[str]) -> None:
+        folder = write_run(tmp_path / "r", found_rows())
+        (folder / "summary.json").write_text(json.dumps({"groups": told}))
+        figure = plot_identity(read_run(folder))
+        for axes in figure.axes[2:]:
+            assert [label.get_text() for label in axes.get_yticklabels()] == shown
+        assert render(figure)
+
     def test_uneven_probes_meet_halfway(self, tmp_path: Path) -> None:
         rows = [identity_row(i, FOUND, 1.0, None) for i in (0, 10, 30)]
         _, edges, _ = steps(plot_identity(read(tmp_path, rows)).axes[2].patches[0])

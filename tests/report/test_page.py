@@ -374,6 +374,11 @@ def test_found_clusters_are_bands_and_counts(tmp_path: Path) -> None:
     shares = numbers(content, figures["bands"]["shares"]).reshape(figures["bands"]["shape"])
     np.testing.assert_allclose(shares[:, 0, 1], [0, 0.25, 0.5, 0.75])
     assert "group 0: 1 take model 0, 3 take model 1; group 1: 3 take model 1" in figures["confusion"]["alt"]
+    assert list(figures["bands"]["groups"]) == list(figures["confusion"]["groups"]) == ["0", "1"]
+    (tmp_path / "a" / "summary.json").write_text('{"groups": ["north", "south"]}')
+    named = {figure["kind"]: figure for figure in content_of(tmp_path / "a").data["details"][0]["figures"]}
+    assert list(named["bands"]["groups"]) == list(named["confusion"]["groups"]) == ["north", "south"]
+    assert "group north: 1 take model 0, 3 take model 1; group south: 3" in named["confusion"]["alt"]
 
 
 @pytest.mark.parametrize("confusion", [[[1, 2], [3]], "text", [1, 2], [[["x"]]]])

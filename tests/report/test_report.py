@@ -195,7 +195,7 @@ class TestFindRuns:
 
     def test_runs_without_rows_are_left_out_of_a_parent(self, tmp_path: Path) -> None:
         write_run(tmp_path / "a", [])
-        with pytest.raises(InputError, match="no run in it has reached its first evaluation"):
+        with pytest.raises(InputError, match="no run in it has reached an evaluation"):
             find_runs([tmp_path])
         write_run(tmp_path / "b", make_rows([0.1]))
         assert [run.folder.name for run in find_runs([tmp_path])] == ["b"]

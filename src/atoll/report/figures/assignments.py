@@ -36,20 +36,12 @@ class Assignments:
     Attributes:
         rounds: of the rows that have them, [rows].
         confusion: clients of each planted group that take each model, [rows, groups, models].
+        names: of the groups, numbers from 0 if they have none, [groups].
     """
 
     rounds: Floats
     confusion: Ids
-
-    @property
-    def groups(self) -> int:
-        """How many planted groups there are."""
-        return int(self.confusion.shape[1])
-
-    @property
-    def models(self) -> int:
-        """How many models there are."""
-        return int(self.confusion.shape[2])
+    names: tuple[str, ...]
 
     @property
     def shares(self) -> Floats:
@@ -76,9 +68,10 @@ def plot_identity(run: Run) -> Figure:
     its cluster assignments.
     """
     identity = read_assignments(run)
-    planted = identity.groups > 1
+    groups, models = identity.confusion.shape[1:]
+    planted = groups > 1
     with mpl.rc_context(STYLE):
-        band_inches = float(np.clip(0.36 * identity.groups, 0.7 if identity.groups == 1 else 1.0, 4.5))
+        band_inches = float(np.clip(0.36 * groups, 1.0 if planted else 0.7, 4.5))
         figure = new_figure(WIDTH_INCHES if planted else 5.4, band_inches + 3.6)
         above = 1 + (planted and figure.get_figwidth() < BESIDE_INCHES)  # charts of a kind, one above the other
         figure.set_figheight(above * figure.get_figheight())
@@ -86,7 +79,7 @@ def plot_identity(run: Run) -> Figure:
         cells: Any = figure.subplots(
             *shape, squeeze=False, width_ratios=[1.6, 1][: shape[1]], height_ratios=heights
         ).reshape(2, 1 + planted)
-        colors = _model_colors(identity.models)
+        colors = _model_colors(models)
         has_accuracy = _draw_quality(cells[0, 0], run, colors)
         _draw_bands(cells[1, 0], identity, colors)
         for axes in cells[:, 0]:
@@ -114,7 +107,8 @@ def read_assignments(run: Run) -> Assignments:
         confusion = np.empty(0, np.int64)
     if confusion.ndim != 3 or 0 in confusion.shape or confusion.min() < 0 or confusion.max() >= 2**31:
         raise InputError(f"{run.folder}: confusion must be [planted group][model] counts, of one shape in all rows")
-    return Assignments(np.array([number for number, _ in known]), confusion)
+    names = run.groups if len(run.groups) == confusion.shape[1] else map(str, range(confusion.shape[1]))
+    return Assignments(np.array([number for number, _ in known]), confusion, tuple(names))
 
 
 def _model_colors(models: int) -> list[Any]:
@@ -175,15 +169,15 @@ def _draw_bands(axes: Axes, identity: Assignments, colors: Sequence[Any]) -> Non
     edges = _edges(identity.rounds)
     tops = BAND * np.cumsum(identity.shares, axis=2)  # [rows, groups, models]
     bottoms = np.concatenate([np.zeros_like(tops[:, :, :1]), tops[:, :, :-1]], axis=2)
-    for group in range(identity.groups):
+    for group in range(len(identity.names)):
         floor = group + BAND / 2  # y points down, so that a band is filled upwards from its lower edge
         for model, color in enumerate(colors):
             low, high = floor - bottoms[:, group, model], floor - tops[:, group, model]
             if (low > high).any():
                 axes.stairs(high, edges, baseline=low, fill=True, color=color, linewidth=0)
-    _set_groups(axes, identity.groups)
+    _set_groups(axes, identity.names)
     axes.set_title("Clients by the model they take", loc="left")
-    axes.set_ylabel("Planted group" if identity.groups > 1 else "")
+    axes.set_ylabel("Planted group" if len(identity.names) > 1 else "")
 
 
 def _edges(rounds: Floats) -> Floats:
@@ -203,10 +197,10 @@ def _set_rounds(axes: Axes, rounds: Floats) -> None:
     axes.set_xlabel("Round")
 
 
-def _set_groups(axes: Axes, groups: int) -> None:
-    axes.set_ylim(groups - 0.5, -0.5)
-    step = -(-groups // 20)
-    axes.set_yticks(range(0, groups, step) if groups > 1 else [])
+def _set_groups(axes: Axes, names: Sequence[str]) -> None:
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    shown = range(0, len(names), -(-len(names) // 20)) if len(names) > 1 else ()
+    axes.set_yticks(shown, [names[group] for group in shown])
     strip_frame(axes)
 
 
@@ -216,16 +210,16 @@ def _draw_last(axes: Axes, identity: Assignments, colors: Sequence[Any]) -> None
     shares, counts = identity.shares[-1][:, order, None], identity.confusion[-1][:, order]
     cells = shares * to_rgba_array(colors)[order, :3] + (1 - shares) * NO_CLIENT
     axes.imshow(cells, aspect="auto", interpolation="nearest")
-    axes.hlines(np.arange(identity.groups - 1) + 0.5, -0.5, identity.models - 0.5, color="white", linewidth=3)
-    if identity.models <= MAX_NUMBERED and identity.groups <= MAX_NUMBERED:
+    axes.hlines(np.arange(len(counts) - 1) + 0.5, -0.5, len(order) - 0.5, color="white", linewidth=3)
+    if max(counts.shape) <= MAX_NUMBERED:
         for (group, column), count in np.ndenumerate(counts):
             color = "#aaaaaa" if not count else "white" if cells[group, column] @ LUMINANCE < 0.62 else "#222222"
             axes.text(column, group, format_count(count), ha="center", va="center", color=color, fontsize=8)
-    step = -(-identity.models // 20)
-    axes.set_xticks(range(0, identity.models, step), [str(model) for model in order[::step]])
+    step = -(-len(order) // 20)
+    axes.set_xticks(range(0, len(order), step), [str(model) for model in order[::step]])
     for label, model in zip(axes.get_xticklabels(), order[::step], strict=True):
         label.set(color=colors[model], fontweight="bold")
-    _set_groups(axes, identity.groups)
+    _set_groups(axes, identity.names)
     axes.set_title(f"Clients at round {identity.rounds[-1]:g}", loc="left")
     axes.set_xlabel("Model")
 

@@ -20,6 +20,7 @@ from atoll.report.reading.units import format_seconds
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.numpy_files import read_npz
+from atoll.support.wording import counted
 
 Figure: TypeAlias = dict[str, Any]
 """The data of a figure: its `kind`, `title`, `alt`, a `note`, and numbers; arrays as indices into the pool."""
@@ -57,7 +58,7 @@ def _gantt(run: Run, pool: RunPool, scene: Scene | str) -> Figure | None:
     done = _work_ends(scene, rounds, clusters, began, ends)
     shown = slice(0, MAX_BARS)
     count = int(clusters.max()) + 1
-    pieces = f"{len(clusters):,} pieces of work in {count} cluster{'s' * (count != 1)}"
+    pieces = f"{len(clusters):,} pieces of work in {counted(count, 'cluster')}"
     alt = f"Gantt chart of {name_of(run)}: {pieces} over {format_seconds(float(ends.max()))} of virtual time."
     note = "A bar is one turn of a cluster's training. Its next turn has the other shade."
     note += "" if done is None else " Grey: it has finished and waits for the slowest cluster."
@@ -117,18 +118,19 @@ def _identity(run: Run, pool: RunPool) -> list[Figure]:
     except InputError:
         return []
     counts = _last_counts(found, pool)
-    if found.groups * found.models > MAX_BANDS or len(found.rounds) < 2:
+    if found.confusion[0].size > MAX_BANDS or len(found.rounds) < 2:
         return [counts]
     picked = evenly(len(found.rounds), MAX_ROWS)
     bands: Figure = {
         "kind": "bands",
         "title": "Clients by the model they take, over rounds",
-        "alt": f"Bands over rounds, one each for {found.groups} planted groups, split by the models that its clients "
-        f"take. {counts['alt']}",
+        "alt": f"Bands over rounds, one each for {counted(len(found.names), 'planted group')}, split by the models "
+        f"that its clients take. {counts['alt']}",
         "note": "A group that has found its model is a band of one colour.",
-        "shape": [len(picked), found.groups, found.models],
+        "shape": [len(picked), *found.confusion.shape[1:]],
         "rounds": pool.put(found.rounds[picked]),
         "shares": pool.put(found.shares[picked].ravel()),
+        "groups": found.names,
     }
     return [bands, counts]
 
@@ -136,13 +138,14 @@ def _identity(run: Run, pool: RunPool) -> list[Figure]:
 def _last_counts(found: Assignments, pool: RunPool) -> Figure:
     last = found.confusion[-1]
     taken = (", ".join(f"{n} take model {m}" for m, n in enumerate(row) if n) for row in last)
-    rows = [f"group {g}: {told}" for g, told in enumerate(taken)]
+    rows = [f"group {name}: {told}" for name, told in zip(found.names, taken, strict=True)]
     return {
         "kind": "confusion",
         "title": f"Clients by planted group and model at round {found.rounds[-1]:g}",
         "alt": f"Counts at the last evaluation. {'; '.join(rows[:12])}.",
-        "shape": [found.groups, found.models],
+        "shape": last.shape,
         "counts": pool.put(last.ravel()),
+        "groups": found.names,
     }
 
 

@@ -33,7 +33,7 @@ class Run:
     maps each column of lists, such as counts by cluster, to a list for each row; missing and null are None. `clients`
     maps each metric of single clients to its last values. `finished` says whether the run is complete (its
     summary.json exists), and `own_seconds` whether its virtual times are a custom method's own, not the clock's.
-    `sweep` is the folder of the sweep or experiment in which `find_runs` found it, if any.
+    `sweep` is the folder of the sweep or experiment where `find_runs` found it, if any; `groups` names planted groups.
     """
 
     folder: Path
@@ -47,6 +47,7 @@ class Run:
     clients: Columns = field(default_factory=dict)
     own_seconds: bool = False
     sweep: Path | None = None
+    groups: tuple[str, ...] = ()
 
     @property
     def bytes_sent(self) -> Floats:
@@ -86,6 +87,7 @@ def read_run(folder: Path | str) -> Run:
         tables=to_tables(records),
         clients=read_clients(folder / "clients.json"),
         own_seconds=summary.get("own_seconds") is True,
+        groups=tuple(printable(each, 20) for each in told) if isinstance(told := summary.get("groups"), list) else (),
     )
 
 
@@ -154,9 +156,8 @@ def _why_empty(path: Path) -> InputError:
     folders, _ = run_folders(path)
     if not folders:
         return InputError(f"{path} is not a run, and no folder in it is one: no config.toml found")
-    waiting = "no run in it has reached its first evaluation"
-    whose = "its metrics.jsonl is missing or empty" if folders == [path] else waiting
-    return NotBegun(f"{path} has no rows yet: {whose}")
+    why = "its metrics.jsonl is missing or empty" if folders == [path] else "no run in it has reached an evaluation"
+    return NotBegun(f"{path} has no rows yet: {why}")
 
 
 def run_folders(path: Path) -> tuple[list[Path], list[str]]:
@@ -236,15 +237,14 @@ def _told_apart(found: Sequence[Run]) -> list[Run]:
     for folder, run in first.items():
         groups[run.panel, run.label].append(folder)
     endings = {folder: ending for group in groups.values() for folder, ending in _endings(group).items()}
-    shown = [(run, endings[folder]) for folder, run in first.items()]
-    return [replace(run, label=f"{run.label} ({ending})") if ending else run for run, ending in shown]
+    return [replace(run, label=run.label + endings[folder]) for folder, run in first.items()]
 
 
 def _endings(folders: Sequence[Path]) -> dict[Path, str]:
-    """Return the shortest path endings that distinguish the folders; empty for a single one."""
+    """Return the shortest path endings that distinguish the folders, in brackets; empty for a single one."""
     if len(folders) == 1:
         return {folders[0]: ""}
     depth = 1
     while len({folder.parts[-depth:] for folder in folders}) < len(folders):
         depth += 1
-    return {folder: "/".join(folder.parts[-depth:]) for folder in folders}
+    return {folder: f" ({'/'.join(folder.parts[-depth:])})" for folder in folders}

@@ -94,10 +94,10 @@ function drawBands(element, told) {
     }
   }
   tall(element, 110 + 44 * groups);
-  const ticks = groups > 1 ? counted(groups, 20) : [];
+  const ticks = groups > 1 ? counted(groups, 20, told.groups) : [];
   const y = { title: groups > 1 ? "Planted group" : "", domain: [-0.5, groups - 0.5], reversed: true, bare: true, ticks };
   const rows = () => [["round", "group", "model", "share"], ...rounds.flatMap((round, probe) =>
-    shares[probe].map((share, k) => [round, Math.floor(k / models), k % models, share]))];
+    shares[probe].map((share, k) => [round, told.groups[Math.floor(k / models)], k % models, share]))];
   plot(element, { key: told.title, x: { title: "Rounds", tight: true, whole: true, bare: true }, y, marks, rows });
 }
 
@@ -114,16 +114,16 @@ function heat(rows, tip, texts) {
 }
 
 const cellsAcross = (title, count, names) => ({ title, domain: [-0.5, count - 0.5], bare: true, ticks: counted(count, 20, names) });
-const cellsDown = (title, count) => ({ ...cellsAcross(title, count), reversed: true });
+const cellsDown = (title, count, names) => ({ ...cellsAcross(title, count, names), reversed: true });
 
 function drawConfusion(element, told) {
   const [groups, models] = told.shape, counts = rowsOf(told.counts, models);
   const shares = counts.map((row) => row.map((count) => count / Math.max(1, row.reduce((a, b) => a + b))));
-  const tip = (g, m) => [`Group ${g}, model ${m}: ${counts[g][m]} clients`];
+  const tip = (g, m) => [`Group ${told.groups[g]}, model ${m}: ${counts[g][m]} clients`];
   const [cells, most] = heat(shares, tip, groups <= 12 && models <= 12 ? counts.flat() : null);
   tall(element, 110 + 44 * groups);
-  const axes = { x: cellsAcross("Model", models), y: cellsDown("Planted group", groups) };
-  const rows = () => [["group", "model", "clients"], ...counts.flatMap((row, g) => row.map((count, m) => [g, m, count]))];
+  const axes = { x: cellsAcross("Model", models), y: cellsDown("Planted group", groups, told.groups) };
+  const rows = () => [["group", "model", "clients"], ...counts.flatMap((row, g) => row.map((count, m) => [told.groups[g], m, count]))];
   plot(element, { rows, key: told.title, ...axes, marks: [cells], bar: { title: "share of the group", most } });
 }
 
