@@ -144,14 +144,22 @@ def test_a_process_that_is_killed_ends_with_a_sentence(monkeypatch: pytest.Monke
 
 
 @pytest.mark.more
-def test_a_signal_to_this_process_alone_stops_the_runs_of_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("idle", [False, True])
+def test_a_signal_to_this_process_alone_stops_the_runs_of_the_others(
+    tmp_path: Path, idle: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
     """As `kill` sends it; their checkpoints are saved, and later signals do not wait for the runs' ends."""
-    changes = ["rounds=30000", "local.steps=1", "model.name=linear", "clustering.clusters=1", "run.evaluate_every=9000"]
-    settings = make_runs({}, changes=[*changes, "data.clients=4", "data.samples=4", "method.fraction=0.25"])
-    tasks = [running.RecipeTask("mine", "mine", tmp_path / name, (settings[0],)) for name in ("one", "two")]
+    changes = ["local.steps=1", "model.name=linear", "clustering.clusters=1", "run.evaluate_every=9000"]
+    changes += ["data.clients=4", "data.samples=4", "method.fraction=0.25"]
+    rounds = {"one": 30_000, "two": 1 if idle else 30_000}
+    tasks = [
+        running.RecipeTask("mine", "mine", tmp_path / name, (make_runs({}, changes=[*changes, f"rounds={count}"])[0],))
+        for name, count in rounds.items()
+    ]
+    awaited = [tmp_path / "one" / "config.toml", tmp_path / "two" / ("summary.json" if idle else "config.toml")]
 
     def interrupt() -> None:
-        while not all((task.folder / "config.toml").exists() for task in tasks):
+        while not all(file.exists() for file in awaited):
             time.sleep(0.05)
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGINT)
@@ -161,7 +169,8 @@ def test_a_signal_to_this_process_alone_stops_the_runs_of_the_others(tmp_path: P
     with pytest.raises(KeyboardInterrupt):
         list(running.carry_out_all(tasks, 2))
     sender.join()
-    for task in tasks:
+    assert "Traceback" not in capfd.readouterr().err
+    for task in tasks[: 1 if idle else 2]:
         assert not (task.folder / "summary.json").exists()
         assert not (task.folder / ".lock").exists()
         assert list((task.folder / "checkpoint").glob("event-*.json"))

@@ -176,7 +176,7 @@ def carry_out_all(tasks: Iterable[RecipeTask], jobs: int) -> Iterator[Outcome]:
     # Spawned, since a fork would copy the locks that this process's threads hold.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, initializer=_begin_process) as pool:
-        outcomes = [pool.submit(carry_out_task, task) for task in tasks]
+        outcomes = [pool.submit(_carry_out_here, task) for task in tasks]
         try:
             yield from (each.result() for each in as_completed(outcomes))
         except BrokenProcessPool as error:
@@ -193,8 +193,7 @@ def carry_out_all(tasks: Iterable[RecipeTask], jobs: int) -> Iterator[Outcome]:
 
 def _begin_process() -> None:
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process is told as well, and passes it on:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a second one would cut the checkpoint short
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process is told as well, and passes it on
     Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -206,20 +205,28 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+def _carry_out_here(task: RecipeTask) -> Outcome:
+    """Carry out one task in a process of its own, which a signal ends, after a checkpoint if a run is under way."""
+    signal.signal(signal.SIGTERM, _interrupt_once)
+    try:
+        return carry_out_task(task)
+    except KeyboardInterrupt:
+        os._exit(1)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is lost, and nothing to be said
+
+
+def _interrupt_once(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # another one, as the pool sends, would cut the checkpoint short
+    raise KeyboardInterrupt
+
+
 def carry_out_task(task: RecipeTask) -> Outcome:
-    """Carry out one task, unless it is finished; errors are returned, but interrupts raised, here and ever after."""
-    if _interrupted:
-        raise KeyboardInterrupt
+    """Carry out one task, unless it is finished; errors are returned, but interrupts raised."""
     try:
         return _train(task) if task.is_trained else _cluster_all(task)
     except AtollError as error:
         return Outcome(task, f"{task.recipe}, {task.title}: {error}", is_final=isinstance(error, NotFinite))
-    except KeyboardInterrupt:
-        _interrupted.append(True)
-        raise
-
-
-_interrupted: list[bool] = []
 
 
 def _train(task: RecipeTask) -> Outcome:
