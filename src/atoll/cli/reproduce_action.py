@@ -56,10 +56,6 @@ class ReproduceOptions:
     quiet: bool
     verbose: bool
 
-    def folder_of(self, recipe: str, scale: str) -> Path:
-        """Return the folder of a recipe's runs at a scale."""
-        return self.place / scale / recipe if self.scale == LARGEST else self.place / recipe
-
     @property
     def place(self) -> Path:
         """The folder for runs and page."""
@@ -69,11 +65,6 @@ class ReproduceOptions:
     def kept(self) -> Path | None:
         """Where runs are kept: as asked, or this folder's own evidence; None where there is none."""
         return self.evidence or (EVIDENCE if EVIDENCE.is_dir() else None)
-
-    @property
-    def at_once(self) -> int:
-        """How many runs to carry out at a time."""
-        return self.jobs or count_cores()
 
     def chosen(self, tasks: Sequence[RecipeTask]) -> list[RecipeTask]:
         """Return the tasks that `only` names."""
@@ -103,7 +94,7 @@ def _share_out(asked: ReproduceOptions, recipes: Sequence[str]) -> list[_Share]:
 
     def share(name: str, scale: str) -> _Share:
         held = asked.kept is not None and seeds_kept(asked.kept, name, scale) > 0
-        return _Share(name, scale, asked.folder_of(name, scale), held)
+        return _Share(name, scale, asked.place / (scale if asked.scale == LARGEST else "") / name, held)
 
     if asked.scale != LARGEST:
         return [share(name, asked.scale) for name in recipes]
@@ -137,7 +128,7 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
     if asked.run:
         running.begin_tasks(tasks)
     refused = running.restore(tasks)
-    progress = ReproduceProgress(chosen, asked.at_once)
+    progress = ReproduceProgress(chosen, asked.jobs or count_cores())
     problems: dict[str, list[str]] = {}
     for task in tasks:
         if task.folder in refused:
