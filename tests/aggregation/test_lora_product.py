@@ -39,6 +39,16 @@ def test_factors_of_a_convolution_are_those_of_its_matrix() -> None:
     torch.testing.assert_close(made[B].flatten(1) @ made[A].flatten(1), best, rtol=0, atol=1e-5)
 
 
+def test_adapters_of_an_embedding_are_averaged_as_products_too() -> None:
+    a, b = "e.lora_embedding_A.default", "e.lora_embedding_B.default"
+    models = [draw(k, {A: (2, 4), B: (3, 2)}) | draw(9 + k, {a: (1, 5), b: (6, 1)}) for k in range(2)]
+    equal = [each | {a: models[0][a]} for each in models]  # so that the mean of products has rank 1
+    made = ROBUST["lora-product"]()([(1.0, each) for each in equal], {}, 2.0)
+    mean = sum(each[b] @ each[a] for each in equal) / 2
+    torch.testing.assert_close(made[b] @ made[a], torch.as_tensor(mean), rtol=0, atol=1e-5)
+    torch.testing.assert_close(made[a] @ made[a].T, torch.ones(1, 1))  # V^T, not the mean of A
+
+
 def test_adapters_that_have_not_been_trained_still_can_be() -> None:
     models = [draw(0, {A: (2, 5)}) | {B: torch.zeros(4, 2)}] * 3
     made = ROBUST["lora-product"]()([(1.0, each) for each in models], {}, 3.0)

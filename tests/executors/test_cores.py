@@ -163,6 +163,18 @@ def test_no_client_finds_what_another_left_in_a_buffer_that_is_no_part_of_the_mo
     compare(fedavg(population, RULE, 2, 1.0, seed=SEED), made(), population, 2)
 
 
+def test_losses_do_not_depend_on_buffers_that_a_client_left() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 5), Tallying(), nn.Linear(5, 3))
+    population, models = classification(clients=3), [read_model(module)]
+    trainer, everyone, rows = Trainer(module, population, RULE, SEED), np.arange(3), np.arange(5, dtype=np.int32)
+    before = trainer.losses(models, everyone, 0), trainer.sample_losses(models, rows)
+    trainer.train(ClientTask(0, 0, 0, 0, 1, models[0]))
+    np.testing.assert_array_equal(trainer.losses(models, everyone, 0), before[0])
+    trainer.train(ClientTask(0, 0, 0, 0, 1, models[0]))
+    np.testing.assert_array_equal(trainer.sample_losses(models, rows), before[1])
+
+
 @WORKERS
 def test_losses_in_batches_across_clients_and_more_models_than_slots(workers: int) -> None:
     population = classification(clients=7, samples=300)  # 1506 samples of five clients: two batches

@@ -549,6 +549,18 @@ def spectral(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), Spectral(math.prod(shape), classes))
 
 
+def shifted(shape: tuple[int, ...], classes: int) -> nn.Module:
+    made = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+    made.register_buffer("shift", torch.ones(classes, dtype=torch.float16))
+    return made
+
+
+def frozen(shape: tuple[int, ...], classes: int) -> nn.Module:
+    made = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+    made[1].register_parameter("fixed", nn.Parameter(torch.ones(classes, dtype=torch.bfloat16), requires_grad=False))
+    return made
+
+
 class Noting(nn.Linear):
     """A layer with a state of its own beside its tensors."""
 
@@ -566,13 +578,19 @@ def noting(shape: tuple[int, ...], classes: int) -> nn.Module:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("spectral", "has parameters of complex64, whose means would be wrong or inexact; make them float32"),
+        ("spectral", "'1.weight' is of complex64, whose means would be wrong or inexact; make it float32"),
+        ("shifted", "'shift' is of float16, whose means would be wrong or inexact; make it float32"),
+        ("frozen", "'1.fixed' is of bfloat16, whose means would be wrong or inexact; make it float32"),
         ("noting", "its state '1._extra_state' is no tensor"),
     ],
 )
 def test_models_that_are_not_tensors_of_real_numbers_are_refused(name: str, told: str) -> None:
     with pytest.raises(InputError, match=rf"model\.name = '.*:{name}': {told}"):
         experiment(model={"name": f"{__name__}:{name}"}).check()
+
+
+def test_what_stays_at_clients_may_be_of_half_precision() -> None:
+    experiment(model={"name": f"{__name__}:frozen", "travels": "trainable"}).check()
 
 
 @pytest.mark.parametrize("layer", [nn.LSTM(4, 4, 2, dropout=0.1), nn.MultiheadAttention(4, 2, dropout=0.1)])

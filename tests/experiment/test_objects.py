@@ -203,7 +203,7 @@ def in_half(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def test_a_model_in_half_precision_is_refused_in_a_sentence() -> None:
-    with pytest.raises(atoll.InputError, match=r"has parameters of bfloat16, .*set run\.precision = 'bfloat16'"):
+    with pytest.raises(atoll.InputError, match=r"'1\.weight' is of bfloat16, .*set run\.precision = 'bfloat16'"):
         atoll.run(model=in_half, **SMALL)
 
 

@@ -1,5 +1,6 @@
 """FedEM (Marfoq et al. 2021) and FedRC (Guo et al. 2024) against loops by hand, their limits, and what they refuse."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from atoll.local.task import ClientTask
 from atoll.methods.parts.mixture import Mixture
 from atoll.support.arrays import Floats
 from tests.methods.running import SEED, equal, states_of, trainer_of
-from tests.problems import as_vector, classification, linear_module, network, quadratics
+from tests.problems import Tallying, as_vector, classification, linear_module, network, quadratics
 
 LR, STEPS = 0.05, 4
 RULE = LocalRule(sgd, LR, STEPS, batch_size=2, lr_decay=0.9)
@@ -221,3 +222,14 @@ def test_a_module_of_ones_own_must_be_made_of_so_many_models() -> None:
         fedem(LEAST_SQUARES, RULE, 1, linear_module(), 2)
     with pytest.raises(InputError, match=r"module: must know the classes"):
         fedrc(CLASSES, RULE, 1, mixture(network, clusters=2), 2)
+
+
+def test_no_client_finds_what_another_left_in_a_buffer_that_is_no_part_of_the_model() -> None:
+    def made() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 5), Tallying(), nn.Linear(5, 3)).double()
+
+    module = mixture(made, clusters=2)
+    trainer = trainer_of(fedem(CLASSES, RULE, 1, module, 2), module, CLASSES)
+    task = ClientTask(0, 0, 0, 0, 1, read_model(module))
+    first, _, again = (trainer.train(each) for each in (task, replace(task, client=2), task))
+    assert equal(first.model, again.model)

@@ -1,5 +1,6 @@
 """FedSoft (Ruan and Joe-Wong 2022) against a loop by hand, its limits, and what it refuses."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from atoll.local.task import ClientTask
 from atoll.methods.parts.soft_clusters import OwnAndCentres
 from atoll.support.arrays import Floats
 from tests.methods.running import SEED, equal, states_of, trainer_of
-from tests.problems import as_vector, linear_module, quadratics
+from tests.problems import Tallying, as_vector, linear_module, quadratics
 
 POPULATION, LR, STEPS, LEAST = quadratics(clients=6, samples=10), 0.05, 4, 0.01
 RULE = LocalRule(sgd, LR, STEPS, batch_size=2, lr_decay=0.9)
@@ -166,3 +167,12 @@ def test_what_does_not_go_with_it_is_refused(changes: list[str], message: str) -
 def test_a_module_of_ones_own_must_be_made_of_so_many_models() -> None:
     with pytest.raises(InputError, match=r"module: must be made of method\.clusters = 2 models"):
         fedsoft(POPULATION, RULE, 1, make_module(3), 2)
+
+
+def test_importances_do_not_depend_on_buffers_that_another_client_left() -> None:
+    seeds = iter(range(3))
+    module = own_and_centres(lambda: nn.Sequential(Tallying(), linear_module(seed=next(seeds))), 2)
+    trainer = trainer_of(fedsoft(POPULATION, RULE, 1, module, 2), module, POPULATION)
+    task = ClientTask(0, 0, 0, 0, 1, read_model(module))
+    first, _, again = (trainer.train(each) for each in (task, replace(task, client=2), task))
+    assert equal(first.model, again.model)

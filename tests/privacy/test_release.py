@@ -33,6 +33,7 @@ from atoll.methods.papers.cfl_mgd import cfl_mgd
 from atoll.methods.papers.hierarchical import hierarchical
 from atoll.network.network_files import matrix_network
 from atoll.privacy.clipping import CLIP, SumOfUpdates, clip
+from atoll.privacy.mechanism import Mechanism
 from atoll.privacy.noise import from_seed
 from atoll.privacy.private_assignment import draw_choices, respond
 from atoll.privacy.private_release import make_private
@@ -278,6 +279,28 @@ def test_without_noise_and_clipping_it_is_the_plain_method() -> None:
     theirs = run(private(plain, SERVER, noise=0.0, clip=1e9))
     for one, other in zip(run(plain), theirs, strict=True):
         assert server(one) == pytest.approx(server(other), abs=1e-12)
+
+
+class Sparing(nn.Sequential):
+    """A layer, and a parameter of which nothing depends: it has no gradient, and so no moment."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(3, 1, bias=False))
+        self.spare = nn.Parameter(torch.ones(2))
+
+
+@pytest.mark.parametrize("mechanism", [SERVER, CLIENT])
+def test_a_parameter_without_a_gradient_has_a_moment_of_zero(mechanism: Mechanism) -> None:
+    module, other, rule = Sparing().double(), Sparing().double(), replace(RULE, steps=1)
+    other.load_state_dict(module.state_dict())
+    plain = cfl_mgd(POPULATION, rule, rounds=3, clusters=1, beta=0.5, option="gradients", fraction=0.5, seed=2)
+    wanted = replace(mechanism, noise=0.0, clip=1e9, count_noise=1e-12, identity_epsilon=1.0)
+    method = make_private(plain, wanted, shape(plain.rule, module), POPULATION.sizes, from_seed(SEED))
+    theirs = states_of(method, Serial(trainer_of(method, module, POPULATION)), module)
+    ours = states_of(plain, Serial(trainer_of(plain, other, POPULATION)), other)
+    for mine, its in ((one.starts[0], two.starts[0]) for one, two in zip(ours, theirs, strict=True)):
+        assert not its["spare@momentum_buffer"].any()
+        assert all(tensor.numpy() == pytest.approx(its[name].numpy(), abs=1e-9) for name, tensor in mine.items())
 
 
 def test_who_sends_nonsense_counts_as_nothing() -> None:

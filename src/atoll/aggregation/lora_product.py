@@ -17,8 +17,8 @@ def factors_of(names: Iterable[str]) -> dict[str, str]:
         InputError: there are none.
     """
     there = set(names)
-    pairs = {name: name.replace("lora_A.", "lora_B.") for name in there if "lora_A." in name and "@" not in name}
-    found = {a: b for a, b in sorted(pairs.items()) if b in there}
+    pairs = {a: a.replace("lora_A.", "lora_B.").replace("lora_embedding_A.", "lora_embedding_B.") for a in there}
+    found = {a: b for a, b in sorted(pairs.items()) if a != b and b in there and "@" not in a}
     if not found:
         raise InputError("method.combine = 'lora-product': the model has no adapters that travel; model.lora adds them")
     return found

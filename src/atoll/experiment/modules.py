@@ -45,14 +45,17 @@ def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: in
         module = factory()
     if not isinstance(module, nn.Module):
         raise InputError(f"model.name = {name!r}: must return a torch.nn.Module, it returned {type(module).__name__!r}")
-    trained = {each.dtype for each in module.parameters() if each.requires_grad}
-    if odd := trained - {torch.float32, torch.float64}:
-        told = f"has parameters of {str(odd.pop()).removeprefix('torch.')}, whose means would be wrong or inexact; make"
-        raise InputError(f"model.name = {name!r}: {told} them float32, and for speed set run.precision = 'bfloat16'")
     if any(map(nn.parameter.is_lazy, module.parameters())):
         raise InputError(f"model.name = {name!r}: has lazy layers, which have no weights yet; give each its size")
-    if odd_state := next((key for key, each in module.state_dict().items() if not isinstance(each, torch.Tensor)), ""):
+    state = module.state_dict(keep_vars=True)
+    if odd_state := next((key for key, each in state.items() if not isinstance(each, torch.Tensor)), ""):
         raise InputError(f"model.name = {name!r}: its state {odd_state!r} is no tensor; leave get_extra_state out")
+    kept = staying(module, settings.model.travelling)
+    for own, each in state.items():
+        is_averaged = each.requires_grad or (each.is_floating_point() and own not in kept)
+        if is_averaged and each.dtype not in (torch.float32, torch.float64):
+            told = f"{own!r} is of {str(each.dtype)[6:]}, whose means would be wrong or inexact; make it float32"
+            raise InputError(f"model.name = {name!r}: {told}, and for speed set run.precision = 'bfloat16'")
     return module
 
 

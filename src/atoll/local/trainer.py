@@ -94,9 +94,7 @@ class Trainer:
 
     @property
     def why_one_by_one(self) -> str:
-        """Why clients must train one by one: a subclass may do anything in `train`. Empty for `Trainer` itself,
-        unless clients take different numbers of steps or augment batches.
-        """
+        """Why clients must train one by one: a subclass may do anything in `train`, a rule may need it; or empty."""
         if type(self) is Trainer:
             if self.rule.augment is not None:
                 return "data.augment: each client's batches are augmented by themselves"
@@ -146,6 +144,7 @@ class Trainer:
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
+        self.renew_buffers()
         return measure_models(self.module, self.batches, models, self.identity_rows(clients, round_)).losses
 
     def identity_rows(self, clients: Ids, round_: int) -> list[npt.NDArray[np.int32]]:
@@ -154,6 +153,7 @@ class Trainer:
 
     def sample_losses(self, models: Sequence[Model], rows: npt.NDArray[np.int32]) -> Floats:
         """Return the loss of each model on each of these samples, [samples, models], in one batch."""
+        self.renew_buffers()
         return measure_samples(self.module, self.batches, models, rows)[0].cpu().numpy()
 
     def _own(self, client: int, round_: int, part: int) -> npt.NDArray[np.int32]:

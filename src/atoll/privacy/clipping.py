@@ -34,11 +34,11 @@ class Shape:
 
     @one_thread()
     def difference(self, model: Model, start: Model) -> Update:
-        """Return the change in a model; moments that were not sent began at zero."""
+        """Return the change in a model; moments that were not sent are zero, as are those without a gradient."""
+        zeros = self.zeros(next(iter(model.values())).device)
         return {
-            name: (model[name].double() - start[name].double() if name in start else model[name].double())
-            * self._scale(name)
-            for name in self.tensors
+            name: (model.get(name, zero).double() - start.get(name, zero).double()) * self._scale(name)
+            for name, zero in zeros.items()
         }
 
     def only(self, update: Mapping[str, Tensor]) -> Update:

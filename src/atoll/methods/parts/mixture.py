@@ -12,8 +12,6 @@ from atoll.local.batches import cut_rows
 from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend
-from atoll.local.weights import load_model
-from atoll.support.seeds import layers_drawing_from
 
 SHARES, CLASSES = "shares", "classes_of"
 _LEAST = 1e-8  # of C, as in FedRC's code, where no sample of a class is assigned to a component
@@ -64,13 +62,12 @@ class MixtureTrainer(Trainer):
         """Return all components after their local steps, with the client's new shares."""
         mixed = self.module
         assert isinstance(mixed, Mixture)
-        load_model(mixed, task.start)
         samples, held = np.unique(self.samples_of(task), return_inverse=True)
-        responsible = self._expect(mixed, samples)
-        mixed.train()
-        weights = [responsible[np.searchsorted(samples, rows)] for rows in self.draw_rows(task)]
         mean_loss, moments = 0.0, Model()
-        with layers_drawing_from(self.seed, "layers", *task.key):
+        with self.at_work(task, task.start):
+            responsible = self._expect(mixed, samples)
+            mixed.train()
+            weights = [responsible[np.searchsorted(samples, rows)] for rows in self.draw_rows(task)]
             for k, component in enumerate(mixed.components):
                 own = {f"components.{k}.{name}": each for name, each in component.named_parameters()}
                 batches = zip(self.draw_batches(task), weights, strict=True)

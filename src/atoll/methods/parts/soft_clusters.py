@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from atoll.aggregation.mean import Weighted, mean
 from atoll.engine.stages import Need, Stage
-from atoll.local.batches import cut_rows, measure_samples
+from atoll.local.batches import cut_rows
 from atoll.local.models import Form, Model
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend
@@ -59,7 +59,7 @@ class SoftTrainer(Trainer):
     def _estimate(self, centres: Sequence[Model], task: ClientTask) -> Tensor:
         """Return the importances: the share of samples on which each centre has the least loss, at least sigma."""
         parts = cut_rows([self.samples_of(task)], self.batches.inputs.device.type)
-        losses = torch.cat([measure_samples(self.module, self.batches, centres, part)[0] for part in parts])
+        losses = torch.cat([torch.from_numpy(self.sample_losses(centres, part)) for part in parts])
         counts = torch.bincount(losses.argmin(dim=1), minlength=len(centres))
         return (counts.to(self.batches.dtype) / len(losses)).clamp(min=self.least)
 
