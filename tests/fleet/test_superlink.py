@@ -138,7 +138,7 @@ def test_a_server_bears_that_its_superlink_dies_when_it_begins(
     configuration: FleetConfiguration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = FlowerFleet(configuration)
-    served.superlink = MagicMock()
+    served.superlink = MagicMock(ask=lambda call: call())
     monkeypatch.setattr(flower, "register_nodes", failing_once({7: "node-0"}))
     monkeypatch.setattr(served, "_beat", lambda: None)
     with served:

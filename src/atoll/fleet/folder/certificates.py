@@ -58,7 +58,8 @@ def make_server_certificate(
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-    signer = load_pem_private_key(authority.key, None)
+    with refusing("ca.key: must be a private key in PEM format without a password", ValueError, TypeError):
+        signer = load_pem_private_key(authority.key, None)
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     if signer.public_key() != issuer.public_key():
         raise InputError("ca.key: is not the key of ca.pem; give the one that was made with it")
