@@ -119,6 +119,20 @@ def failing_once(result: object) -> Callable[..., object]:
     return call
 
 
+@pytest.mark.parametrize("content", [None, "another's", b"half a key"])
+def test_a_key_that_is_not_the_certificates_is_refused_before_the_superlink_starts(
+    configuration: FleetConfiguration, content: str | bytes | None
+) -> None:
+    key, told = configuration.folder / "server.key", list[str]()
+    if content is None:
+        key.unlink()
+    else:
+        key.write_bytes(content if isinstance(content, bytes) else (configuration.folder / "ca.key").read_bytes())
+    with pytest.raises(InputError, match=r"server.key: must be the key of server.pem, without a password \("):
+        Superlink(configuration, told.append).__enter__()
+    assert told == []
+
+
 class Away:
     """A superlink that was away for a moment when it was asked for its nodes."""
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from atoll.fleet.flower.refusals import MARK
 from atoll.fleet.flower.wire import BROKEN, environment, insist, status_of
 from atoll.fleet.folder.certificates import require_flower, require_valid
 from atoll.fleet.folder.configuration import FleetConfiguration
-from atoll.support.errors import AtollError, InputError, RunError, reason_of
+from atoll.support.errors import AtollError, InputError, RunError, reason_of, refusing
 from atoll.support.files import make_folder, write_atomically
 
 _Result = TypeVar("_Result")
@@ -51,8 +52,11 @@ class Superlink:
     def __enter__(self) -> Self:
         """Start it and wait until it answers."""
         require_flower()
+        certificate, key = self.configuration.folder / "server.pem", self.configuration.folder / "server.key"
         require_valid(self.configuration.folder / "ca.pem")
-        require_valid(self.configuration.folder / "server.pem")
+        require_valid(certificate)
+        with refusing(f"{key}: must be the key of server.pem, without a password"):
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key, password="")
         require_free(self.configuration.listen, self.configuration.port)
         make_folder(self.configuration.state, 0o700)
         began = time.monotonic()
