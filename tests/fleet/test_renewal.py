@@ -92,7 +92,7 @@ def test_a_renewal_that_fails_is_a_warning_and_keeps_the_old_one(fleet: FleetCon
     before = (fleet.folder / "server.pem").read_bytes()
     told: list[str] = []
     Renewal(fleet.folder, told.append)()
-    assert "host: Input should be a valid string" in told[0]
+    assert "host = 7: must be a valid string" in told[0]
     assert "the certificate expires on" in told[1]
     assert (fleet.folder / "server.pem").read_bytes() == before
 
