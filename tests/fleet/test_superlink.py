@@ -32,7 +32,7 @@ def test_refused_calls_are_a_line_now_and_then() -> None:
     refusals = Refusals(lines.append, lambda: now)
     for status in (401, 401, 503, 409, 404):
         refusals.add(status, "10.0.0.9")
-    assert lines == ["refused: 1 calls (401 no known key) from 10.0.0.9"]
+    assert lines == ["refused: 1 call (401 no known key) from 10.0.0.9"]
     now = 9.9
     for place in range(5):
         refusals.add(401, f"10.0.0.{place}")
@@ -41,7 +41,7 @@ def test_refused_calls_are_a_line_now_and_then() -> None:
     refusals.add(418, "10.0.0.9")
     assert lines[1:] == [
         "refused: 6 calls (401 no known key) from 10.0.0.9 and 10.0.0.0 and 10.0.0.1 and 3 more, "
-        "1 calls (404 no such call) from 10.0.0.9, 1 calls (418) from 10.0.0.9"
+        "1 call (404 no such call) from 10.0.0.9, 1 call (418) from 10.0.0.9"
     ]
 
 
