@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -185,8 +186,10 @@ def test_a_port_in_use_is_one_sentence(atoll: Command, fleet: FleetConfiguration
     [
         ('name = "node-1"', 'name = "node-0"', "name has node-0 twice"),
         ("    1,", "    0,", "clients has 0 twice"),
-        ("max_mib = 256", "max_mib = 0", "max_mib: Input should be greater"),
-        ("host =", "hoost =", "host: Field required"),
+        ("max_mib = 256", "max_mib = 0", "max_mib = 0: must be greater than or equal to 1"),
+        ("host =", "hoost =", "host is missing"),
+        ("port =", "porrt = 1\nport =", "porrt is unknown"),
+        ('name = "node-1"', 'name = "node-1"\nsamples = [3, 4]', r"samples = \[3, 4\], clients = \[1\]; give one"),
         ("listen =", "listen = =", "Invalid value"),
     ],
 )
@@ -205,7 +208,19 @@ def test_a_nodes_budget_is_a_setting_of_its_own(fleet: FleetConfiguration) -> No
     path.write_text(before + "most_trainings = 20\nmost_losses = 0\n")
     assert (read_node(path).most_trainings, read_node(path).most_losses) == (20, 0)
     path.write_text(before + "most_losses = -1\n")
-    with pytest.raises(InputError, match="most_losses: Input should be greater than or equal to 0"):
+    with pytest.raises(InputError, match="most_losses = -1: must be greater than or equal to 0"):
+        read_node(path)
+    path.write_text(before + 'allow = ["privacy.clip"]\n')
+    with pytest.raises(InputError, match=r"allow has 'privacy.clip': must be seed, rounds, "):
+        read_node(path)
+
+
+@pytest.mark.parametrize("server", ["localhost", "localhost:0", "localhost:65536", "https://localhost:9092", ":9092"])
+def test_a_nodes_server_is_a_name_and_a_port(fleet: FleetConfiguration, server: str) -> None:
+    path = fleet.folder / "nodes" / "node-0" / "node.toml"
+    own = read_node(path).server
+    path.write_text(path.read_text().replace(own, server))
+    with pytest.raises(InputError, match=re.escape(f"server = {server!r}: must be a name or address and a port, ")):
         read_node(path)
 
 

@@ -92,9 +92,28 @@ def test_a_renewal_that_fails_is_a_warning_and_keeps_the_old_one(fleet: FleetCon
     before = (fleet.folder / "server.pem").read_bytes()
     told: list[str] = []
     Renewal(fleet.folder, told.append)()
-    assert "host: Input should be a valid string" in told[0]
+    assert "host = 7: must be a valid string" in told[0]
     assert "the certificate expires on" in told[1]
     assert (fleet.folder / "server.pem").read_bytes() == before
+
+
+def test_a_key_of_the_authority_that_cannot_be_used_is_one_sentence(fleet: FleetConfiguration) -> None:
+    from cryptography.hazmat.primitives import serialization as pem
+
+    let_expire_in(timedelta(days=3), fleet.folder)
+    key, told = fleet.folder / "ca.key", list[str]()
+    locked = pem.load_pem_private_key(key.read_bytes(), None).private_bytes(
+        pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.BestAvailableEncryption(b"secret")
+    )
+    for content in (b"half a key", locked):
+        key.write_bytes(content)
+        with pytest.raises(InputError, match=r"ca.key: must be a private key in PEM format without a password \("):
+            renew_certificate(fleet.folder, 10)
+    Renewal(fleet.folder, told.append)()  # a server starts, and says what is wrong
+    assert told[0].startswith("warning: ca.key: must be a private key")
+    key.unlink()
+    with pytest.raises(InputError, match=r"ca.key: cannot be read .*; put it back until the certificate is made"):
+        renew_certificate(fleet.folder, 10)
 
 
 def test_one_that_has_expired_is_refused(fleet: FleetConfiguration) -> None:

@@ -32,7 +32,7 @@ def test_refused_calls_are_a_line_now_and_then() -> None:
     refusals = Refusals(lines.append, lambda: now)
     for status in (401, 401, 503, 409, 404):
         refusals.add(status, "10.0.0.9")
-    assert lines == ["refused: 1 calls (401 no known key) from 10.0.0.9"]
+    assert lines == ["refused: 1 call (401 no known key) from 10.0.0.9"]
     now = 9.9
     for place in range(5):
         refusals.add(401, f"10.0.0.{place}")
@@ -41,7 +41,7 @@ def test_refused_calls_are_a_line_now_and_then() -> None:
     refusals.add(418, "10.0.0.9")
     assert lines[1:] == [
         "refused: 6 calls (401 no known key) from 10.0.0.9 and 10.0.0.0 and 10.0.0.1 and 3 more, "
-        "1 calls (404 no such call) from 10.0.0.9, 1 calls (418) from 10.0.0.9"
+        "1 call (404 no such call) from 10.0.0.9, 1 call (418) from 10.0.0.9"
     ]
 
 
@@ -119,6 +119,20 @@ def failing_once(result: object) -> Callable[..., object]:
     return call
 
 
+@pytest.mark.parametrize("content", [None, "another's", b"half a key"])
+def test_a_key_that_is_not_the_certificates_is_refused_before_the_superlink_starts(
+    configuration: FleetConfiguration, content: str | bytes | None
+) -> None:
+    key, told = configuration.folder / "server.key", list[str]()
+    if content is None:
+        key.unlink()
+    else:
+        key.write_bytes(content if isinstance(content, bytes) else (configuration.folder / "ca.key").read_bytes())
+    with pytest.raises(InputError, match=r"server.key: must be the key of server.pem, without a password \("):
+        Superlink(configuration, told.append).__enter__()
+    assert told == []
+
+
 class Away:
     """A superlink that was away for a moment when it was asked for its nodes."""
 
@@ -138,7 +152,7 @@ def test_a_server_bears_that_its_superlink_dies_when_it_begins(
     configuration: FleetConfiguration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = FlowerFleet(configuration)
-    served.superlink = MagicMock()
+    served.superlink = MagicMock(ask=lambda call: call())
     monkeypatch.setattr(flower, "register_nodes", failing_once({7: "node-0"}))
     monkeypatch.setattr(served, "_beat", lambda: None)
     with served:

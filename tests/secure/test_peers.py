@@ -58,9 +58,9 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "none of its own": (lambda path: edit(path, lambda rows: rows.pop(0)), "has no public key of 'node-0'"),
     "a name twice": (lambda path: edit(path, lambda rows: rows[2].update(name="node-1")), "a name twice"),
     "no key": (lambda path: edit(path, lambda rows: rows[1].update(public_key="none")), "is not a public key"),
-    "no nodes": (lambda path: path.write_text(""), "nodes: "),
+    "no nodes": (lambda path: path.write_text(""), "nodes is missing"),
     "no TOML": (lambda path: path.write_text("nodes = ["), "peers.toml: "),
-    "more than names and keys": (lambda path: edit(path, lambda rows: rows[1].update(secret="x")), "nodes.1.secret: "),
+    "more than names and keys": (lambda path: edit(path, lambda rows: rows[1].update(secret="x")), "secret is unknown"),
 }
 
 

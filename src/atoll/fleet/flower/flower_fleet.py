@@ -147,7 +147,6 @@ class FlowerFleet:
         """Return the result of a call with the task, restarted if Flower has abandoned it."""
 
         def attempt() -> _Result:
-            self.superlink.require_up()
             with self._lock:
                 if self._task is None:
                     run_id, token = begin_task(self.configuration)
@@ -164,15 +163,7 @@ class FlowerFleet:
 
     def _insist(self, call: Callable[[], _Result], until: float) -> _Result:
         """Retry as `wire.insist` does, as long as it may succeed."""
-
-        def attempt() -> _Result:
-            try:
-                return call()
-            except Exception as error:
-                self.superlink.bear(error)
-                raise
-
-        return insist(attempt, until, again=_may_pass)
+        return insist(lambda: self.superlink.ask(call), until, again=_may_pass)
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:

@@ -43,6 +43,6 @@ class Refusals:
     def _tell(self, status: int) -> str:
         places = Counter({address: count for (own, address), count in self._counts.items() if own == status})
         shown = [address for address, _ in places.most_common(_SHOWN)]
-        others = [f"{len(places) - _SHOWN} more"] if len(places) > _SHOWN else []
+        shown += [f"{len(places) - _SHOWN} more"] if len(places) > _SHOWN else []
         meaning = f" {_MEANING[status]}" if status in _MEANING else ""
-        return f"{places.total()} calls ({status}{meaning}) from {' and '.join(shown + others)}"
+        return f"{places.total()} call{'s' * (places.total() > 1)} ({status}{meaning}) from {' and '.join(shown)}"

@@ -3,12 +3,13 @@
 import contextlib
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Self
+from typing import IO, Self, TypeVar
 
 from atoll.fleet.agreed.waiting import passed, waiting
 from atoll.fleet.flower.calls import list_nodes, tell_guard
@@ -18,8 +19,10 @@ from atoll.fleet.flower.refusals import MARK
 from atoll.fleet.flower.wire import BROKEN, environment, insist, status_of
 from atoll.fleet.folder.certificates import require_flower, require_valid
 from atoll.fleet.folder.configuration import FleetConfiguration
-from atoll.support.errors import AtollError, InputError, RunError, reason_of
+from atoll.support.errors import AtollError, InputError, RunError, reason_of, refusing
 from atoll.support.files import make_folder, write_atomically
+
+_Result = TypeVar("_Result")
 
 START_SECONDS = 60.0
 # If a superlink dies more often than this in a minute, restarting will not help.
@@ -49,8 +52,11 @@ class Superlink:
     def __enter__(self) -> Self:
         """Start it and wait until it answers."""
         require_flower()
+        certificate, key = self.configuration.folder / "server.pem", self.configuration.folder / "server.key"
         require_valid(self.configuration.folder / "ca.pem")
-        require_valid(self.configuration.folder / "server.pem")
+        require_valid(certificate)
+        with refusing(f"{key}: must be the key of server.pem, without a password"):
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key, password="")
         require_free(self.configuration.listen, self.configuration.port)
         make_folder(self.configuration.state, 0o700)
         began = time.monotonic()
@@ -59,7 +65,7 @@ class Superlink:
         self._watcher.start()
         try:
             with waiting(self._tell, lambda: f"the superlink is starting: {passed(began)} of {START_SECONDS:g} s"):
-                insist(self._ask, began + START_SECONDS, pause=0.2)
+                insist(lambda: self.ask(lambda: list_nodes(self.configuration)), began + START_SECONDS, pause=0.2)
         except BaseException as error:
             self.__exit__()
             if isinstance(error, Exception) and not isinstance(error, AtollError):
@@ -91,6 +97,15 @@ class Superlink:
         if self._fault is not None:
             raise self._fault
 
+    def ask(self, call: Callable[[], _Result]) -> _Result:
+        """Return a call's result; if it fails for good, such as on a full disk, raise why."""
+        try:
+            self.require_up()
+            return call()
+        except Exception as error:
+            self.bear(error)
+            raise
+
     def bear(self, error: Exception) -> None:
         """Check that a call's failure may be temporary."""
         self.require_up()
@@ -109,14 +124,6 @@ class Superlink:
             write_atomically(probe, bytes(_ROOM))
         finally:
             probe.unlink(missing_ok=True)
-
-    def _ask(self) -> None:
-        self.require_up()
-        try:
-            list_nodes(self.configuration)
-        except Exception as error:
-            self.bear(error)
-            raise
 
     def _start(self) -> None:
         with open(self._log, "ab") as log:

@@ -101,14 +101,12 @@ def make_reply(asked: "Message", reply: bytes | int, seconds: float) -> "Message
 
 def read_task(message: "Message") -> tuple[str, bytes]:
     """Return a message's task, and its head followed by the payload."""
-    try:
+    with contextlib.suppress(KeyError, TypeError):
         task, head = message.content[TASK]["name"], message.content[TASK]["head"]
         payload = message.content[PAYLOAD][""]
-    except (KeyError, TypeError) as error:
-        raise ValueError("a message that is not Atoll's") from error
-    if not isinstance(task, str) or not isinstance(head, bytes) or not isinstance(payload, bytes):
-        raise ValueError("a message that is not Atoll's")
-    return task, head + payload
+        if isinstance(task, str) and isinstance(head, bytes) and isinstance(payload, bytes):
+            return task, head + payload
+    raise ValueError("a message that is not Atoll's")
 
 
 def most_of(message: "Message") -> int:

@@ -58,7 +58,8 @@ def make_server_certificate(
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-    signer = load_pem_private_key(authority.key, None)
+    with refusing("ca.key: must be a private key in PEM format without a password", ValueError, TypeError):
+        signer = load_pem_private_key(authority.key, None)
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     if signer.public_key() != issuer.public_key():
         raise InputError("ca.key: is not the key of ca.pem; give the one that was made with it")
@@ -89,12 +90,8 @@ def read_private_key(path: Path) -> "ec.EllipticCurvePrivateKey":
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-    try:
+    with refusing(f"{path}: must hold a private key in OpenSSH format without a password", Exception):
         key = load_ssh_private_key(path.read_bytes(), None)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
-    except Exception as error:  # the parser may raise anything
-        raise InputError(f"{path}: is not a private key in OpenSSH format without a password") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(f"{path}: must be a key on the curve P-384, as atoll fleet init makes it")
     return key
@@ -117,10 +114,8 @@ def load_public_key(line: str) -> "ec.EllipticCurvePublicKey":
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-    try:
+    with refusing(f"public_key = {line[:40]!r}...: is not a public key in OpenSSH format", Exception):
         key = load_ssh_public_key(line.encode())
-    except Exception as error:  # the parser may raise anything
-        raise InputError(f"public_key = {line[:40]!r}...: is not a public key in OpenSSH format") from error
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise InputError(f"public_key = {line[:40]!r}...: must be a key on the curve P-384")
     return key

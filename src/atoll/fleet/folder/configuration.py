@@ -25,6 +25,7 @@ from atoll.support.untrusted import MOST_BYTES_OF_TOML, parse_toml, read_bytes
 from atoll.support.wording import show
 
 FILE, PEERS = "fleet.toml", "peers.toml"
+_FAULTS = {"missing": "is missing", "extra_forbidden": "is unknown"}
 
 _Port = Annotated[int, Field(ge=1, le=65535)]
 _Mib = Annotated[int, Field(ge=1, le=1024)]
@@ -60,7 +61,7 @@ class RegisteredNode(Peer):
     @model_validator(mode="after")
     def _one_for_each(self) -> Self:
         if self.samples is not None and len(self.samples) != len(self.clients):
-            raise ValueError(f"samples: {len(self.samples)} numbers for {len(self.clients)} clients; give one for each")
+            raise ValueError(f"has samples = {list(self.samples)}, clients = {list(self.clients)}; give one for each")
         return self
 
 
@@ -111,7 +112,7 @@ class NodeConfiguration(FleetTable):
     """
 
     folder: Path
-    server: str = Field(pattern=r"^[^/\s]+:\d+$")
+    server: str
     name: str
     clients: _Clients
     max_mib: _Mib = 256
@@ -122,12 +123,20 @@ class NodeConfiguration(FleetTable):
     reports: Hidden | None = None
     allow: tuple[str, ...] = ()
 
+    @field_validator("server")
+    @classmethod
+    def _is_address(cls, server: str) -> str:
+        host, _, port = server.rpartition(":")
+        if not re.fullmatch(r"[^/\s]+", host) or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+            raise ValueError(f"= {server!r}: must be a name or address and a port, such as fleet.example.org:9092")
+        return server
+
     @field_validator("allow")
     @classmethod
     def _can_be_allowed(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         if odd := [pattern for pattern in patterns if not re.fullmatch(ALLOWABLE, pattern)]:
             told = "must be seed, rounds, clustering.clusters, or a setting of model, travel, local or method that"
-            raise ValueError(f"{odd[0]!r}: {told} names no file, such as local.lr or method.*")
+            raise ValueError(f"has {odd[0]!r}: {told} names no file, such as local.lr or method.*")
         return patterns
 
     @property
@@ -181,9 +190,9 @@ def read_table(kind: type[_Kind], path: Path, **more: object) -> _Kind:
         return kind.model_validate({**table, **more})
     except ValidationError as error:
         first = error.errors()[0]
-        is_told = first["type"] in ("missing", "extra_forbidden", "value_error")
-        told = first["msg"] if is_told else f"{first['msg']}, not {show(first['input'])}"
-        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {told}") from error
+        name, told = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        told = _FAULTS.get(first["type"], re.sub(r"^\w+ should", f"= {show(first['input'])}: must", told))
+        raise InputError(f"{path}: {name} {told}") from error
 
 
 def read_file(path: Path) -> bytes:

@@ -18,9 +18,9 @@ from atoll.fleet.folder.certificates import (
     require_valid,
     validity,
 )
-from atoll.fleet.folder.configuration import FILE, PEERS, FleetConfiguration, read_file, read_fleet
+from atoll.fleet.folder.configuration import FILE, PEERS, FleetConfiguration, read_fleet
 from atoll.fleet.folder.peers import peers_as_toml
-from atoll.support.errors import AtollError, InputError, RunError
+from atoll.support.errors import AtollError, InputError, RunError, refusing
 from atoll.support.files import make_folder, write_atomically, write_new
 from atoll.support.untrusted import parse_toml
 
@@ -79,7 +79,8 @@ def _write_fleet(folder: Path, plan: FleetPlan) -> FleetConfiguration:
 def renew_certificate(folder: Path, days: int) -> None:
     """Write a new certificate for the server, signed by the same authority; nodes need no change."""
     fleet = read_fleet(folder)
-    authority = Certified(require_valid(fleet.folder / "ca.pem"), read_file(fleet.folder / "ca.key"))
+    with refusing(f"{fleet.folder / 'ca.key'}: cannot be read", hint="; put it back until the certificate is made"):
+        authority = Certified(require_valid(fleet.folder / "ca.pem"), (fleet.folder / "ca.key").read_bytes())
     server = make_server_certificate(authority, _hosts(fleet.host, fleet.listen), days)
     key = fleet.folder / "server.key.new"
     key.unlink(missing_ok=True)

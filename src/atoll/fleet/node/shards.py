@@ -92,9 +92,8 @@ def _npy(array: Array) -> bytes:
 
 def _read_form(path: Path) -> DataForm:
     try:
-        form = TypeAdapter(DataForm).validate_json(read_bytes(path), strict=True)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+        with refusing(f"{path}: cannot be read"):
+            form = TypeAdapter(DataForm).validate_json(read_bytes(path), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
