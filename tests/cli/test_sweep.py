@@ -254,6 +254,7 @@ BAD = {
     "--over local.lr=0.1..1": "--over local.lr=0.1..1: the range of a grid needs whole numbers",
     "--over local.lr=-1..1 --tune": "local.lr = -1: must be a finite number greater than 0",
     "--over seed=0..1 --metric accuracy": "--metric accuracy: unknown, did you mean",
+    "--over seed=0..1 --metric client_score": """no run records it; add --set 'run.probes=["client_score"]'""",
     "--over seed=0..1 --out tiny.toml": "--out tiny.toml: is a file, or lies below one; give the path of a new folder",
     "--over seed=0..1 --out .": "--out .: is not empty and holds no sweep; give the path of a new folder",
     "--over clustering.clusters=2,99": "clusters=99: clustering.clusters = 99: must be at most data.clients = 6",
