@@ -281,6 +281,12 @@ def test_bad_input_is_told_before_anything_is_written(words: str, atoll: Command
     assert sorted(path.name for path in folder.rglob("*")) == before
 
 
+def test_a_warning_is_given_once(atoll: Command) -> None:
+    done = atoll("sweep", "tiny.toml", "--set", "method.name=fedavg", "--over", "clustering.clusters=2,3")
+    assert done.err.count("warning: clustering.clusters = 2: no run uses it") == 1
+    assert "--over clustering.clusters: changes nothing" in done.refused()
+
+
 def test_what_is_varied_need_not_be_in_the_file(atoll: Command) -> None:
     words = ("--set", "privacy.trust=server", "--set", "privacy.clip=1", "--over", "privacy.noise=.5,1")
     (low, high) = json.loads(atoll("sweep", "tiny.toml", *words, "--metric", "epsilon", "--json").succeeded())[
