@@ -170,6 +170,7 @@ def test_a_target_that_no_plan_reaches(atoll: Command, folder: Path) -> None:
         (("--seconds", "0.5"), "--seconds 0.5: no plan's first event fits"),
         (("--bytes", "5"), "--bytes 5: no plan's first event fits; for example, "),
         (("--over", "method.pattern=cenasy", "--over", "method.pattern=censyn"), "is given twice"),
+        (("--over", "seed=0..2"), "--over seed: the race would pick a lucky seed; fix one with --set seed=..."),
         (("--over", "method.patern=censyn"), "method.patern: unknown, did you mean 'pattern'?"),
         (("--set", "network.file=u.csv"), "network.file"),
     ],
