@@ -119,6 +119,19 @@ def test_the_page_is_drawn(site: Path, browser: Any, width: int) -> None:  # noq
     assert set(told) == {address}
 
 
+def test_another_plan_is_not_continued(site: Path, atoll: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(site)
+    other = ("--bytes", "1e9", "--target", "0.4", "--seeds", "2", "--out", "plan", "--resume")
+    refused = atoll(*PLAN, *other).refused()
+    assert refused.startswith("--resume: plan holds another plan, which differs in bytes; give the same options again")
+
+
+def test_how_many_plans_are_worth_a_race(atoll: Command, folder: Path) -> None:
+    (folder / "site.toml").write_text(FILE)
+    done = atoll(*PLAN, "--over", "method.pattern=censyn", "--no-race")
+    assert re.search(r"plans scored by their schedules: 2, in .* s; worth a race: [12]$", done.err, re.MULTILINE)
+
+
 def test_schedules_alone_write_nothing(atoll: Command, folder: Path) -> None:
     (folder / "site.toml").write_text(FILE)
     printed = atoll(*PLAN, "--no-race").succeeded()
@@ -170,6 +183,7 @@ def test_a_target_that_no_plan_reaches(atoll: Command, folder: Path) -> None:
         (("--seconds", "0.5"), "--seconds 0.5: no plan's first event fits"),
         (("--bytes", "5"), "--bytes 5: no plan's first event fits; for example, "),
         (("--over", "method.pattern=cenasy", "--over", "method.pattern=censyn"), "is given twice"),
+        (("--over", "seed=0..2"), "--over seed: the race would pick a lucky seed; fix one with --set seed=..."),
         (("--over", "method.patern=censyn"), "method.patern: unknown, did you mean 'pattern'?"),
         (("--set", "network.file=u.csv"), "network.file"),
     ],

@@ -254,6 +254,7 @@ BAD = {
     "--over local.lr=0.1..1": "--over local.lr=0.1..1: the range of a grid needs whole numbers",
     "--over local.lr=-1..1 --tune": "local.lr = -1: must be a finite number greater than 0",
     "--over seed=0..1 --metric accuracy": "--metric accuracy: unknown, did you mean",
+    "--over seed=0..1 --metric client_score": """no run records it; add --set 'run.probes=["client_score"]'""",
     "--over seed=0..1 --out tiny.toml": "--out tiny.toml: is a file, or lies below one; give the path of a new folder",
     "--over seed=0..1 --out .": "--out .: is not empty and holds no sweep; give the path of a new folder",
     "--over clustering.clusters=2,99": "clusters=99: clustering.clusters = 99: must be at most data.clients = 6",
@@ -278,6 +279,12 @@ def test_bad_input_is_told_before_anything_is_written(words: str, atoll: Command
     before = sorted(path.name for path in folder.rglob("*"))
     assert BAD[words] in atoll("sweep", "tiny.toml", *words.split()).refused()
     assert sorted(path.name for path in folder.rglob("*")) == before
+
+
+def test_a_warning_is_given_once(atoll: Command) -> None:
+    done = atoll("sweep", "tiny.toml", "--set", "method.name=fedavg", "--over", "clustering.clusters=2,3")
+    assert done.err.count("warning: clustering.clusters = 2: no run uses it") == 1
+    assert "--over clustering.clusters: changes nothing" in done.refused()
 
 
 def test_what_is_varied_need_not_be_in_the_file(atoll: Command) -> None:

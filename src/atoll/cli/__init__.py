@@ -6,8 +6,8 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from functools import cache
-from typing import Any, TextIO
+from functools import cache, partial
+from typing import Any
 
 import typer
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     with warnings.catch_warnings(), Interrupts() as interrupts:
         warnings.simplefilter("default", SettingWarning)
-        warnings.showwarning = _show
+        warnings.showwarning = partial(_show, set())
         code = _main(words)
     # A command that deals with an interruption by itself, and says how to resume, leaves none to this one.
     return code if interrupts.number is None else _fail("interrupted", interrupts.exit_code)
@@ -86,19 +86,13 @@ def _command() -> Any:
     return typer.main.get_command(app)
 
 
-def _show(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Print Atoll's own warnings as a sentence, others as Python does."""
-    if issubclass(category, SettingWarning):
+def _show(told: set[str], message: Warning | str, category: type[Warning], *where: Any) -> None:
+    """Print Atoll's own warnings as sentences, each once, others as Python does."""
+    if not issubclass(category, SettingWarning):
+        _PLAINLY(message, category, *where)
+    elif str(message) not in told:
+        told.add(str(message))
         err.print(f"warning: {message}")
-    else:
-        _PLAINLY(message, category, filename, lineno, file, line)
 
 
 def _fail(sentence: str, code: int) -> int:

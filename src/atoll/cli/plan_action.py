@@ -53,9 +53,9 @@ class PlanOptions:
     def note(self) -> dict[str, Any]:
         """What the folder's note says."""
         given = {"experiment": self.experiment, "scale": self.scale, "set": self.changes, "only": self.only}
-        budget = {name: getattr(self.budget, name) for name in ("seconds", "size", "target", "metric")}
-        source = None if self.source is None else str(self.source)
-        return {**given, "over": self.over, **budget, "from": source, "seeds": self.seeds}
+        budget = {"seconds": self.budget.seconds, "bytes": self.budget.size, "target": self.budget.target}
+        source = self.source and str(self.source)
+        return {**given, "over": self.over, **budget, "metric": self.budget.metric, "from": source, "seeds": self.seeds}
 
     def command(self) -> str:
         """Return the command that makes the plan."""
@@ -101,8 +101,8 @@ def _scored(asked: PlanOptions, settings: Settings) -> Field:
 
     field = sort_out(settings, parse_axes(asked.over), asked.budget, show)
     asked.say(
-        f"{len(field.plans) + len(field.dropped)} plans scored by their schedules in "
-        f"{format_seconds(time.monotonic() - begun)}; {len(field.plans)} are worth a race"
+        f"plans scored by their schedules: {len(field.plans) + len(field.dropped)}, in "
+        f"{format_seconds(time.monotonic() - begun)}; worth a race: {len(field.plans)}"
     )
     for why, count in Counter(each.why for each in field.dropped if each.cannot_be).most_common(MOST_REASONS):
         asked.say(f"{count} cannot be carried out: {why}")

@@ -20,7 +20,8 @@ def read_columns(path: str | Path, required: Sequence[str], optional: Sequence[s
         raise InputError(f"{path}: must be a .csv or a .parquet file")
     names, table = reader(Path(path))
     if missing := [name for name in required if name not in names]:
-        raise InputError(f"{path}: has no column {missing[0]!r}; its columns are {', '.join(names)}")
+        has = f"has no column {missing[0]!r}; its columns are {', '.join(names)}" if names else "is empty"
+        raise InputError(f"{path}: {has}")
     if unknown := [name for name in names if name not in {*required, *optional}]:
         allowed = dict.fromkeys([*required, *optional])
         raise InputError(f"{path}: unknown column {unknown[0]!r}; allowed are {', '.join(allowed)}")

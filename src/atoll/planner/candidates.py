@@ -74,6 +74,8 @@ def usual_axes(settings: Settings, given: Sequence[Axis]) -> list[Axis]:
         found.append(Axis("clustering.method", quick))
         found.append(Axis("method.intra_rounds", tuple(map(str, sorted({max(1, period // 2), period, 2 * period})))))
     named = {axis.name: axis for axis in given}
+    if "seed" in named:
+        raise InputError("--over seed: the race would pick a lucky seed; fix one with --set seed=..., and give --seeds")
     axes = [named.pop(axis.name, axis) for axis in found]
     axes += named.values()
     if not axes:

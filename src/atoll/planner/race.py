@@ -37,6 +37,7 @@ from atoll.schedules.events import Schedule
 from atoll.settings.validation import Settings
 from atoll.support.errors import RunError
 from atoll.support.files import make_folder, to_json, write_atomically
+from atoll.support.wording import counted
 from atoll.sweep.sweep_folder import require_same
 
 SHARE = 3  # halving factor: 1 in 3 continues, with 3 times the budget
@@ -110,7 +111,7 @@ def carry_out(
         write_atomically(entrant.folder / "experiment.json", to_json({"runs": names}))  # which `atoll report` reads
     track, going, out = _Track(budget, pool, is_over), list(entrants), list[Entrant]()
     for (until, _), after in zip(race.rungs, (*race.rungs[1:], None), strict=True):
-        tell(f"{len(going)} plans until {until:,.0f} s of virtual time")
+        tell(f"{counted(len(going), 'plan')} until {until:,.0f} s of virtual time")
         failed, sound = track.climb(going, until)
         if not sound:
             raise RunError(f"every plan failed, for example {entrants[0].name}: {entrants[0].problem}")
@@ -140,9 +141,8 @@ class _Track:
         """Let all train until a virtual time; return those that failed, and the others, the best first."""
         for entrant in going:
             self.train(entrant, 0, min(until, latest(going, until, self.budget)))
-        sound = [entrant for entrant in going if not entrant.problem]
-        sound.sort(key=lambda entrant: rank(entrant, until, self.budget))
-        return [entrant for entrant in going if entrant.problem], sound
+        sound = sorted((each for each in going if not each.problem), key=lambda each: rank(each, until, self.budget))
+        return [each for each in going if each.problem], sound
 
     def finish(self, entrant: Entrant, seeds: int, until: float, allowed: float) -> None:
         """Let a finalist train with every seed, until its total seconds to the target exceed those allowed."""
