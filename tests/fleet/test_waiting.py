@@ -5,14 +5,19 @@ import time
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
+import httpx
 import pytest
 from rich.console import Console
 
 from atoll import RunError
 from atoll.cli.teller import Teller
 from atoll.fleet.agreed.waiting import Waiting, waiting
-from atoll.fleet.flower import wire
+from atoll.fleet.flower import presence, wire
+from atoll.fleet.folder.configuration import read_node
+from atoll.fleet.folder.init import FleetPlan, init_fleet
 from atoll.fleet.server import gathering, joining
 from atoll.fleet.server.joining import wait_for_nodes
 from tests.fleet.test_hostile import carry
@@ -78,6 +83,23 @@ def test_a_node_with_other_settings_is_asked_ever_less_often(tmp_path: Path) -> 
     with pytest.raises(RunError, match="has other settings"):
         wait_for_nodes(fleet, agreement_of(small(seed=3)), None, 1.5, poll_seconds=0.01)
     assert 3 <= len(asked) <= 9, "of about a hundred looks"
+
+
+def test_a_node_that_the_server_counts_as_there_does_not_say_that_nobody_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = init_fleet(tmp_path / "fleet", FleetPlan(1, "127.0.0.1")).folder / "nodes" / "node-0"
+    request, told = httpx.Request("POST", "https://127.0.0.1/v1/fleet/activate-node"), list[str]()
+    taken = httpx.HTTPStatusError("412", request=request, response=httpx.Response(412, request=request))
+    client = MagicMock()
+    client.ActivateNode.side_effect = [taken, taken, SimpleNamespace(node_id=7)]
+    monkeypatch.setattr("flwr.supercore.primitives.asymmetric.public_key_to_bytes", lambda _: b"key")
+    monkeypatch.setattr(presence, "_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(presence, "waiting", lambda tell, what: waiting(tell, what, 0.05))
+    with presence.linked(read_node(place), client, MagicMock(), tmp_path / "node-id", told.append):
+        pass
+    said = {sentence for sentence in told if isinstance(sentence, Waiting)}
+    assert said == {"node-0: still calling 127.0.0.1:9092: 0 s"}
 
 
 def test_in_a_file_sentences_on_waiting_become_rarer() -> None:

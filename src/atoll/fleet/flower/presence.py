@@ -81,7 +81,7 @@ def linked(
     began = time.monotonic()
     tell(f"{configuration.name}: calling {configuration.server}")
     try:
-        with waiting(tell, lambda: f"{configuration.name}: no answer from {configuration.server} for {passed(began)}"):
+        with waiting(tell, lambda: f"{configuration.name}: still calling {configuration.server}: {passed(began)}"):
             node_id = _insist_while_taken(activate, lambda: tell(f"{configuration.name}: {_WAITING}"))
     except Exception as error:
         raise RunError(refusal(configuration, error)) from error

@@ -87,7 +87,7 @@ def wait_for_nodes(
             if nodes is not None:
                 sentence = f"{count} of fleet.nodes = {nodes} nodes are there; {sentence}"
             if is_over:
-                raise RunError(f"fleet.wait_seconds = {wait_seconds:g}: {sentence}")
+                raise RunError(f"fleet.wait_seconds = {wait_seconds:g}: {sentence}; fleet.nodes can ask for fewer")
             if sentence != told:
                 told = sentence
                 tell(sentence)
