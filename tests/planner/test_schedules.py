@@ -91,6 +91,16 @@ def test_waiting_of_more_events_than_are_held_as_rows() -> None:
     assert score(experiment).waiting == pytest.approx(1 - pairs.sum() / (2 * pairs.max(axis=1).sum()))
 
 
+@pytest.mark.parametrize("name", ["fedavg", "pfedme", "ditto", "moon", "local"])
+def test_clients_that_are_alike_wait_for_nobody_however_long_the_method_computes(name: str) -> None:
+    network = {"seconds_per_sample": 0.1}
+    data = {"dataset": "digits", "clients": 4, "partition": "iid", "samples": 10}
+    (settings,) = make_runs({"rounds": 2, "data": data, "network": network, "method": {"name": name}})
+    found = score(Experiment(settings))
+    assert found.waiting == pytest.approx(0)
+    assert found.slowest_seconds == pytest.approx(found.longest_event)
+
+
 def test_an_asynchronous_plan_against_its_closed_form(tmp_path: Path) -> None:
     """Merges of cluster 0 every 7 s, of cluster 1 every 8.5 s: 0 1 0 1 0 1 0, each but the first with one between."""
     (plan,) = sorted_out(settings_of(tmp_path), [*ONE, "method.pattern=cenasy"], seconds=30.0).plans

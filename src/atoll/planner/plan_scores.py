@@ -159,7 +159,8 @@ def _predicted(experiment: Experiment) -> float | None:
 def busy_seconds(experiment: Experiment) -> Floats:
     """Return how long each client computes and sends for one training, [clients]."""
     if not method_needs(experiment.settings, "network"):
-        return experiment.plan.clock.compute_seconds + experiment.plan.clock.upload_seconds
+        clock = experiment.method.clock or experiment.plan.clock
+        return clock.compute_seconds + clock.upload_seconds
     network, labels = experiment.conditions.networks[0], experiment.clustering.labels
     own = np.flatnonzero(labels >= 0)
     busy = network.compute_seconds.copy()
@@ -177,12 +178,11 @@ def _waiting(events: Sequence[Event], lengths: Floats, busy: Floats) -> float:
 def _hops(experiment: Experiment) -> tuple[Hop, ...]:
     """Return the bytes of clients' links, and of those between aggregators or to the server, if there are any."""
     schedule, size = experiment.method.schedule, experiment.traffic.message_bytes
-    events = schedule.events
-    updates = sum(event.client_updates for event in events)
-    up, down = experiment.traffic.bytes_of(events)
+    updates = sum(event.client_updates for event in schedule.events)
+    up, down = experiment.traffic.bytes_of(schedule.events)
     if not method_needs(experiment.settings, "network"):
         return (Hop("client to server", up, down),)
-    lost = sum((event.late + event.dropped) * event.intra_rounds for event in events)
+    lost = sum((event.late + event.dropped) * event.intra_rounds for event in schedule.events)
     first = Hop("client to aggregator", updates * experiment.traffic.update_bytes, size * (updates + lost))
     if schedule.has_server:
         return first, Hop("aggregator to server", up - first.up, down - first.down)
