@@ -135,7 +135,9 @@ def test_the_page_has_tables_ranks_and_fronts_and_shows_no_markup_of_a_title() -
     assert page.count("<table") == 3
     assert page.count("data:image/svg") == 3
     assert "<b>x" not in page
+    assert "In no table: 1" in page
     assert "y on one: too large" in page
+    assert "In no table" not in render({"one": suites["one"]}, "updates", [])
     assert "3 methods have results on all 2 suites" in as_markdown(suites, "updates")
 
 

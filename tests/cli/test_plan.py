@@ -119,6 +119,22 @@ def test_the_page_is_drawn(site: Path, browser: Any, width: int) -> None:  # noq
     assert set(told) == {address}
 
 
+@pytest.mark.more
+def test_a_slider_goes_from_the_least_number_to_the_greatest(site: Path, browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    """Also where the best plan, whose value comes first, has another one."""
+    text = (site / "plan/index.html").read_text()
+    varied = re.sub(r'"texts": ?\["2"\]', '"texts":["10","2","5"]', text)
+    assert varied != text
+    (tmp_path / "page.html").write_text(varied)
+    page = browser.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    slider = page.locator("#axes input[type=range]")
+    assert slider.input_value() == "0"
+    slider.fill("2")
+    assert page.locator("#axes output[for='axis-method.intra_rounds']").inner_text() == "10"
+    page.close()
+
+
 def test_another_plan_is_not_continued(site: Path, atoll: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(site)
     other = ("--bytes", "1e9", "--target", "0.4", "--seeds", "2", "--out", "plan", "--resume")

@@ -34,6 +34,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_file({"1.weight": model["1.weight"]}, place / "part.safetensors")
     save_file({name: tensor * torch.nan for name, tensor in model.items()}, place / "nan.safetensors")
     torch.save([1, 2], place / "list.pt")
+    torch.save(torch.nn.Linear(1, 1), place / "module.pt")
     (place / "text.safetensors").write_text("no tensors")
     return place
 
@@ -81,6 +82,7 @@ def test_executors_start_alike_and_a_resume_keeps_the_start(executor: str, befor
         ("part.safetensors", r"is missing, the model's is \[.*, and \d more tensors differ"),
         ("nan.safetensors", "holds numbers that are not finite"),
         ("list.pt", "must hold a state dict"),
+        ("module.pt", r"must hold a state dict, tensors by name; save module\.state_dict\(\)"),
         ("text.safetensors", "cannot be read as a model"),
     ],
 )

@@ -101,7 +101,7 @@ def render(suites: Suites, budget: str, missing: Sequence[str]) -> str:
         points = [(s.title, s.score, (s.spent["virtual_time"], s.spent["bytes"] / 1e6)) for s in placings]
         fronts = plot_fronts({suite: points}, ("Virtual seconds", "MB sent"))
         body += [f"<h2>{escape(suite)}</h2>", _table(suite, suite_table(placings)), _figure(f"{suite}: fronts", fronts)]
-    body += [paragraph(NOTE), f"<h2>In no table: {len(missing)}</h2><ul>{items(missing)}</ul>"]
+    body += [paragraph(NOTE), f"<h2>In no table: {len(missing)}</h2><ul>{items(missing)}</ul>" * bool(missing)]
     heading = f"<header><h1>The benchmark, equal {escape(budget)}</h1></header>"
     return document("Benchmark", f"{heading}<main>{''.join(body)}</main>")
 

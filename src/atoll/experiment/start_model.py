@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+from contextlib import suppress
 from pathlib import Path
+from pickle import UnpicklingError
 from textwrap import shorten
 
 import safetensors.torch
@@ -22,12 +24,11 @@ def load_start(module: nn.Module, start: str, after: tuple[str, ...] = ()) -> No
     """
     told, path = f"model.start = {start!r}", Path(start).expanduser()
     model = _read(path, told)
-    if path.is_dir() and module.state_dict().keys() - model.keys():
-        before = _before(path, told)
-        if before is not None and before not in (start, *after):
-            with reading(told):
-                load_start(module, before, (start, *after))
-            model = {**module.state_dict(), **model}
+    is_part = path.is_dir() and module.state_dict().keys() - model.keys()
+    if is_part and (before := _before(path, told)) is not None and before not in (start, *after):
+        with reading(told):
+            load_start(module, before, (start, *after))
+        model = {**module.state_dict(), **model}
     own = {name: list(tensor.shape) for name, tensor in module.state_dict().items()}
     found = {name: list(tensor.shape) for name, tensor in model.items()}
     unlike = [name for name in own | found if own.get(name) != found.get(name)]
@@ -75,9 +76,10 @@ def _read(path: Path, told: str) -> Model:
             return _of_run(file, told)
         if file.suffix == ".safetensors":
             return safetensors.torch.load_file(file)
-        made = torch.load(file, map_location="cpu", weights_only=True)
-        if isinstance(made, dict) and all(isinstance(each, torch.Tensor) for each in made.values()):
-            return made
+        with suppress(UnpicklingError):  # a whole module, or a file of another kind
+            made = torch.load(file, map_location="cpu", weights_only=True)
+            if isinstance(made, dict) and all(isinstance(each, torch.Tensor) for each in made.values()):
+                return made
     except InputError:
         raise
     except Exception as error:  # of many kinds, for a file that is not what it seems

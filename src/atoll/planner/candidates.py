@@ -76,8 +76,7 @@ def usual_axes(settings: Settings, given: Sequence[Axis]) -> list[Axis]:
     named = {axis.name: axis for axis in given}
     if "seed" in named:
         raise InputError("--over seed: the race would pick a lucky seed; fix one with --set seed=..., and give --seeds")
-    axes = [named.pop(axis.name, axis) for axis in found]
-    axes += named.values()
+    axes = [*(named.pop(axis.name, axis) for axis in found), *named.values()]
     if not axes:
         raise InputError(
             f"method.name = {settings.method.name!r}: has no pattern to choose; say what to vary, such as "

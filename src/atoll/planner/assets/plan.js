@@ -8,6 +8,7 @@ function buildAxes() {
   for (const { name, title, texts } of data.axes) {
     if (texts.length < 2) continue;
     const isNumber = texts.every((text) => Number.isFinite(Number(text))), id = `axis-${name}`;
+    if (isNumber) texts.sort((one, other) => one - other);
     const input = isNumber
       ? make("input", { type: "range", id, min: 0, max: texts.length - 1, step: 1, value: texts.indexOf(wanted[name]) })
       : make("select", { id }, ...texts.map((text) => make("option", { value: text }, text)));
