@@ -164,7 +164,7 @@ def test_every_refusal_is_told_once_a_node_and_event(tmp_path: Path) -> None:
     fleet = MemoryFleet(open_sites(experiment, tmp_path / "data"), {"node-1": filled(3e38), "node-2": filled(np.nan)})
     _, told = carry(experiment, fleet, tmp_path / "live")
     assert told == [
-        f"event {event}: node {node!r}: refused 1 ({reason} 1)"
+        f"event {event}: node {node!r}: 1 refused or missing ({reason} 1)"
         for event in range(3)
         for node, reason in (("node-1", "too_large"), ("node-2", "not_finite"))
     ]
@@ -178,10 +178,10 @@ def test_silence_is_told_when_it_begins_and_many_nodes_in_one_line() -> None:
         if event == 2:
             notices.forget("a")
         notices.tell(event)
-    assert told == ["event 0: node 'a': refused 1 (gone 1)", "event 2: node 'a': refused 1 (gone 1)"]
+    assert told == [f"event {event}: node 'a': 1 refused or missing (gone 1)" for event in (0, 2)]
     told.clear()
     for node in range(70):
         notices.add(f"n{node:02}", "unreadable", 2)
     notices.tell(4)
     assert len(told) == 21
-    assert told[-1] == "event 4: refused 100 of 50 more nodes"
+    assert told[-1] == "event 4: 100 refused or missing of 50 more nodes"

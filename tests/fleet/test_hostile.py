@@ -170,7 +170,7 @@ def test_where_each_result_is_sound_and_the_rule_makes_no_model_the_start_stays(
     rows, told = carry(experiment, MemoryFleet(open_sites(experiment, tmp_path / "data")), tmp_path / "live")
     assert rows[-1]["refused_unsound"] == 12
     assert rows[-1]["train_loss"] == rows[0]["train_loss"]
-    assert told[0] == "event 0: node 'node-0': refused 1 (unsound 1)"
+    assert told[0] == "event 0: node 'node-0': 1 refused or missing (unsound 1)"
 
 
 def test_large_numbers_hide_behind_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:

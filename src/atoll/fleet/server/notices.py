@@ -54,10 +54,10 @@ class Notices:
             append_line(self._path, {"event": event, "nodes": {node: dict(refused[node]) for node in sorted(refused)}})
         for node in sorted(news)[:_SHOWN]:
             reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(refused[node].items()))
-            self.say(f"event {event}: node {node!r}: refused {refused[node].total()} ({reasons})")
+            self.say(f"event {event}: node {node!r}: {refused[node].total()} refused or missing ({reasons})")
         if others := sorted(news)[_SHOWN:]:
             total = sum(refused[node].total() for node in others)
-            self.say(f"event {event}: refused {total} of {len(others)} more nodes")
+            self.say(f"event {event}: {total} refused or missing of {len(others)} more nodes")
 
     def forget(self, node: str) -> None:
         """Record a good result of a node, so that its next silence is reported."""
