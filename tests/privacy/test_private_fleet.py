@@ -404,7 +404,9 @@ def test_a_node_serves_no_run_of_other_privacy_than_its_owners(what: str, tmp_pa
 
 
 def test_a_nodes_epsilon_needs_noise_of_its_own(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"most_epsilon = 3 of node\.toml: needs privacy\.trust = 'client'"):
+    with pytest.raises(
+        InputError, match=r"most_epsilon = 3 of node\.toml: needs privacy\.trust = 'client'; otherwise models"
+    ):
         one(SERVER, tmp_path, WorkBudget(epsilon=3.0))
 
 

@@ -104,8 +104,8 @@ def with_epsilon(budget: WorkBudget, local: Mechanism | None, exactly: bool) -> 
     """
     if local is None and budget.epsilon is not None:
         raise InputError(
-            f"most_epsilon = {budget.epsilon:g} of node.toml: needs privacy.trust = 'client', since else models leave "
-            "the node without noise, and no epsilon holds"
+            f"most_epsilon = {budget.epsilon:g} of node.toml: needs privacy.trust = 'client'; otherwise models "
+            "leave the node without noise, and no epsilon holds"
         )
     if local is not None and exactly:
         raise InputError(
