@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from atoll.report.tables.formats import Cells, TextTable
 from atoll.reproduce.claim_results import gather
-from atoll.reproduce.claims import PAPERS, Paper, read_paper
+from atoll.reproduce.claims import PAPERS, Paper, is_trained, read_paper
 from atoll.reproduce.evidence import LEAST_SEEDS
 from atoll.reproduce.kept_runs import seeds_kept
-from atoll.reproduce.recipe_runs import SEEDS, is_trained, plan_tasks, restore
+from atoll.reproduce.recipe_runs import SEEDS, plan_tasks, restore
 from atoll.reproduce.record import record_recipe
 from atoll.reproduce.verdict_wording import NONE, STATUSES
 from atoll.support import environment

@@ -17,10 +17,10 @@ from atoll.experiment.executor_choice import count_cores
 from atoll.local.weights import require_device
 from atoll.reproduce import recipe_runs as running
 from atoll.reproduce.claim_results import ClaimResult, at_largest_scale, gather
-from atoll.reproduce.claims import PAPERS, Paper, read_paper
+from atoll.reproduce.claims import PAPERS, Paper, is_trained, read_paper
 from atoll.reproduce.judging import Verdict
 from atoll.reproduce.kept_runs import seeds_kept
-from atoll.reproduce.recipe_runs import RecipeTask, is_trained
+from atoll.reproduce.recipe_runs import RecipeTask
 from atoll.reproduce.record import RECORD, record
 from atoll.reproduce.reproduce_progress import ReproduceProgress
 from atoll.reproduce.verdict_wording import count, estimate_in_words, labels_of, value_in_words

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from atoll.report.reading.runs import Run, read_begun
-from atoll.reproduce.claims import Paper
+from atoll.reproduce.claims import Paper, is_trained
 from atoll.reproduce.costs import RunCost, cost_of
 from atoll.reproduce.evidence import LEAST_SEEDS
 from atoll.reproduce.judging import Verdict, judge
 from atoll.reproduce.recipe_plans import read_plans
-from atoll.reproduce.recipe_runs import is_trained
 from atoll.settings import experiment_file as config
 
 

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -15,7 +15,6 @@ import torch
 
 from atoll.experiment.client_data import load_dataset
 from atoll.experiment.experiment import Experiment
-from atoll.reproduce.claims import Paper, needs_training
 from atoll.reproduce.kept_runs import PLANS, as_ran, keep, keep_plans, kept_file, seeds_kept, unpack, unpack_plans
 from atoll.reproduce.recipe_plans import make_plans
 from atoll.runs.run import run_events
@@ -86,11 +85,6 @@ def settings_of(recipe: str, scale: str, seeds: int = SEEDS, device: str = "cpu"
         for seed in sorted({*range(seeds)} - listed)
         for (_, label), settings in kinds.items()
     ]
-
-
-def is_trained(recipe: str, papers: Sequence[Paper]) -> bool:
-    """Return whether a recipe's claims need its runs trained, not only its clusterings made."""
-    return needs_training([claim for paper in papers for claim in paper.claims if claim.recipe == recipe])
 
 
 def plan_tasks(

@@ -191,7 +191,7 @@ def read_table(kind: type[_Kind], path: Path, **more: object) -> _Kind:
     except ValidationError as error:
         first = error.errors()[0]
         name, told = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-        told = _FAULTS.get(first["type"], re.sub(r"^\w+ should", f"= {show(first['input'])}: must", told))
+        told = _FAULTS.get(first["type"], re.sub(r"^\w+ should", lambda _: f"= {show(first['input'])}: must", told))
         raise InputError(f"{path}: {name} {told}") from error
 
 
