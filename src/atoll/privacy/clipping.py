@@ -35,10 +35,10 @@ class Shape:
     @one_thread()
     def difference(self, model: Model, start: Model) -> Update:
         """Return the change in a model; moments that were not sent are zero, as are those without a gradient."""
-        zeros = self.zeros(next(iter(model.values())).device)
+        none = torch.zeros((), device=next(iter(model.values())).device)
         return {
-            name: (model.get(name, zero).double() - start.get(name, zero).double()) * self._scale(name)
-            for name, zero in zeros.items()
+            name: (model.get(name, none).double() - start.get(name, none).double()).expand(shape) * self._scale(name)
+            for name, (shape, _) in self.tensors.items()
         }
 
     def only(self, update: Mapping[str, Tensor]) -> Update:
