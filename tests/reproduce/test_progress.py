@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from atoll.experiment.experiment import Experiment
-from atoll.reproduce import recipe_plans
+from atoll.reproduce import kept_runs, recipe_plans
 from atoll.reproduce import reproduce_progress as progress
-from atoll.reproduce.kept_runs import PLANS
+from atoll.reproduce.kept_runs import PLANS, unpack_plans
 from atoll.reproduce.recipe_plans import make_plans
-from atoll.reproduce.recipe_runs import RecipeTask, settings_of
+from atoll.reproduce.recipe_runs import RecipeTask, carry_out_task, settings_of
 from atoll.reproduce.reproduce_progress import ReproduceProgress
 from atoll.settings.validation import Settings
 
@@ -77,11 +77,28 @@ def test_clusterings_go_on_where_they_were_stopped(tmp_path: Path, monkeypatch: 
         with pytest.raises(KeyboardInterrupt):
             make_plans(task.folder, task.settings)
     assert len(json.loads((tmp_path / PLANS).read_bytes())["plans"]) == 2
-    assert not make_plans(task.folder, task.settings)
+    assert make_plans(task.folder, task.settings) == (False, "")
     plans = json.loads((tmp_path / PLANS).read_bytes())["plans"]
     assert [(plan["label"], plan["seed"]) for plan in plans] == [(each.label, each.seed) for each in settings]
-    assert make_plans(task.folder, task.settings)
+    assert make_plans(task.folder, task.settings) == (True, "")
     assert str(ReproduceProgress([task], 1)) == "nothing is trained"
+
+
+@pytest.mark.more
+def test_an_impossible_clustering_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_runs, "describe_environment", lambda threads: {"git": "0123456"})
+    settings = [each for each in settings_of("feduc-digits", "tiny", 1) if each.panel == "CenSyn"]
+    first, second = (settings[-1].but("clustering", time_limit=limit) for limit in (0.01, 0.02))
+    wanted = (first, *settings, second)
+    task = RecipeTask("feduc-digits", "", tmp_path / "run", wanted, is_trained=False, kept=tmp_path / "kept.json.gz")
+    outcome = carry_out_task(task)
+    assert outcome.problem.startswith(f"feduc-digits, {first.panel}, {first.label}: clustering.time_limit = 0.01: ")
+    assert outcome.problem.endswith(" (1 more cannot be made)")
+    assert not outcome.was_finished
+    plans = json.loads((task.folder / PLANS).read_bytes())["plans"]
+    assert [plan["label"] for plan in plans] == [each.label for each in settings]
+    unpack_plans(tmp_path / "kept.json.gz", tmp_path / "again")
+    assert (tmp_path / "again" / PLANS).read_bytes() == (task.folder / PLANS).read_bytes()
 
 
 def test_runs_of_unknown_length_are_like_those_of_their_recipe(tasks: list[RecipeTask]) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 from atoll.experiment.experiment import Experiment
 from atoll.reproduce.kept_runs import PLANS
+from atoll.runs.titles import title_of
 from atoll.settings.validation import Settings
-from atoll.support.errors import refusing
+from atoll.support.errors import InputError, refusing
 from atoll.support.files import make_folder, to_json, write_atomically
 from atoll.support.untrusted import read_json
 
@@ -24,8 +25,8 @@ def read_plans(folder: Path) -> dict[str, Any]:
     return held
 
 
-def make_plans(folder: Path, wanted: Sequence[Settings]) -> bool:
-    """Make the missing clusterings, each saved before the next; return whether there were none."""
+def make_plans(folder: Path, wanted: Sequence[Settings]) -> tuple[bool, str]:
+    """Make the missing clusterings, each saved before the next; return whether there were none, and why some failed."""
     file = folder / PLANS
     held = read_plans(folder)
     pairs = list(zip(held["settings"], held["plans"], strict=True))
@@ -33,8 +34,14 @@ def make_plans(folder: Path, wanted: Sequence[Settings]) -> bool:
     made = [(before, plan) for before, plan in pairs if before in asked]
     missing = [pair for pair in zip(asked, wanted, strict=True) if pair[0] not in held["settings"]]
     make_folder(folder)
+    failed: list[str] = []
     for now, settings in missing:
         plan = {"label": settings.label, "panel": settings.panel, "seed": settings.seed}
-        made.append((now, plan | asdict(Experiment(settings).plan.summary)))
+        try:
+            made.append((now, plan | asdict(Experiment(settings).plan.summary)))
+        except InputError as error:  # in one seed's network, say; the others are made
+            failed.append(f"{title_of(settings)}: {error}")
+            continue
         write_atomically(file, to_json({"settings": [each for each, _ in made], "plans": [each for _, each in made]}))
-    return not missing
+    others = f" ({len(failed) - 1:,} more cannot be made)" if len(failed) > 1 else ""
+    return not missing, f"{failed[0]}{others}" if failed else ""

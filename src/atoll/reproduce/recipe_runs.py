@@ -243,7 +243,7 @@ def _keep(task: RecipeTask) -> str:
 
 
 def _cluster_all(task: RecipeTask) -> Outcome:
-    """Make the missing clusterings, and keep them all."""
-    was_finished = make_plans(task.folder, task.settings)
+    """Make the missing clusterings, and keep them all; one that is impossible leaves the others."""
+    was_finished, problem = make_plans(task.folder, task.settings)
     note = "" if task.kept is None or (was_finished and task.kept.exists()) else keep_plans(task.kept, task.folder)
-    return Outcome(task, was_finished=was_finished, note=note)
+    return Outcome(task, problem and f"{task.recipe}, {problem}", was_finished, note=note)
