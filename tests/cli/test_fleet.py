@@ -23,7 +23,7 @@ from atoll.fleet.node.node import open_site
 from atoll.fleet.server.attendance import Noted
 from atoll.runs.run_files import STRIKES
 from atoll.support.errors import InputError
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, Done
 from tests.cli.fleets import tensors_of, wait_until, write_digits
 from tests.cli.pages import ROOT, blocks
 
@@ -179,6 +179,21 @@ def test_a_port_in_use_is_one_sentence(atoll: Command, fleet: FleetConfiguration
         other.listen()
         told = atoll("fleet", "server", file, "--config", "fleet", "--out", "run").refused()
     assert f"port {fleet.port} on 127.0.0.1: Address already in use" in told
+
+
+def started(atoll: Command, fleet: FleetConfiguration) -> Done:
+    """Return what a server said that was started on this fleet, of which nothing may be left."""
+    done = atoll("fleet", "server", write_digits(fleet.folder.parent), "--config", "fleet", "--out", "run")
+    assert not fleet.state.exists()
+    assert not Path("run").exists()
+    return done
+
+
+def test_a_key_that_is_none_is_refused_before_anything_starts(atoll: Command, fleet: FleetConfiguration) -> None:
+    path = fleet.folder / "fleet.toml"
+    path.write_text(path.read_text().replace(fleet.nodes[1].public_key, "ssh-rsa AAAA node-1"))
+    told = started(atoll, fleet).refused()
+    assert told.startswith(f"{path}: public_key = 'ssh-rsa AAAA node-1'...: is not a public key in OpenSSH format")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Self, TypeVar
 
 from atoll.fleet.agreed.waiting import passed, waiting
-from atoll.fleet.flower.calls import list_nodes, tell_guard
+from atoll.fleet.flower.calls import list_nodes, read_keys, tell_guard
 from atoll.fleet.flower.guard import OPEN, OVERHEAD
 from atoll.fleet.flower.link import UNREADABLE
 from atoll.fleet.flower.refusals import MARK
@@ -52,6 +52,7 @@ class Superlink:
     def __enter__(self) -> Self:
         """Start it and wait until it answers."""
         require_flower()
+        read_keys(self.configuration)
         certificate, key = self.configuration.folder / "server.pem", self.configuration.folder / "server.key"
         require_valid(self.configuration.folder / "ca.pem")
         require_valid(certificate)
