@@ -196,6 +196,12 @@ def test_a_key_that_is_none_is_refused_before_anything_starts(atoll: Command, fl
     assert told.startswith(f"{path}: public_key = 'ssh-rsa AAAA node-1'...: is not a public key in OpenSSH format")
 
 
+def test_a_secret_that_is_empty_is_refused_before_anything_starts(atoll: Command, fleet: FleetConfiguration) -> None:
+    (fleet.folder / "secret").write_text("\n")
+    told = f"{fleet.folder / 'secret'}: is empty; fill it, as with openssl rand -hex 32"
+    assert started(atoll, fleet).refused() == told
+
+
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [

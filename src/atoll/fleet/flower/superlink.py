@@ -58,6 +58,8 @@ class Superlink:
         require_valid(certificate)
         with refusing(f"{key}: must be the key of server.pem, without a password"):
             ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key, password="")
+        if not self.configuration.secret:
+            raise InputError(f"{self.configuration.folder / 'secret'}: is empty; fill it, as with openssl rand -hex 32")
         require_free(self.configuration.listen, self.configuration.port)
         make_folder(self.configuration.state, 0o700)
         began = time.monotonic()
