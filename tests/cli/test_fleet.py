@@ -202,6 +202,13 @@ def test_a_secret_that_is_empty_is_refused_before_anything_starts(atoll: Command
     assert started(atoll, fleet).refused() == told
 
 
+def test_a_folder_of_results_that_cannot_be_made_is_told_before_anything_starts(
+    atoll: Command, fleet: FleetConfiguration
+) -> None:
+    Path("run").symlink_to("nowhere/run")
+    assert started(atoll, fleet).refused(1) == "cannot make the folder run: run is a file, or a link to nothing"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [

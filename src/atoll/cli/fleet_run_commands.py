@@ -28,6 +28,7 @@ from atoll.fleet.agreed.waiting import EVERY_SECONDS, passed, waiting
 from atoll.fleet.folder.certificates import require_flower
 from atoll.support.errors import InputError
 from atoll.support.files import make_folder
+from atoll.support.lock import claimed
 from atoll.support.process import end_with_input, own_signals
 
 if TYPE_CHECKING:
@@ -191,6 +192,8 @@ def _carry_out(experiment: "Experiment", place: Path, resume: bool, overwrite: b
     with _starting():
         check_runs([experiment], trained=False)
     prepare_folders([""], place, resume, overwrite)
+    with claimed(place):
+        pass  # what cannot be made, or written to, is told before anything starts
     with Interrupts() as interrupts, suppress(KeyboardInterrupt), resumable(), fleet:
         _watch(experiment, place, resume, overwrite, fleet, interrupts)
     if interrupts.number is not None:
