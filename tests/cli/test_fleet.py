@@ -280,6 +280,13 @@ def test_a_node_is_the_client_of_its_key(atoll: Command, fleet: FleetConfigurati
     assert "--client 0: this node's key is registered for client 1" in told
 
 
+def test_a_node_of_a_client_that_the_experiment_lacks_names_its_file(atoll: Command, fleet: FleetConfiguration) -> None:
+    file, place = write_digits(fleet.folder.parent), fleet.folder / "nodes" / "node-1" / "node.toml"
+    words = ("fleet", "node", file, "--config", place, "--data", "data", "--set", "data.clients=1")
+    told = atoll(*words, "--set", "clustering.clusters=1").refused()
+    assert told == f"{place}: clients has 1; must be from 0 to data.clients - 1 = 0"
+
+
 def test_a_node_without_its_data(atoll: Command, fleet: FleetConfiguration) -> None:
     file, place = write_digits(fleet.folder.parent), fleet.folder / "nodes" / "node-1"
     assert (

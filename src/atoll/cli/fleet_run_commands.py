@@ -146,6 +146,8 @@ def node(
             told = ", ".join(map(str, found.clients))
             raise InputError(f"--client {client[0]}: this node's key is registered for client {told}; see {config}")
         runs = [each.settings for each in read_experiments(experiment, scale, _on_a_fleet(changes), only)]
+        if (last := max(found.clients)) >= (clients := runs[0].data.clients):
+            raise InputError(f"{config}: clients has {last}; must be from 0 to data.clients - 1 = {clients - 1}")
         slots = None if slot is None else tuple(slot)
         reporting = Reporting(class_counts, epsilon, utc_offset, slots, found.reports)
         make_folder(found.folder / "state", 0o700)
