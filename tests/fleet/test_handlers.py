@@ -206,6 +206,7 @@ def test_the_owner_is_told_of_each_task_in_a_line(choosing: Node) -> None:
         ("losses", measuring(choosing, [START] * 2, 5)),
         ("train", asking(digest="0")),
         ("run", b""),
+        ("losses", measuring(choosing, [START], 5)),
     ]
     for task, payload in asked:
         answer(choosing, store, task, payload, lines.append)
@@ -219,6 +220,7 @@ def test_the_owner_is_told_of_each_task_in_a_line(choosing: Node) -> None:
         "client 1 measured 2 models for round 5; losses so far: 2 of at most 18",
         "refused 'train': the server's settings are others than this node's",
         "refused 'run': a task 'run', which there is not",
+        "client 1 measured 1 model for round 5; losses so far: 3 of at most 18",
     ]
 
 

@@ -23,6 +23,7 @@ from atoll.reproduce.verdict_wording import (
     value_in_words,
 )
 from atoll.support.environment import package_versions
+from atoll.support.wording import counted
 
 BEYOND = "Beyond the papers"
 TEST = (
@@ -38,8 +39,7 @@ def render(papers: Sequence[Paper], results: Sequence[ClaimResult], scale: str) 
     """Return the page as self-contained HTML, with the recipes' results in their order."""
     groups = _group(papers, results)
     verdicts = [verdict for result in results for verdict in result.verdicts]
-    first = sum(not verdict.claim.exploratory for verdict in verdicts)
-    claims = "1 claim" if first == 1 else f"{first} claims"
+    claims = counted(sum(not verdict.claim.exploratory for verdict in verdicts), "claim")
     body = [
         "<header><h1>The papers' figures, reproduced</h1>",
         f"<p>Scale <b>{escape(scale)}</b>. {claims}: {count(verdicts)}. {escape(_scale_note(scale))}</p>",
