@@ -97,7 +97,7 @@ def _section(result: ClaimResult) -> str:
     head = f'<article id="{escape(result.recipe)}"><h3>{escape(result.recipe)}</h3><p>{escape(result.description)}</p>'
     parts = [head, _tell(list(dict.fromkeys(result.problems)))]
     if result.finished < result.expected:
-        parts.append(f'<p class="problem">{result.finished} of {result.expected} runs are finished.</p>')
+        parts.append(f'<p class="problem">Runs finished: {result.finished} of {result.expected}.</p>')
     if result.verdicts:
         parts.append(_table(result.verdicts))
     parts += [
