@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.fleet.flower.guard import FORGET, HEADER
 from atoll.fleet.flower.wire import is_transient, prepare, status_of
-from atoll.fleet.folder.certificates import read_public_key
+from atoll.fleet.folder.certificates import load_public_key
 from atoll.fleet.folder.configuration import FILE, FleetConfiguration, RegisteredNode
 from atoll.support.errors import AtollError, InputError, RunError, reading
 
@@ -82,9 +82,12 @@ def runtime_client(configuration: FleetConfiguration, token: str | None = None) 
 
 
 def read_keys(configuration: FleetConfiguration) -> dict[bytes, str]:
-    """Return the nodes' names by their public keys as in ``fleet.toml``, as PEM."""
+    """Return the nodes' names by their public keys in ``fleet.toml``, as PEM, which Flower registers."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    form = Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
     with reading(str(configuration.folder / FILE)):
-        return {read_public_key(node.public_key): node.name for node in configuration.nodes}
+        return {load_public_key(node.public_key).public_bytes(*form): node.name for node in configuration.nodes}
 
 
 def list_nodes(configuration: FleetConfiguration) -> "dict[str, NodeInfo]":
