@@ -43,6 +43,20 @@ executor = "serial"
 evaluate_every = 1000
 """
 """Longer than any test waits."""
+START = """
+import signal, sys
+from atoll.__main__ import main
+
+class Loading:
+    def find_spec(self, name, *_):
+        if name == "atoll.cli":
+            print(flush=True)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start this in the background
+sys.meta_path.insert(0, Loading())
+sys.exit(main())
+"""
+"""The command, which prints a line as soon as it is loaded: before, an interrupt is Python's own."""
 
 
 def send(number: int) -> None:
@@ -150,9 +164,7 @@ def test_a_command_that_is_still_loaded_ends_quietly(interrupt: str, tmp_path: P
 @pytest.mark.parametrize("moment", range(20))
 def test_ctrl_c_in_the_first_seconds_is_no_traceback(words: tuple[str, ...], moment: int, tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text(SITE)
-    heard = "signal.signal(signal.SIGINT, signal.default_int_handler)"  # a shell may start this in the background
-    code = f"import signal, sys\nfrom atoll.__main__ import main\n{heard}\nprint(flush=True)\nsys.exit(main())"
-    command = [sys.executable, "-c", code, words[0], "site.toml", *words[1:], "--out", "out"]
+    command = [sys.executable, "-c", START, words[0], "site.toml", *words[1:], "--out", "out"]
     child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout is not None
     child.stdout.readline()
