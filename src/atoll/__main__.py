@@ -9,7 +9,9 @@ def main() -> int:
         from atoll.cli import main as run
 
         return run()
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if KeyboardInterrupt not in (type(error), type(error.__cause__)):  # Python 3.11 may make another error of it
+            raise
         return 130
 
 

@@ -81,7 +81,8 @@ def test_read_only_disk(atoll: Command, mount: Mount) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     before = files(disk)
     assert "Read-only" in atoll("run", "tiny.toml", "--out", disk / "new").refused(code=1)
-    assert "Read-only" in atoll("run", "tiny.toml", "--out", disk / "run", "--overwrite").refused(code=1)
+    told = atoll("run", "tiny.toml", "--out", disk / "run", "--overwrite").refused(code=1)
+    assert told == f"cannot write to the folder {disk / 'run'}: Read-only file system"
     assert "Read-only" in atoll("run", "quickstart", "--out", disk / "several").refused(code=1)
     done = atoll("cluster", "tiny.toml", "--plot", disk / "plot")
     assert done.code == 1

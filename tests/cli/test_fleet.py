@@ -23,7 +23,7 @@ from atoll.fleet.node.node import open_site
 from atoll.fleet.server.attendance import Noted
 from atoll.runs.run_files import STRIKES
 from atoll.support.errors import InputError
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, Done
 from tests.cli.fleets import tensors_of, wait_until, write_digits
 from tests.cli.pages import ROOT, blocks
 
@@ -147,7 +147,7 @@ def test_a_node_refuses_an_authority_that_expired(atoll: Command, fleet: FleetCo
 def test_a_renewed_certificate_is_of_the_same_authority(atoll: Command, fleet: FleetConfiguration) -> None:
     authority = (fleet.folder / "ca.pem").read_bytes()
     _expire(fleet.folder / "server.pem")
-    atoll("fleet", "renew", "--config", "fleet", "--days", "10").succeeded()
+    assert "valid for 1 day;" in atoll("fleet", "renew", "--config", "fleet", "--days", "1").succeeded()
     require_valid(fleet.folder / "server.pem")
     assert (fleet.folder / "ca.pem").read_bytes() == authority
     words = ["openssl", "verify", "-CAfile", str(fleet.folder / "ca.pem"), str(fleet.folder / "server.pem")]
@@ -179,6 +179,34 @@ def test_a_port_in_use_is_one_sentence(atoll: Command, fleet: FleetConfiguration
         other.listen()
         told = atoll("fleet", "server", file, "--config", "fleet", "--out", "run").refused()
     assert f"port {fleet.port} on 127.0.0.1: Address already in use" in told
+
+
+def started(atoll: Command, fleet: FleetConfiguration) -> Done:
+    """Return what a server said that was started on this fleet, of which nothing may be left."""
+    done = atoll("fleet", "server", write_digits(fleet.folder.parent), "--config", "fleet", "--out", "run")
+    assert not fleet.state.exists()
+    assert not Path("run").exists()
+    return done
+
+
+def test_a_key_that_is_none_is_refused_before_anything_starts(atoll: Command, fleet: FleetConfiguration) -> None:
+    path = fleet.folder / "fleet.toml"
+    path.write_text(path.read_text().replace(fleet.nodes[1].public_key, "ssh-rsa AAAA node-1"))
+    told = started(atoll, fleet).refused()
+    assert told.startswith(f"{path}: public_key = 'ssh-rsa AAAA node-1'...: is not a public key in OpenSSH format")
+
+
+def test_a_secret_that_is_empty_is_refused_before_anything_starts(atoll: Command, fleet: FleetConfiguration) -> None:
+    (fleet.folder / "secret").write_text("\n")
+    told = f"{fleet.folder / 'secret'}: is empty; fill it, as with openssl rand -hex 32"
+    assert started(atoll, fleet).refused() == told
+
+
+def test_a_folder_of_results_that_cannot_be_made_is_told_before_anything_starts(
+    atoll: Command, fleet: FleetConfiguration
+) -> None:
+    Path("run").symlink_to("nowhere/run")
+    assert started(atoll, fleet).refused(1) == "cannot make the folder run: run is a file, or a link to nothing"
 
 
 @pytest.mark.parametrize(
@@ -250,6 +278,13 @@ def test_a_node_is_the_client_of_its_key(atoll: Command, fleet: FleetConfigurati
     file, place = write_digits(fleet.folder.parent), fleet.folder / "nodes" / "node-1"
     told = atoll("fleet", "node", file, "--config", place, "--data", "data", "--client", "0").refused()
     assert "--client 0: this node's key is registered for client 1" in told
+
+
+def test_a_node_of_a_client_that_the_experiment_lacks_names_its_file(atoll: Command, fleet: FleetConfiguration) -> None:
+    file, place = write_digits(fleet.folder.parent), fleet.folder / "nodes" / "node-1" / "node.toml"
+    words = ("fleet", "node", file, "--config", place, "--data", "data", "--set", "data.clients=1")
+    told = atoll(*words, "--set", "clustering.clusters=1").refused()
+    assert told == f"{place}: clients has 1; must be from 0 to data.clients - 1 = 0"
 
 
 def test_a_node_without_its_data(atoll: Command, fleet: FleetConfiguration) -> None:

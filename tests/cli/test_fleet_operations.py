@@ -219,6 +219,12 @@ def test_a_metrics_port_that_is_taken_is_one_sentence_before_anything_is_written
     assert not fleet.state.exists()
 
 
+def test_the_fleets_own_port_is_none_for_metrics(atoll: Command, fleet: FleetConfiguration) -> None:
+    words = ("fleet", "server", "tiny.toml", "--config", "fleet", "--out", "run", "--metrics", fleet.port)
+    told = atoll(*words, "--set", "clustering.clusters=1").refused()
+    assert told == f"--metrics {fleet.port}: is the fleet's own port in fleet.toml; give another"
+
+
 def test_a_signal_ends_a_node_also_while_it_works(fleet: FleetConfiguration) -> None:
     def answer(task: str, payload: bytes) -> bytes:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -87,7 +87,7 @@ def until(page: Any, expression: str, expected: Any = True) -> None:
 def test_the_page_draws_its_curves_and_is_used_by_mouse_and_keyboard(browser: Any, page_file: Path) -> None:
     with opened(browser, page_file) as page:
         assert page.title() == "made"
-        assert page.locator("#notices").inner_text().startswith("1 of 3 runs are not finished")
+        assert page.locator("#notices").inner_text().startswith("Runs not finished: 1 of 3; ")
         until(page, CURVES, 2)
         chart = page.locator("#charts .plot").first
         assert "A: from 10.0 % to" in chart.get_attribute("aria-label")

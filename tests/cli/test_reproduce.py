@@ -1,6 +1,7 @@
 """`atoll reproduce`: runs, goes on after any stop, makes a page, goes round missing data and runs that fail."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -164,6 +165,8 @@ def test_a_signal_to_this_process_alone_stops_the_runs_of_the_others(
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGINT)
 
+    others = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))  # no child of the runs' pool
+    others.start()
     sender = threading.Thread(target=interrupt)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start this in the background
     sender.start()
@@ -171,6 +174,10 @@ def test_a_signal_to_this_process_alone_stops_the_runs_of_the_others(
         list(running.carry_out_all(tasks, 2))
     sender.join()
     signal.signal(signal.SIGINT, before)
+    others.join(1)
+    assert others.is_alive()
+    others.kill()
+    others.join()
     assert "Traceback" not in capfd.readouterr().err
     for task in tasks[: 1 if idle else 2]:
         assert not (task.folder / "summary.json").exists()

@@ -222,6 +222,7 @@ def test_the_authority_ends(place: Place, atoll: Command) -> None:
 def test_the_server_is_lost_for_good(place: Place, atoll: Command) -> None:
     place.begin()
     place.do("Before", "server, every hour")
+    assert not (place.folder / "backup.tgz").stat().st_mode & 0o077, "it holds the server's keys"
     place.wait_for("server", "event 8 of")
     place.kill("server")
     for name in ("fleet", "runs"):

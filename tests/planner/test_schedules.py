@@ -370,7 +370,7 @@ def test_what_is_no_budget(given: dict[str, Any], told: str) -> None:
 
 
 def test_nothing_to_choose_from() -> None:
-    with pytest.raises(InputError, match="'fedavg': has no pattern to choose"):
+    with pytest.raises(InputError, match=r"'fedavg': has no pattern to choose; .*, such as --over local.steps=10,40$"):
         usual_axes(Settings(method={"name": "fedavg"}), [])  # type: ignore[arg-type]
 
 

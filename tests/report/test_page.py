@@ -207,7 +207,7 @@ def test_panels_keep_their_names(tmp_path: Path) -> None:
     ("rows", "finished", "told"),
     [
         (make_rows(1), True, "a has a single row so far: a point, not a curve."),
-        (make_rows(5), False, "1 of 1 runs are not finished; what they have so far is shown: a."),
+        (make_rows(5), False, "Runs not finished: 1 of 1; what there is so far is shown: a."),
         (make_rows(30)[:10] + make_rows(30)[20:], True, "rows are missing between rounds 9 and 20"),
         (make_rows(6) + make_rows(6), True, "its rows are not in the order of events"),
         (

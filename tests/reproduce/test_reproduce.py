@@ -394,7 +394,7 @@ def test_the_page_holds_everything_and_escapes_it() -> None:
     runs = (*make_seeds("A", [0.5] * 3), *make_seeds("B", [0.6] * 3))
     verdict = judge(claim, runs, [], "tiny")
     result = ClaimResult("r", "about r", runs, (), 6, (verdict,), None, ("no data",))
-    other = replace(result, recipe="other", verdicts=())
+    other = replace(result, recipe="other", verdicts=(), expected=7)
     page = render([Paper(name="p", title="P", reference="R", claims=(claim,))], [result, other], "tiny")
     for text in ("A &lt; B", "&lt;script&gt;", "1 &amp; 2", "81.0 %", "50.0 ± 0.0 %", "-31.0 points", "no data"):
         assert text in page
@@ -402,6 +402,7 @@ def test_the_page_holds_everything_and_escapes_it() -> None:
     assert page.count("data:image/svg+xml;base64,") == 2
     assert "<script" not in page
     assert "http" not in page.replace("http://www.w3.org", "")
+    assert page.count("Runs finished: 6 of 7.") == 1
     assert "lead of A over B: -10.0 ± 0.0 points" in page
     assert "Reading: clear &amp; plain" in page
     assert count([verdict]) == "1 fails"

@@ -31,6 +31,7 @@ def test_patience_is_counted_in_rounds_from_the_first_of_the_best(metric: str, s
     assert stops(StopRule(metric, "patience", 2), rows) == [4, 6, 10, 12]
     assert stops(StopRule(metric, "patience", 5), rows) == []
     assert stops(StopRule(metric, "patience", 1), rows_of(metric, None, 0.1, None)) == []
+    assert ", 1 round after its best " in StopRule(metric, "patience", 1).why([rows[1], {**rows[2], "round": 3}])
 
 
 def test_before_training_no_rule_ends_a_run_and_the_first_reason_stays() -> None:

@@ -93,6 +93,16 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_read_only_folder_is_told_as_one(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *_: int) -> None:
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(RunError, match=f"^cannot write to the folder {tmp_path}: [A-Z][a-z -]+$"), locked(tmp_path):
+        pass
+
+
 def test_a_file_system_without_locks_is_used_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")

@@ -50,7 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings(), Interrupts() as interrupts:
         warnings.simplefilter("default", SettingWarning)
         warnings.showwarning = partial(_show, set())
-        code = _main(words)
+        try:
+            code = _main(words)
+        except Exception:  # such as Pydantic's, which makes one of its own of an interrupt
+            if interrupts.number is None:
+                raise
     # A command that deals with an interruption by itself, and says how to resume, leaves none to this one.
     return code if interrupts.number is None else _fail("interrupted", interrupts.exit_code)
 

@@ -14,6 +14,7 @@ from atoll.cli.interrupts import Interrupts
 from atoll.cli.options import JsonOption
 from atoll.fleet.folder.certificates import require_flower
 from atoll.support.errors import InputError
+from atoll.support.wording import counted
 
 if TYPE_CHECKING:
     from atoll.fleet.folder.configuration import FleetConfiguration
@@ -87,7 +88,7 @@ def renew(
     from atoll.fleet.folder.init import renew_certificate
 
     renew_certificate(config, days)
-    out.print(f"{config / 'server.pem'}: valid for {days} days; a running server takes it at once")
+    out.print(f"{config / 'server.pem'}: valid for {counted(days, 'day')}; a running server takes it at once")
 
 
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node's name in fleet.toml.")]

@@ -32,6 +32,8 @@ def serving_metrics(address: str | None, fleet: "FleetConfiguration", folder: Pa
     host, _, port = address.rpartition(":")
     if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise InputError(f"--metrics {address!r}: must be PORT or HOST:PORT, such as 127.0.0.1:9464")
+    if int(port) == fleet.port:
+        raise InputError(f"--metrics {address}: is the fleet's own port in fleet.toml; give another")
     prometheus = load_extra("prometheus_client", "prometheus", "--metrics")
     registry = prometheus.CollectorRegistry()
     registry.register(FleetCollector(fleet, folder))

@@ -22,19 +22,11 @@ def roles_of(fleet: "FleetConfiguration") -> list[dict[str, Any]]:
     """Return the fleet's authority and its server: name, files, and the day when their certificates expire."""
     from atoll.fleet.folder.certificates import validity
 
-    server = f"{fleet.host}:{fleet.port}"
-    return [
-        {
-            "role": role,
-            "node": name,
-            "has": has,
-            "expires": f"{validity(fleet.folder / CERTIFICATES[role])[1]:%Y-%m-%d}",
-        }
-        for role, name, has in (
-            ("authority", fleet.folder.name, "ca.key, offline"),
-            ("server", server, "the folder without nodes/ and ca.key"),
-        )
+    rows = [
+        {"role": "authority", "node": fleet.folder.name, "has": "ca.key, offline"},
+        {"role": "server", "node": f"{fleet.host}:{fleet.port}", "has": "the folder without nodes/ and ca.key"},
     ]
+    return [row | {"expires": f"{validity(fleet.folder / CERTIFICATES[row['role']])[1]:%Y-%m-%d}"} for row in rows]
 
 
 def new_fleet_table(fleet: "FleetConfiguration") -> Table:

@@ -28,6 +28,7 @@ from atoll.fleet.agreed.waiting import EVERY_SECONDS, passed, waiting
 from atoll.fleet.folder.certificates import require_flower
 from atoll.support.errors import InputError
 from atoll.support.files import make_folder
+from atoll.support.lock import claimed
 from atoll.support.process import end_with_input, own_signals
 
 if TYPE_CHECKING:
@@ -145,6 +146,8 @@ def node(
             told = ", ".join(map(str, found.clients))
             raise InputError(f"--client {client[0]}: this node's key is registered for client {told}; see {config}")
         runs = [each.settings for each in read_experiments(experiment, scale, _on_a_fleet(changes), only)]
+        if (last := max(found.clients)) >= (clients := runs[0].data.clients):
+            raise InputError(f"{config}: clients has {last}; must be from 0 to data.clients - 1 = {clients - 1}")
         slots = None if slot is None else tuple(slot)
         reporting = Reporting(class_counts, epsilon, utc_offset, slots, found.reports)
         make_folder(found.folder / "state", 0o700)
@@ -191,6 +194,8 @@ def _carry_out(experiment: "Experiment", place: Path, resume: bool, overwrite: b
     with _starting():
         check_runs([experiment], trained=False)
     prepare_folders([""], place, resume, overwrite)
+    with claimed(place):
+        pass  # what cannot be made, or written to, is told before anything starts
     with Interrupts() as interrupts, suppress(KeyboardInterrupt), resumable(), fleet:
         _watch(experiment, place, resume, overwrite, fleet, interrupts)
     if interrupts.number is not None:

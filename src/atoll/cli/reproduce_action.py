@@ -31,7 +31,7 @@ from atoll.support.environment import EVIDENCE
 from atoll.support.errors import InputError, RunError, refusing
 from atoll.support.files import make_folder, to_json, write_atomically
 from atoll.support.untrusted import read_json
-from atoll.support.wording import unknown
+from atoll.support.wording import counted, unknown
 
 _NOTE = "reproduce.json"
 _HALF = f".{_NOTE}.part"  # of a command killed at its start
@@ -174,7 +174,7 @@ def _show(
     found = [verdict for result in results for verdict in result.verdicts]
     if found:
         out.print(_table(found))
-    out.print(f"{len(found)} claims: {count(found)}")
+    out.print(f"{counted(len(found), 'claim')}: {count(found)}")
     out.print(f"Time: {progress}")
     out.print(f"Page: {page}")
 

@@ -34,7 +34,7 @@ def load_start(module: nn.Module, start: str, after: tuple[str, ...] = ()) -> No
     unlike = [name for name in own | found if own.get(name) != found.get(name)]
     if unlike:
         held, wanted = (f"{each[unlike[0]]}" if unlike[0] in each else "missing" for each in (found, own))
-        more = f", and {len(unlike) - 1} more tensors differ" if unlike[1:] else ""
+        more = f" (one of {len(unlike)} that differ)" if unlike[1:] else ""
         raise InputError(
             f"{told}: is not of the form of model.name; its {unlike[0]!r} is {held}, the model's is {wanted}{more}"
         )

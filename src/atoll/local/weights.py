@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from atoll.local.models import Form, Model, Shape
 from atoll.local.rule import LocalRule
-from atoll.support.errors import InputError, SettingWarning
+from atoll.support.errors import InputError, SettingWarning, refusing
 from atoll.support.requiring import require
 
 LARGEST_NUMBER = 1e12  # allowed in a client's model: far beyond any useful one, and sums and products stay finite
@@ -24,10 +24,8 @@ def check_outputs(module: nn.Module, shape: Shape, outputs: int, name: str) -> N
         raise InputError(f"model.name = {name!r}: the model has no parameters to train")
     training = module.training
     try:
-        with torch.no_grad():
+        with torch.no_grad(), refusing(f"model.name = {name!r}: cannot take inputs of shape {[2, *shape]}", Exception):
             returned = module.eval()(sample)
-    except Exception as error:
-        raise InputError(f"model.name = {name!r}: cannot take inputs of shape {[2, *shape]} ({error})") from error
     finally:
         module.train(training)
     if not isinstance(returned, Tensor) or list(returned.shape) != [2, outputs]:

@@ -185,10 +185,8 @@ def _read_npy(path: Path) -> Floats:
 
 
 def _array(name: str, values: npt.ArrayLike) -> Floats:
-    try:
+    with refusing(f"network: {name} must be numbers in rows of equal length", ValueError, TypeError):
         return np.asarray(values, np.float64)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"network: {name} must be numbers in rows of equal length ({error})") from error
 
 
 def _vector(name: str, values: npt.ArrayLike) -> Floats:

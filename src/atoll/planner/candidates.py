@@ -80,7 +80,7 @@ def usual_axes(settings: Settings, given: Sequence[Axis]) -> list[Axis]:
     if not axes:
         raise InputError(
             f"method.name = {settings.method.name!r}: has no pattern to choose; say what to vary, such as "
-            "--over clustering.method=random,timezone"
+            "--over local.steps=10,40"
         )
     return axes
 

@@ -179,7 +179,7 @@ def carry_out_all(tasks: Iterable[RecipeTask], jobs: int) -> Iterator[Outcome]:
                 "command again"
             ) from error
         except BaseException:
-            for process in multiprocessing.active_children():
+            for process in list((pool._processes or {}).values()):
                 process.terminate()
             pool.shutdown(cancel_futures=True)
             raise

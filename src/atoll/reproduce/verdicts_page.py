@@ -23,6 +23,7 @@ from atoll.reproduce.verdict_wording import (
     value_in_words,
 )
 from atoll.support.environment import package_versions
+from atoll.support.wording import counted
 
 BEYOND = "Beyond the papers"
 TEST = (
@@ -38,8 +39,7 @@ def render(papers: Sequence[Paper], results: Sequence[ClaimResult], scale: str) 
     """Return the page as self-contained HTML, with the recipes' results in their order."""
     groups = _group(papers, results)
     verdicts = [verdict for result in results for verdict in result.verdicts]
-    first = sum(not verdict.claim.exploratory for verdict in verdicts)
-    claims = "1 claim" if first == 1 else f"{first} claims"
+    claims = counted(sum(not verdict.claim.exploratory for verdict in verdicts), "claim")
     body = [
         "<header><h1>The papers' figures, reproduced</h1>",
         f"<p>Scale <b>{escape(scale)}</b>. {claims}: {count(verdicts)}. {escape(_scale_note(scale))}</p>",
@@ -97,7 +97,7 @@ def _section(result: ClaimResult) -> str:
     head = f'<article id="{escape(result.recipe)}"><h3>{escape(result.recipe)}</h3><p>{escape(result.description)}</p>'
     parts = [head, _tell(list(dict.fromkeys(result.problems)))]
     if result.finished < result.expected:
-        parts.append(f'<p class="problem">{result.finished} of {result.expected} runs are finished.</p>')
+        parts.append(f'<p class="problem">Runs finished: {result.finished} of {result.expected}.</p>')
     if result.verdicts:
         parts.append(_table(result.verdicts))
     parts += [

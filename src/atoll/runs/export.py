@@ -35,7 +35,7 @@ from atoll.settings.validation import Settings
 from atoll.support.errors import AtollError, InputError, RunError, SettingWarning
 from atoll.support.extras import pip_install
 from atoll.support.files import make_folder, write_atomically
-from atoll.support.wording import show, unknown
+from atoll.support.wording import counted, show, unknown
 
 _AT_ONCE = 1000  # inputs of a forward pass
 ENDINGS = {"safetensors": ".safetensors", "state-dict": ".pt", "onnx": ".onnx"}
@@ -120,7 +120,7 @@ def load_module(settings: Settings, model: Model) -> nn.Module:
     if left and settings.model.start is not None:
         load_start(module, settings.model.start)  # frozen layers, which did not travel, are as they were at the start
     if alone := sorted(left.difference(frozen(module))):
-        told = f"{alone[0]!r}" + (f" and {len(alone) - 1} more tensors" if alone[1:] else "")
+        told = f"{alone[0]!r}" + (f" and {counted(len(alone) - 1, 'more tensor')}" if alone[1:] else "")
         warn(f"{told} stayed with the clients, and are as they were at the start", SettingWarning, stacklevel=3)
     if unlike := [name for name, kept in model.items() if name not in own or own[name].shape != kept.shape]:
         raise RunError(

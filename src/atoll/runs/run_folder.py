@@ -187,13 +187,10 @@ class RunFolder:
 
     def rows(self) -> list[Row]:
         """Return the complete rows of metrics so far; one cut short by a crash is left out."""
-        try:
-            with refusing(f"--resume: {self.metrics} cannot be read"):
-                return [_whole(parse_json(line)) for line in whole_lines(self.metrics, self.path)]
-        except ValueError as error:
-            raise InputError(
-                f"--resume: {self.metrics} is damaged ({error}); add --overwrite to start again"
-            ) from error
+        told = f"--resume: {self.metrics}"
+        damaged = refusing(f"{told} is damaged", ValueError, hint="; add --overwrite to start again")
+        with damaged, refusing(f"{told} cannot be read"):
+            return [_whole(parse_json(line)) for line in whole_lines(self.metrics, self.path)]
 
     def keep_rows(self, rows: Sequence[Row]) -> None:
         """Drop all other rows, and an incomplete last one."""

@@ -9,7 +9,7 @@ from atoll.experiment.faults import is_counted, usual_norms
 from atoll.runs.columns import LOSSES, SPENT, rises
 from atoll.runs.run_folder import Row
 from atoll.support.errors import InputError, refusing
-from atoll.support.wording import unknown
+from atoll.support.wording import counted, unknown
 
 OnRow = Callable[[Row], object]
 
@@ -43,7 +43,8 @@ class StopRule:
             known = [row for row in rows if row.get(self.metric) is not None]
             best = (max if rises(self.metric) else min)(known, key=lambda row: float(row[self.metric]))
             waited, held = rows[-1]["round"] - best["round"], f"{self.metric} = {best[self.metric]:g}"
-            return f"{at}, {waited} rounds after its best {held} of round {best['round']}" * bool(waited >= self.limit)
+            told = f"{at}, {counted(waited, 'round')} after its best {held} of round {best['round']}"
+            return told if waited >= self.limit else ""
         met = bool(value >= self.limit if self.sign == ">=" else value <= self.limit)
         return f"{at}, with {self.metric} = {value:g} {self.sign} {self.limit:g}" * met
 

@@ -90,13 +90,11 @@ def read_schedule(path: Path, option: str = "--schedule") -> Schedule:
 
 def keep_events(path: Path, events_done: int) -> Sequence[Event]:
     """Truncate a ``happened.jsonl`` after this many events; return those kept."""
-    try:
-        with refusing(f"--resume: {path} cannot be read"):
-            kept = whole_lines(path, path.parent)[: events_done + 1]
+    damaged = refusing(f"--resume: {path} is damaged", ValueError, hint="; add --overwrite to start again")
+    with damaged, refusing(f"--resume: {path} cannot be read"):
+        kept = whole_lines(path, path.parent)[: events_done + 1]
         if len(kept) <= events_done:
             raise ValueError(f"it ends before event {events_done - 1}")
-    except ValueError as error:
-        raise InputError(f"--resume: {path} is damaged ({error}); add --overwrite to start again") from error
     events = read_lines(kept, f"--resume: {path}").events if events_done else ()
     write_atomically(path, b"".join(seal(line) + b"\n" for line in kept))
     return events

@@ -43,19 +43,16 @@ def read_experiment(name: str | Path) -> Table:
     Raises:
         InputError: if there is no such file or recipe, or it is not TOML.
     """
-    path = require_path("experiment", name)
+    path, given = require_path("experiment", name), f"experiment {str(name)!r}"
     if path.suffix != ".toml":
         if (recipe := recipe_path(str(name))) is None:
             told = "must end in .toml" if path.is_file() else f"no recipe has this name{_nearest_recipe(str(name))}"
-            raise InputError(f"experiment {str(name)!r}: {told}")
+            raise InputError(f"{given}: {told}")
         path = recipe
-    try:
-        with refusing(f"experiment {str(name)!r}: cannot be read"):
-            table = located(read_toml(path), path.parent)
-    except ValueError as error:
-        raise InputError(f"experiment {str(name)!r}: is not valid TOML ({error})") from error
+    with refusing(f"{given}: is not valid TOML", ValueError), refusing(f"{given}: cannot be read"):
+        table = located(read_toml(path), path.parent)
     if not table:
-        raise InputError(f"experiment {str(name)!r}: is empty; `atoll recipes show quickstart` prints one")
+        raise InputError(f"{given}: is empty; `atoll recipes show quickstart` prints one")
     own = path.stem if re.fullmatch(NAME, path.stem) else None
     return table if own is None or "name" in table else {"name": own, **table}
 

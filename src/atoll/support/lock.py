@@ -14,6 +14,7 @@ from atoll.support.files import make_folder
 LOCK = ".lock"
 
 _UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # some network file systems cannot lock
+_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 _LOOK_SECONDS = 0.05  # between attempts while waiting
 _held: set[int] = set()
 
@@ -85,7 +86,8 @@ def locked(folder: Path, patience: float = 0.0) -> Iterator[None]:
     try:
         descriptor = _acquire(path, time.monotonic() + patience)
     except OSError as error:
-        raise RunError(f"cannot lock {folder}: {reason_of(error)}") from error
+        told = "write to the folder" if error.errno in _READ_ONLY else "lock"
+        raise RunError(f"cannot {told} {folder}: {reason_of(error)}") from error
     try:
         yield
     finally:

@@ -1,6 +1,5 @@
 """A search for the best setting with Optuna, which proposes trials and prunes those that lag behind."""
 
-import importlib
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -8,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.settings.validation import Settings
-from atoll.support.errors import InputError
-from atoll.support.extras import pip_install
+from atoll.support.extras import load_extra
 from atoll.support.seeds import generator
 from atoll.support.wording import show
 from atoll.sweep.axes import Axis, Interval, parse_value
@@ -24,10 +22,7 @@ _STUDY = "atoll"
 
 def require_optuna() -> Any:
     """Return the package, logging only errors."""
-    try:
-        optuna = importlib.import_module("optuna")
-    except ImportError as error:
-        raise InputError(f"--tune: Optuna is not installed ({error}); run {pip_install('tune')}") from error
+    optuna = load_extra("optuna", "tune", "--tune", "Optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 

@@ -28,6 +28,7 @@ from atoll.data.dealing.skewed import labels_and_quantity, quantity, some_labels
 from atoll.support.arrays import Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import Number, Positive, PositiveFloat
+from atoll.support.wording import counted
 
 
 @checked_rule
@@ -227,7 +228,7 @@ def natural(clients: int, owners: Indices | None = None, min_samples: Positive |
     if (known := len(parts)) < clients:
         big = "" if min_samples is None else f" with data.min_samples = {min_samples}"
         hint = f"set data.clients = {known}, or fewer to take the first ones" if known else "lower data.min_samples"
-        raise InputError(f"data.clients = {clients}: the data has only {known} client{'s' * (known != 1)}{big}; {hint}")
+        raise InputError(f"data.clients = {clients}: the data has only {counted(known, 'client')}{big}; {hint}")
     return parts.first(clients)
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.fleet.flower.guard import FORGET, HEADER
 from atoll.fleet.flower.wire import is_transient, prepare, status_of
-from atoll.fleet.folder.certificates import read_public_key
-from atoll.fleet.folder.configuration import FleetConfiguration, RegisteredNode
-from atoll.support.errors import AtollError, InputError, RunError
+from atoll.fleet.folder.certificates import load_public_key
+from atoll.fleet.folder.configuration import FILE, FleetConfiguration, RegisteredNode
+from atoll.support.errors import AtollError, InputError, RunError, reading
 
 if TYPE_CHECKING:
     from flwr.proto.node_pb2 import NodeInfo
@@ -81,11 +81,20 @@ def runtime_client(configuration: FleetConfiguration, token: str | None = None) 
     return RuntimeHttpClient.from_server_address(**_place(configuration, token))
 
 
+def read_keys(configuration: FleetConfiguration) -> dict[bytes, str]:
+    """Return the nodes' names by their public keys in ``fleet.toml``, as PEM, which Flower registers."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    form = Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
+    with reading(str(configuration.folder / FILE)):
+        return {load_public_key(node.public_key).public_bytes(*form): node.name for node in configuration.nodes}
+
+
 def list_nodes(configuration: FleetConfiguration) -> "dict[str, NodeInfo]":
     """Return what Flower knows about each registered node, by its name in ``fleet.toml``."""
     from flwr.proto.control_pb2 import ListNodesRequest
 
-    keys = {read_public_key(node.public_key): node.name for node in configuration.nodes}
+    keys = read_keys(configuration)
     with control_client(configuration) as control:
         infos = control.ListNodes(ListNodesRequest()).nodes_info
     return {keys[info.public_key]: info for info in infos if info.public_key in keys and info.status != "unregistered"}
@@ -95,7 +104,7 @@ def register_nodes(configuration: FleetConfiguration) -> dict[int, str]:
     """Register exactly the keys in ``fleet.toml`` with Flower; return the nodes' names by Flower's numbers."""
     from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
 
-    names = {read_public_key(node.public_key): node.name for node in configuration.nodes}
+    names = read_keys(configuration)
     with control_client(configuration) as control:
         there = {
             info.public_key: info.node_id

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Self, TypeVar
 
 from atoll.fleet.agreed.waiting import passed, waiting
-from atoll.fleet.flower.calls import list_nodes, tell_guard
+from atoll.fleet.flower.calls import list_nodes, read_keys, tell_guard
 from atoll.fleet.flower.guard import OPEN, OVERHEAD
 from atoll.fleet.flower.link import UNREADABLE
 from atoll.fleet.flower.refusals import MARK
@@ -52,11 +52,14 @@ class Superlink:
     def __enter__(self) -> Self:
         """Start it and wait until it answers."""
         require_flower()
+        read_keys(self.configuration)
         certificate, key = self.configuration.folder / "server.pem", self.configuration.folder / "server.key"
         require_valid(self.configuration.folder / "ca.pem")
         require_valid(certificate)
         with refusing(f"{key}: must be the key of server.pem, without a password"):
             ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key, password="")
+        if not self.configuration.secret:
+            raise InputError(f"{self.configuration.folder / 'secret'}: is empty; fill it, as with openssl rand -hex 32")
         require_free(self.configuration.listen, self.configuration.port)
         make_folder(self.configuration.state, 0o700)
         began = time.monotonic()

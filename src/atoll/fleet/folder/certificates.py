@@ -102,13 +102,6 @@ def is_shared(path: Path) -> bool:
     return os.name == "posix" and bool(path.stat().st_mode & 0o077)
 
 
-def read_public_key(line: str) -> bytes:
-    """Return a public key in ssh-keygen's format as PEM, which Flower registers."""
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
-    return load_public_key(line).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
-
 def load_public_key(line: str) -> "ec.EllipticCurvePublicKey":
     """Return a public key from a line in ssh-keygen's format."""
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -32,6 +32,7 @@ from atoll.local.models import Model
 from atoll.local.task import ClientTask, ClientUpdate, why_wrong_state
 from atoll.support.environment import package_versions
 from atoll.support.errors import AtollError
+from atoll.support.wording import counted
 
 _LOG = logging.getLogger("atoll.fleet")
 
@@ -120,9 +121,10 @@ def losses(side: Side, store: Store, payload: bytes) -> Done:
     request, models = decode(payload, LossesRequest)
     site = agreed(side, request.settings_digest)
     client = require_client(site, request.client)
+    given = counted(len(models), "model")
     if len(models) > site.measures:
-        wanted = f"of at most {site.measures} models" if site.measures else "for none"
-        raise Refused("not_needed", f"the losses of {len(models)} models; the method as set here asks {wanted}")
+        wanted = f"of at most {counted(site.measures, 'model')}" if site.measures else "for none"
+        raise Refused("not_needed", f"the losses of {given}; the method as set here asks {wanted}")
     require_form(site, models, count=site.measures if site.chooses else len(models))
     hiding = site.hides_losses
     so_far, spent = count(site, store, client, hiding.cost if hiding else None, losses=len(models))
@@ -130,7 +132,7 @@ def losses(side: Side, store: Store, payload: bytes) -> Done:
         row = site.trainer.losses(models, np.array([client]), request.round)[0]
     row = hiding.losses(row) if hiding else row
     finite = tuple(loss if np.isfinite(loss) else None for loss in row.tolist())
-    told = f"client {client} measured {len(models)} models for round {request.round}"
+    told = f"client {client} measured {given} for round {request.round}"
     most = "" if site.budget.losses is None else f" of at most {site.budget.losses}"
     reply = LossesReply(nonce=request.nonce, client=client, losses=finite)
     return Done(encode(reply), f"{told}; losses so far: {so_far.losses}{most}{spent}")

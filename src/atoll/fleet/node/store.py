@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 from typing import Protocol
 
-from atoll.support.errors import RunError, reason_of, refusing
-from atoll.support.files import write_atomically
+from atoll.support.errors import RunError, reason_of
+from atoll.support.files import make_folder, write_atomically
 
 _KEY = re.compile(r"[a-z0-9-]{1,100}")
 
@@ -28,8 +28,7 @@ class FolderStore:
 
     def __init__(self, folder: Path) -> None:
         """Use this folder, which is created if necessary."""
-        with refusing(f"{folder}: cannot be made"):
-            folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self._folder = folder
 
     def get(self, key: str) -> bytes | None:

@@ -64,7 +64,7 @@ def _unfinished(runs: Sequence[Run]) -> Iterator[str]:
     if not open_:
         return
     names = ", ".join(name_of(run) for run in open_[:5]) + (f" and {len(open_) - 5} more" if len(open_) > 5 else "")
-    yield f"{len(open_)} of {len(runs)} runs are not finished; what they have so far is shown: {names}."
+    yield f"Runs not finished: {len(open_)} of {len(runs)}; what there is so far is shown: {names}."
 
 
 def _gaps(run: Run) -> Iterator[str]:
