@@ -79,7 +79,12 @@ def test_worse_than_alone_needs_the_whole_interval() -> None:
     (alone,) = (each for each in placings if each.method == "local")
     assert {each.method: each.is_below(alone) for each in placings} == {"local": False, "fedavg": True, "noisy": False}
     assert [line[0] for line in suite_table(placings).cells[1:]] == ["local", "fedavg (worse than alone)", "noisy"]
-    assert winners({"s": placings}).cells[1] == ["s", "local", "1", "local", "local", "1 of 3"]
+    assert winners({"s": placings}).cells[1] == ["s", "local", "1", "local", "local", "1 of 2"]
+
+
+def test_without_training_alone_nobody_knows_who_is_worse() -> None:
+    files = [made("fedavg", [0.4, 0.5, 0.6]), made("noisy", [0.2, 0.6, 0.69])]
+    assert winners({"s": stand(files, "updates")}).cells[1][-1] == "–"
 
 
 def test_a_method_of_fewer_seeds_than_others_says_so() -> None:
