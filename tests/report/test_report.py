@@ -293,6 +293,12 @@ class TestCurves:
         figure = plot_curves(find_runs([tmp_path]))
         assert [axes.get_title() for axes in figure.axes if axes.get_title()] == ["digits", "mnist"]
 
+    def test_a_panel_named_as_the_data_set_of_another_is_drawn_too(self, tmp_path: Path) -> None:
+        for name, dataset, panel in (("a", "digits", ""), ("b", "mnist", ""), ("c", "mnist", "mnist")):
+            made_runs.write_run(tmp_path / name, made_runs.make_rows(3), data={"dataset": dataset}, panel=panel)
+        above = plot_curves(find_runs([tmp_path])).axes[:3]
+        assert [axes.get_title() for axes in above] == ["digits", "mnist", "mnist"]
+
     def test_what_rises_has_no_logarithmic_axis(self, tmp_path: Path) -> None:
         """Indices and scores may be below 0, which such an axis leaves out."""
         for column in ("ari", "client_score", "mean_cluster_accuracy", "own_accuracy_std"):
