@@ -25,9 +25,10 @@ from atoll.report.figures.client_curves import plot_clients
 from atoll.report.figures.curves import draw_curves, plot_curves, plot_probe
 from atoll.report.figures.style import figure_width, lay_out_legend, line_styles, new_figure
 from atoll.report.page.content import make_content
+from atoll.report.page.results import size, write_mean
 from atoll.report.reading.groups import overlay
 from atoll.report.reading.runs import Run, find_runs, read_run
-from atoll.report.reading.units import format_count, time_unit
+from atoll.report.reading.units import format_bytes, format_count, time_unit
 from atoll.report.report_files import save_figure, write_report
 from atoll.report.tables.frames import read_runs
 from atoll.report.tables.run_tables import lead_of, rounds_to_target
@@ -889,6 +890,8 @@ class TestStyle:
             (format_count, 9999, "9999"),
             (format_count, 12_500, "12.5k"),
             (format_count, 2e9, "2G"),
+            (format_bytes, 4e17, "400,000 TB"),
+            (lambda mean: write_mean([mean], size), 4e17, "400,000 TB"),
             (lambda span: time_unit(span).name, 119, "seconds"),
             (lambda span: time_unit(span).name, 120, "minutes"),
         ],
