@@ -842,6 +842,12 @@ class TestFiles:
         np.testing.assert_allclose(whole, one.rows["bytes_up"][1:] / 1000)  # zero has no place on a logarithmic axis
         assert quarter.max() < whole.max()
 
+    def test_a_row_without_bytes_leaves_their_unit(self, tmp_path: Path) -> None:
+        rows = make_rows([0.1, 0.2, 0.3])
+        rows[1]["bytes_up"] = None
+        axes = plot_curves([read_run(write_run(tmp_path / "a", rows))], "bytes_up").axes[1]
+        assert axes.get_xlabel() == "Sent up (kB)"
+
     def test_report_without_runs_writes_nothing(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no runs"):
             write_report([], tmp_path / "out")
