@@ -375,6 +375,12 @@ def test_a_budget_shorter_than_one_event(budget: dict[str, float], told: str, tm
         sorted_out(settings_of(tmp_path), [*ONE, "method.pattern=censyn,cenasy"], **budget)
 
 
+def test_seconds_of_the_settings_shorter_than_one_event(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, run={"virtual_seconds": 3.0})
+    with pytest.raises(InputError, match="--seconds 3: no plan's first event fits"):
+        sorted_out(settings, [*ONE, "method.pattern=censyn"])
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
