@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from atoll.benchmark.benchmark_page import as_markdown, render, suite_table, winners
+from atoll.benchmark.benchmark_page import as_dicts, as_markdown, render, suite_table, winners
 from atoll.benchmark.result_files import COSTS, MEASURED, SCORE, Entry, ResultFile, read_results
 from atoll.benchmark.standings import average_ranks, friedman_p, stand
 from atoll.report.figures.ranks import cliques, pareto
@@ -64,6 +64,16 @@ def test_a_run_made_with_other_settings_does_not_count_beside_its_successor(tmp_
     (placing,) = stand([held], "updates")
     assert placing.scores == {0: 0.5, 1: 0.4}
     assert placing.values[SCORE].n == 2
+
+
+def test_scores_are_in_the_order_of_seeds_whatever_folders_they_come_from(tmp_path: Path) -> None:
+    """So that those of two methods can be paired."""
+    both = made("fedavg", [0.4, 0.5, 0.6])
+    replace(both, runs=both.runs[2:]).write(tmp_path / "own")
+    replace(both, runs=both.runs[:2]).write(tmp_path / "others")
+    held = read_results([tmp_path / "own", tmp_path / "others"], "s")
+    (told,) = as_dicts(stand(held.values(), "updates"))
+    assert told["scores"] == [0.4, 0.5, 0.6]
 
 
 def test_methods_that_failed_are_in_no_table_and_say_so() -> None:

@@ -87,8 +87,8 @@ def as_markdown(suites: Suites, budget: str) -> str:
 
 
 def as_dicts(placings: Sequence[Placing]) -> list[dict[str, Any]]:
-    """Return a suite's table as plain values."""
-    return [{**asdict(each), "scores": list(each.scores.values())} for each in placings]
+    """Return a suite's table as plain values; scores are in the order of their seeds."""
+    return [{**asdict(each), "scores": [each.scores[seed] for seed in sorted(each.scores)]} for each in placings]
 
 
 def render(suites: Suites, budget: str, missing: Sequence[str]) -> str:
