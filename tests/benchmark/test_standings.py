@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from atoll.benchmark.benchmark_page import as_markdown, render, suite_table, winners
+from atoll.benchmark.benchmark_page import as_dicts, as_markdown, render, suite_table, winners
 from atoll.benchmark.result_files import COSTS, MEASURED, SCORE, Entry, ResultFile, read_results
 from atoll.benchmark.standings import average_ranks, friedman_p, stand
 from atoll.report.figures.ranks import cliques, pareto
@@ -66,6 +66,16 @@ def test_a_run_made_with_other_settings_does_not_count_beside_its_successor(tmp_
     assert placing.values[SCORE].n == 2
 
 
+def test_scores_are_in_the_order_of_seeds_whatever_folders_they_come_from(tmp_path: Path) -> None:
+    """So that those of two methods can be paired."""
+    both = made("fedavg", [0.4, 0.5, 0.6])
+    replace(both, runs=both.runs[2:]).write(tmp_path / "own")
+    replace(both, runs=both.runs[:2]).write(tmp_path / "others")
+    held = read_results([tmp_path / "own", tmp_path / "others"], "s")
+    (told,) = as_dicts(stand(held.values(), "updates"))
+    assert told["scores"] == [0.4, 0.5, 0.6]
+
+
 def test_methods_that_failed_are_in_no_table_and_say_so() -> None:
     broken = made("broken", [0.5, 0.4])
     broken.runs[1].columns[SCORE][-1] = None
@@ -79,7 +89,12 @@ def test_worse_than_alone_needs_the_whole_interval() -> None:
     (alone,) = (each for each in placings if each.method == "local")
     assert {each.method: each.is_below(alone) for each in placings} == {"local": False, "fedavg": True, "noisy": False}
     assert [line[0] for line in suite_table(placings).cells[1:]] == ["local", "fedavg (worse than alone)", "noisy"]
-    assert winners({"s": placings}).cells[1] == ["s", "local", "1", "local", "local", "1 of 3"]
+    assert winners({"s": placings}).cells[1] == ["s", "local", "1", "local", "local", "1 of 2"]
+
+
+def test_without_training_alone_nobody_knows_who_is_worse() -> None:
+    files = [made("fedavg", [0.4, 0.5, 0.6]), made("noisy", [0.2, 0.6, 0.69])]
+    assert winners({"s": stand(files, "updates")}).cells[1][-1] == "–"
 
 
 def test_a_method_of_fewer_seeds_than_others_says_so() -> None:

@@ -247,6 +247,12 @@ def test_a_plan_whose_run_fails_is_out(tmp_path: Path) -> None:
         carry_out(Race(((40.0, 1),), 1, 1.0), only, budget, field.pool, lambda _: None, lambda: False)
 
 
+def test_a_plan_begins_where_another_was_killed_while_it_wrote_what_was_measured(tmp_path: Path) -> None:
+    for name in (".lock", ".clients.csv.part", ".links.csv.part", ".plan.json.part"):
+        (tmp_path / name).touch()
+    require_folder(tmp_path, {}, resume=False)
+
+
 def test_a_folder_that_holds_another_plan(tmp_path: Path) -> None:
     note = {"target": 0.5, "seeds": 2}
     require_folder(tmp_path / "new", note, resume=False)

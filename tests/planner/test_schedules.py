@@ -111,6 +111,24 @@ def test_an_asynchronous_plan_against_its_closed_form(tmp_path: Path) -> None:
     assert found.client_updates == 7 * 2 * 2
 
 
+def test_the_local_steps_are_those_of_the_clients_that_train() -> None:
+    """Asynchronous, with epochs: who has few samples takes few steps, and is back more often."""
+    table: dict[str, Any] = {
+        "rounds": 20,
+        "data": {"dataset": "digits", "clients": 4, "partition": "dirichlet", "alpha": 0.5},
+        "model": {"name": "linear"},
+        "local": {"epochs": 1, "batch_size": 10},
+        "network": {"seconds_per_sample": 0.1},
+        "method": {"name": "fedasync", "concurrency": 4},
+    }
+    (settings,) = make_runs(table)
+    experiment = Experiment(settings)
+    trained = np.concatenate([event.cohort for event in experiment.method.schedule.events])
+    each = np.ceil(experiment.population.sizes / 10)
+    assert len(set(np.bincount(trained))) > 1
+    assert score(experiment).steps == pytest.approx(each[trained].sum() / 4)
+
+
 def test_what_neighbours_send_each_other_is_counted_once(tmp_path: Path) -> None:
     (plan,) = sorted_out(settings_of(tmp_path), [*ONE, "method.pattern=decsyn"], seconds=30.0).plans
     assert plan.score.mean_event == 2 * 4 + 1.5
@@ -355,6 +373,12 @@ def test_who_compares_patterns_is_told_that_only_censyn_shares_links(tmp_path: P
 def test_a_budget_shorter_than_one_event(budget: dict[str, float], told: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=told):
         sorted_out(settings_of(tmp_path), [*ONE, "method.pattern=censyn,cenasy"], **budget)
+
+
+def test_seconds_of_the_settings_shorter_than_one_event(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, run={"virtual_seconds": 3.0})
+    with pytest.raises(InputError, match="--seconds 3: no plan's first event fits"):
+        sorted_out(settings, [*ONE, "method.pattern=censyn"])
 
 
 @pytest.mark.parametrize(

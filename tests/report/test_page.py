@@ -147,10 +147,10 @@ def test_the_page_tells_when_targets_are_stable(tmp_path: Path) -> None:
         assert ("from which all later" in content.sections["targets-body"]) is stable
 
 
-def test_no_speed_up_where_a_seed_does_not_get_there(tmp_path: Path) -> None:
+def test_no_cost_and_no_speed_up_where_a_seed_does_not_get_there(tmp_path: Path) -> None:
     slow, fast = write_seeds(tmp_path, "slow", [10.0, 90.0]), write_seeds(tmp_path, "fast", [4.0, 5.0], rounds=9)
     first, second = rows_of(content_of(*slow, *fast, targets=[0.5]), "targets")[2:]
-    assert first[1].endswith("|1 of 2 seeds")
+    assert set(first[1:]) == {"–|1 of 2 seeds"}
     assert "|" not in second[1]
 
 

@@ -25,9 +25,10 @@ from atoll.report.figures.client_curves import plot_clients
 from atoll.report.figures.curves import draw_curves, plot_curves, plot_probe
 from atoll.report.figures.style import figure_width, lay_out_legend, line_styles, new_figure
 from atoll.report.page.content import make_content
+from atoll.report.page.results import size, write_mean
 from atoll.report.reading.groups import overlay
 from atoll.report.reading.runs import Run, find_runs, read_run
-from atoll.report.reading.units import format_count, time_unit
+from atoll.report.reading.units import format_bytes, format_count, time_unit
 from atoll.report.report_files import save_figure, write_report
 from atoll.report.tables.frames import read_runs
 from atoll.report.tables.run_tables import lead_of, rounds_to_target
@@ -292,6 +293,12 @@ class TestCurves:
             file.write_text(file.read_text().replace("[data]", f'[data]\ndataset = "{name}"'))
         figure = plot_curves(find_runs([tmp_path]))
         assert [axes.get_title() for axes in figure.axes if axes.get_title()] == ["digits", "mnist"]
+
+    def test_a_panel_named_as_the_data_set_of_another_is_drawn_too(self, tmp_path: Path) -> None:
+        for name, dataset, panel in (("a", "digits", ""), ("b", "mnist", ""), ("c", "mnist", "mnist")):
+            made_runs.write_run(tmp_path / name, made_runs.make_rows(3), data={"dataset": dataset}, panel=panel)
+        above = plot_curves(find_runs([tmp_path])).axes[:3]
+        assert [axes.get_title() for axes in above] == ["digits", "mnist", "mnist"]
 
     def test_what_rises_has_no_logarithmic_axis(self, tmp_path: Path) -> None:
         """Indices and scores may be below 0, which such an axis leaves out."""
@@ -835,6 +842,12 @@ class TestFiles:
         np.testing.assert_allclose(whole, one.rows["bytes_up"][1:] / 1000)  # zero has no place on a logarithmic axis
         assert quarter.max() < whole.max()
 
+    def test_a_row_without_bytes_leaves_their_unit(self, tmp_path: Path) -> None:
+        rows = make_rows([0.1, 0.2, 0.3])
+        rows[1]["bytes_up"] = None
+        axes = plot_curves([read_run(write_run(tmp_path / "a", rows))], "bytes_up").axes[1]
+        assert axes.get_xlabel() == "Sent up (kB)"
+
     def test_report_without_runs_writes_nothing(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no runs"):
             write_report([], tmp_path / "out")
@@ -883,6 +896,8 @@ class TestStyle:
             (format_count, 9999, "9999"),
             (format_count, 12_500, "12.5k"),
             (format_count, 2e9, "2G"),
+            (format_bytes, 4e17, "400,000 TB"),
+            (lambda mean: write_mean([mean], size), 4e17, "400,000 TB"),
             (lambda span: time_unit(span).name, 119, "seconds"),
             (lambda span: time_unit(span).name, 120, "minutes"),
         ],

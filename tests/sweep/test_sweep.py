@@ -231,12 +231,25 @@ def test_the_table(tmp_path: Path) -> None:
     assert second.last is not None
     assert (second.last.n, second.last.mean, second.last.std) == (3, pytest.approx(0.7), pytest.approx(0.05))
     assert (third.last, third.best) == (None, None)
-    assert [(line.is_best_last, line.is_best) for line in lines] == [(False, True), (True, False), (False, False)]
+    assert [(line.is_best_last, line.is_best) for line in lines] == [(False, False), (True, True), (False, False)]
     text = table.table_of(lines, Goal("test_accuracy")).as_markdown()
     assert "70.00 ± 5.00 %" in text
     assert "2 of 3" in text
     assert csv_table(table.as_dicts(lines, Goal("test_accuracy"))).count("\n") == 4
     json.dumps(table.as_dicts(lines, Goal("test_accuracy")), allow_nan=False)
+
+
+def test_a_setting_of_which_a_seed_failed_is_not_best(tmp_path: Path) -> None:
+    """Else the learning rate of whose seeds one survived, by luck, would be recommended."""
+    members = make_members({}, parse_axes(["local.lr=0.1,9", "seed=0..1"]))
+    for seed in (0, 1):
+        write_run(tmp_path / f"lr=0.1,seed={seed}", [0.1, 0.5])
+    write_run(tmp_path / "lr=9,seed=0", [0.1, 0.8])
+    write_run(tmp_path / "lr=9,seed=1", [0.1], finished=False)
+    sound, lucky = table.sum_up(tmp_path, members, Goal("test_accuracy"))
+    assert lucky.last is not None
+    assert (lucky.last.mean, lucky.is_best_last, lucky.is_best) == (0.8, False, False)
+    assert (sound.is_best_last, sound.is_best) == (True, True)
 
 
 def test_of_a_loss_the_least_is_best(tmp_path: Path) -> None:

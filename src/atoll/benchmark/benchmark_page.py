@@ -51,9 +51,9 @@ def winners(suites: Suites) -> TextTable:
     for suite, placings in suites.items():
         level = sum(not each.is_below(placings[0]) for each in placings[1:])
         firsts = [_first(placings, name) for name in ("p10_client_score", "new_client_score")]
-        alone = [other for other in placings if other.method == ALONE]
-        worse = sum(each.is_below(other) for other in alone for each in placings)
-        lines.append([suite, placings[0].title, str(level), *firsts, f"{worse} of {len(placings)}"])
+        alone = next((each for each in placings if each.method == ALONE), None)
+        worse = DASH if alone is None else f"{sum(each.is_below(alone) for each in placings)} of {len(placings) - 1}"
+        lines.append([suite, placings[0].title, str(level), *firsts, worse])
     return TextTable(lines, 2)
 
 
@@ -87,8 +87,8 @@ def as_markdown(suites: Suites, budget: str) -> str:
 
 
 def as_dicts(placings: Sequence[Placing]) -> list[dict[str, Any]]:
-    """Return a suite's table as plain values."""
-    return [{**asdict(each), "scores": list(each.scores.values())} for each in placings]
+    """Return a suite's table as plain values; scores are in the order of their seeds."""
+    return [{**asdict(each), "scores": [each.scores[seed] for seed in sorted(each.scores)]} for each in placings]
 
 
 def render(suites: Suites, budget: str, missing: Sequence[str]) -> str:

@@ -12,12 +12,11 @@ from typing import Any
 import tomli_w
 
 from atoll.planner.measured_runs import FILES
-from atoll.runs.run_files import entries_of
+from atoll.runs.run_files import entries_of, is_taken
 from atoll.settings.experiment_file import resolved
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, refusing
 from atoll.support.files import to_json, write_atomically
-from atoll.support.lock import LOCK
 from atoll.support.untrusted import read_json
 
 NOTE, CHOSEN, RACE, PAGE = "plan.json", "experiment.toml", "race", "index.html"
@@ -25,11 +24,10 @@ NOTE, CHOSEN, RACE, PAGE = "plan.json", "experiment.toml", "race", "index.html"
 
 def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> None:
     """Refuse a folder in which a plan can neither begin nor continue. Nothing is written."""
-    entries = entries_of(out)
-    if not entries - {LOCK, f".{NOTE}.part", *FILES}:
-        return
-    if NOTE not in entries:
-        raise InputError(f"--out {out}: is not empty and holds no plan; give the path of a new folder")
+    if NOTE not in entries_of(out):
+        if is_taken(out, (NOTE, *FILES)):
+            raise InputError(f"--out {out}: is not empty and holds no plan; give the path of a new folder")
+        return  # empty, or of a plan killed at its start
     if not resume:
         raise InputError(f"--out {out}: holds a plan already; add --resume to continue it, or give another folder")
     fault, hint = f"--out {out}: its {NOTE} cannot be read", "; give another folder"

@@ -103,8 +103,8 @@ def score(experiment: Experiment) -> PlanScore:
     cohorts = {id(event.cohort): event.cohort for event in events}  # a cluster's events share theirs
     taking_part = np.unique(np.concatenate(list(cohorts.values())))
     slowest = int(taking_part[busy[taking_part].argmax()])
-    sizes, counts = np.unique(experiment.population.sizes, return_counts=True)
-    steps = np.average([experiment.plan.rule.steps_of(size) for size in sizes.tolist()], weights=counts)
+    sizes, place = np.unique(experiment.population.sizes, return_inverse=True)
+    steps = np.array([experiment.plan.rule.steps_of(size) for size in sizes.tolist()])[place]
     energy, price = energy_of(experiment), price_of(experiment)
     joules = () if energy is None else tuple(energy.of_clusters(experiment).tolist())
     return PlanScore(
@@ -112,7 +112,7 @@ def score(experiment: Experiment) -> PlanScore:
         events=len(events),
         rounds=schedule.rounds,
         merges=float(works[works > 0].mean()),
-        steps=float(steps) * updates / len(experiment.population),
+        steps=sum(steps[each.cohort].mean() * each.client_updates for each in events if len(each.cohort)) / len(steps),
         client_updates=updates,
         longest_event=float(lengths.max()),
         mean_event=float(lengths.mean()),

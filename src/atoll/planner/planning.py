@@ -56,7 +56,7 @@ def sort_out(
             dropped.append(found)
         show(done, len(made))
     if not scored:
-        raise InputError(_why_none(dropped, budget))
+        raise InputError(_why_none(dropped, seconds, budget.size))
     plans, needless = prune(scored)
     return Field(seconds, plans, [*dropped, *needless], pool)
 
@@ -70,12 +70,12 @@ def _require_known(availability: Availability | None, seconds: float) -> None:
         )
 
 
-def _why_none(dropped: Sequence[Dropped], budget: PlanBudget) -> str:
+def _why_none(dropped: Sequence[Dropped], seconds: float, size: float | None) -> str:
     """Return why no plan is left: a budget too small for all, or the first plan's reason."""
     first = dropped[0]
     short = [plan for plan in dropped if _SHORT in plan.why]
     if len(short) == len(dropped):
-        given = f"--bytes {budget.size:g}" if budget.size is not None else f"--seconds {budget.seconds or 0:g}"
+        given = f"--seconds {seconds:g}" if size is None else f"--bytes {size:g}"
         return f"{given}: no plan's first event fits; for example, {first.name}: {first.why}"
     if all(plan.why == first.why for plan in dropped):  # such as an error in a file
         return first.why

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ class Line:
             seed missed the target, since averaging only successful seeds would be biased.
         best: over seeds, the metric at each run's best probe; for a cost, the same as `last`.
         missed: how many of the finished runs missed the target.
-        is_best_last: whether no other setting has a better mean of the last value.
-        is_best: whether no other setting has a better mean of the best value.
+        is_best_last: whether all runs are finished and no other such setting has a better mean of the last value.
+        is_best: the same for the best value.
     """
 
     run: str
@@ -126,19 +126,18 @@ def show(value: float, goal: Goal) -> str:
 
 
 def _mark(lines: Sequence[Line], goal: Goal) -> list[Line]:
-    """Return the lines, with the best of them marked."""
-
-    def best_of(found: Iterable[Estimate | None]) -> float | None:
-        means = [each.mean for each in found if each is not None]
-        return (max if goal.rises else min)(means, default=None)
-
-    last, best = best_of(line.last for line in lines), best_of(line.best for line in lines)
+    """Return the lines, with the best of those marked whose runs are all finished: failed seeds are no merit."""
+    pick, whole = max if goal.rises else min, [line for line in lines if line.finished == line.seeds]
+    last = pick((line.last.mean for line in whole if line.last is not None), default=None)
+    best = pick((line.best.mean for line in whole if line.best is not None), default=None)
     return [
         replace(
             line,
             is_best_last=line.last is not None and line.last.mean == last,
             is_best=line.best is not None and line.best.mean == best,
         )
+        if line.finished == line.seeds
+        else line
         for line in lines
     ]
 

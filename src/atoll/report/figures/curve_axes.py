@@ -48,12 +48,12 @@ def axis_of(column: str) -> CurveAxis:
 def x_axis(runs: Sequence[Run], x: XColumn) -> CurveAxis:
     """Return the horizontal axis, in a unit that suits these runs."""
     require("x", x, XColumn)
+    most = float(shown(runs, CurveAxis(x, "")).max(initial=0.0))
     if x == "virtual_time":
-        seconds = np.concatenate([run.rows[x] for run in runs])
-        unit = time_unit(float(np.max(seconds, initial=0.0, where=np.isfinite(seconds))))
+        unit = time_unit(most)
         return CurveAxis(x, f"Virtual time ({unit.name})", 1 / unit.seconds)
     if x == "bytes_up":
-        length, symbol = byte_unit(max(float(np.max(run.rows[x], initial=0.0)) for run in runs))
+        length, symbol = byte_unit(most)
         return CurveAxis(x, f"Sent up ({symbol})", 1 / length, log=True)
     return CurveAxis(x, {"round": "Round", "client_updates": "Client updates"}[x])
 

@@ -108,17 +108,18 @@ def probed(runs: Sequence[Run]) -> list[str]:
 
 
 def _plot(groups: Sequence[Group], across: CurveAxis, y_axes: Sequence[CurveAxis], title: str, band: Band) -> Figure:
-    panels = {panel.title: panel.groups for panel in make_panels(groups)}
+    panels = make_panels(groups)
     with mpl.rc_context(STYLE):
         styles = line_styles(group.label for group in groups)
         figure, grid = _make_grid(len(panels), len(y_axes))
         for row, y_axis in enumerate(y_axes):
-            pairs = zip(grid[row], panels.values(), strict=True)
-            set_y(grid[row], [_draw(axes, members, across, y_axis, styles, band) for axes, members in pairs], y_axis)
-        for column, (panel, members) in enumerate(panels.items()):
-            set_x([row[column] for row in grid], _across(members, across), across, stacked=len(panels) > 1)
+            pairs = zip(grid[row], panels, strict=True)
+            drawn = [_draw(axes, panel.groups, across, y_axis, styles, band) for axes, panel in pairs]
+            set_y(grid[row], drawn, y_axis)
+        for column, panel in enumerate(panels):
+            set_x([row[column] for row in grid], _across(panel.groups, across), across, stacked=len(panels) > 1)
             if len(panels) > 1:
-                grid[0][column].set_title(panel)
+                grid[0][column].set_title(panel.title)
         if heading := title or ("" if len(panels) > 1 else groups[0].panel):
             figure.suptitle(heading, fontsize=10.5, fontweight="bold")
         add_legend(figure, [Line2D([], [], label=label, **style) for label, style in styles.items()], handlelength=2.6)

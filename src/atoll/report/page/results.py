@@ -108,7 +108,7 @@ def size(mean: float) -> Unit:
     '1.23 MB'
     """
     length, symbol = byte_unit(mean)
-    return Unit(1 / length, ".3g", ".2g", symbol)
+    return Unit(1 / length, ".3g" if mean < 999.5 * length else ",.0f", ".2g", symbol)
 
 
 def seconds(mean: float) -> Unit:

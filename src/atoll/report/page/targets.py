@@ -13,8 +13,8 @@ from atoll.report.tables.run_tables import FIRST, STABLE, clock_of, first_met, l
 from atoll.report.tables.spread import choose_targets
 
 NOTE = (
-    "Costs are those at {}, without interpolation. × is the speed-up over the baseline; it is left out if a seed does "
-    "not reach the target."
+    "Costs are those at {}, without interpolation; × is the speed-up over the baseline. There is neither if a seed "
+    "does not reach the target."
 )
 COSTS: Sequence[tuple[str, str, UnitOf]] = (
     ("Rounds", "round", count),
@@ -88,7 +88,7 @@ def _cell(values: Sequence[float | None], unit_of: UnitOf) -> Cell:
     if not known:
         return Cell(DASH, style="missing")
     if len(known) < len(values):
-        return Cell(write_mean(known, unit_of), f"{len(known)} of {len(values)} seeds")
+        return Cell(DASH, f"{len(known)} of {len(values)} seeds")
     return Cell(write_mean(known, unit_of), value=float(np.mean(known)))
 
 

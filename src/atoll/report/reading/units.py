@@ -53,7 +53,7 @@ def format_bytes(size: float) -> str:
     ('1.23 MB', '512 B')
     """
     length, symbol = byte_unit(size)
-    return f"{size / length:.3g} {symbol}"
+    return f"{format_number(size / length, 3)} {symbol}"
 
 
 def byte_unit(size: float) -> tuple[float, str]:
