@@ -12,7 +12,7 @@ from atoll.local.task import ClientTask
 from atoll.methods.parts.features import prototypes
 from atoll.support.arrays import Floats
 from tests.methods.running import SEED, equal, states_of, trainer_of
-from tests.problems import classification, network
+from tests.problems import Tallying, classification, network
 
 POPULATION, LR = classification(clients=6), 0.3
 RULE = LocalRule(sgd, LR, 4, batch_size=3, lr_decay=0.9)
@@ -108,6 +108,23 @@ def test_a_model_without_features_is_refused() -> None:
         states_of(method, Serial(trainer_of(method, Functional(), POPULATION)), Functional())
     with pytest.raises(InputError, match="calls no layer that has parameters"):
         prototypes(POPULATION, Functional(), None)
+
+
+class Counting(Tallying):
+    """Counts batches also where it does not train."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.seen += 1
+        return super().forward(inputs)
+
+
+def test_no_client_finds_what_another_left_in_a_copy_of_the_model() -> None:
+    module = nn.Sequential(nn.Linear(4, 5), Counting(), nn.Tanh(), nn.Linear(5, 3)).double()
+    trainer = trainer_of(moon(POPULATION, RULE, 1), module, POPULATION)
+    last = {name: each + 0.1 for name, each in read_model(module).items()}
+    task = ClientTask(0, 0, 0, 0, 1, read_model(module), state=last)
+    first, again = trainer.train(task), trainer.train(task)
+    assert equal(first.model, again.model)
 
 
 def test_what_is_out_of_range_is_refused() -> None:

@@ -84,8 +84,9 @@ class ContrastiveTrainer(Trainer):
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the client's model after its local steps, also as its state."""
-        load_model(self.received, task.start)
-        load_model(self.last, task.state or task.start)
+        for copy, model in ((self.received, task.start), (self.last, task.state or task.start)):
+            load_model(copy, model)
+            self.renew_buffers(copy)
         with self.at_work(task, task.start), watching(self.module, self.received, self.last) as seen:
             losses = (self._loss(x, y, seen) for x, y in self.draw_batches(task))
             loss, _ = descend(self.rule, dict(self.module.named_parameters()), task, losses, self.by_hand)
