@@ -1,6 +1,7 @@
 """The built-in probes, and the columns of a metric of single clients."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.local.models import Model
 from atoll.runs import client_probes
 from atoll.runs.client_probes import of_clients, of_new_clients, require_states_here, whole_models
+from atoll.runs.columns import HETEROGENEITY
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
@@ -72,6 +74,16 @@ PROBES: Mapping[str, Probe] = {
         for n in ("new_client_accuracy", "trained_new_client_accuracy", "new_client_score")
     },
 }
+
+
+def probe_of(column: str) -> str | None:
+    """Return the built-in probe that records a column, if one does.
+
+    >>> probe_of("worst_client_accuracy"), probe_of("h_device"), probe_of("test_loss")
+    ('client_accuracy', 'heterogeneity', None)
+    """
+    name = "heterogeneity" if column in HETEROGENEITY else re.sub(r"^(worst|p[19]0)_|_std$", "", column)
+    return name if name in PROBES else None
 
 
 def spread_of(name: str, values: Floats) -> Numbers:

@@ -12,7 +12,7 @@ from atoll.report.reading.runs import NotBegun, read_run
 from atoll.report.tables.run_tables import first_met
 from atoll.report.tables.writing import target_name
 from atoll.runs.columns import SPENT, rises
-from atoll.runs.named_probes import PROBES
+from atoll.runs.named_probes import probe_of
 from atoll.runs.probes import check_probes
 from atoll.runs.run_folder import RunFolder
 from atoll.settings.validation import Settings
@@ -118,5 +118,6 @@ def require_column(metric: str, runs: Iterable[Settings]) -> None:
     own = {column for settings in runs if settings.run.probes for column in check_probes(Experiment(settings))}
     own |= {SPENT for settings in runs if settings.privacy.trust != "none"}
     if metric not in own:
-        missing = f"no run records it; add --set 'run.probes=[\"{metric}\"]'" if metric in PROBES else None
+        probe = probe_of(metric)
+        missing = f"no run records it; add --set 'run.probes=[\"{probe}\"]'" if probe else None
         raise InputError(f"--metric {metric}: {missing or unknown(metric, (*METRICS, *COSTS, *own))}")
