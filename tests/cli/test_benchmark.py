@@ -63,6 +63,8 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path: Path, atoll: Command) -
     [
         (["chem79"], "suite 'chem79': unknown, did you mean 'chem97'?"),
         (["--methods", "fedawg"], "--methods fedawg: unknown, did you mean 'fedavg'?"),
+        (["--methods", "fedavg, local, ifcb"], "--methods ifcb: unknown, did you mean 'ifca'?"),
+        (["--methods", ""], "--methods '': unknown. Allowed: apfl, bcd"),
         (["--budget", "byte"], "--budget byte: unknown, did you mean 'bytes'?"),
         (["--scale", "huge"], "--scale huge: must be tiny; leave it out for the published size"),
         (["--trials", "0"], "--trials 0: must be at least 1"),

@@ -61,7 +61,7 @@ def benchmark(
         raise InputError(f"--results {strange[0]}: is not a folder")
     refuse_below_file(folder)
     chosen = [Suite(name, scale, updates) for name in require_suites(suites or [])]
-    contestants = find_contestants(() if methods is None else methods.split(","))
+    contestants = find_contestants(() if methods is None else [name.strip() for name in methods.split(",")])
     is_quiet, places = quiet or as_json, (folder, *others)
     say = (lambda _: None) if is_quiet else (lambda text: err.print(text))
     campaign = Campaign(chosen, contestants, trials, seeds, places, jobs, say)
