@@ -5,9 +5,6 @@ import re
 LOSSES = ("absent", "dropped", "late")
 """Counts of lost clients in an `Event`."""
 
-HETEROGENEITY = ("h_device", "h_cluster")
-"""What the probe `heterogeneity` measures."""
-
 SPENT = "epsilon"
 """Epsilon spent by the worst client, in private runs; shown like a probe's column."""
 
@@ -15,7 +12,7 @@ _BUILT_IN = {
     *("event", "round", "virtual_time", "wall_time", "train_loss", "test_loss", "test_accuracy", "local_loss"),
     *("learning_rate", "client_updates", "bytes", "bytes_up", "bytes_down", *LOSSES),
     *("ari", "confusion", "cluster_clients", "cluster_accuracy", "mean_cluster_accuracy", "worst_cluster_accuracy"),
-    *("cluster_perplexity", "parameter_error", *HETEROGENEITY, "crc32"),
+    *("cluster_perplexity", "parameter_error", "h_device", "h_cluster", "crc32"),
     *("run", "panel", "folder", "seed", "rounds"),  # in tables for other programs
 }
 

@@ -19,7 +19,6 @@ from atoll.experiment.experiment import Experiment
 from atoll.local.models import Model
 from atoll.runs import client_probes
 from atoll.runs.client_probes import of_clients, of_new_clients, require_states_here, whole_models
-from atoll.runs.columns import HETEROGENEITY
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 
@@ -77,12 +76,8 @@ PROBES: Mapping[str, Probe] = {
 
 
 def probe_of(column: str) -> str | None:
-    """Return the built-in probe that records a column, if one does.
-
-    >>> probe_of("worst_client_accuracy"), probe_of("h_device"), probe_of("test_loss")
-    ('client_accuracy', 'heterogeneity', None)
-    """
-    name = "heterogeneity" if column in HETEROGENEITY else re.sub(r"^(worst|p[19]0)_|_std$", "", column)
+    """Return the built-in probe that records a column, if one does."""
+    name = "heterogeneity" if column in ("h_device", "h_cluster") else re.sub(r"^(worst|p[19]0)_|_std$", "", column)
     return name if name in PROBES else None
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.faults import is_counted, usual_norms
-from atoll.runs.columns import HETEROGENEITY, LOSSES, SPENT, rises
+from atoll.runs.columns import LOSSES, SPENT, rises
 from atoll.runs.named_probes import probe_of
 from atoll.runs.run_folder import Row
 from atoll.support.errors import InputError, refusing
@@ -95,7 +95,7 @@ def some_columns(experiment: Experiment) -> Iterator[str]:
     if usual_norms(experiment.settings) != "off":
         yield "norm_limit"
     if experiment.settings.run.heterogeneity:
-        yield from HETEROGENEITY
+        yield from ("h_device", "h_cluster")
 
 
 class Stopping:
