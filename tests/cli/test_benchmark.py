@@ -49,6 +49,16 @@ def test_an_out_that_is_a_file_is_refused_before_anything_runs(atoll: Command) -
     assert atoll("benchmark", "regression", "--scale", "tiny", "--out", "taken").refused() == told
 
 
+def test_an_out_that_holds_other_files_is_refused_before_anything_runs(tmp_path: Path, atoll: Command) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").touch()
+    told = "--out mine: is not empty and holds no results; give the path of a new folder"
+    assert atoll("benchmark", "regression", "--scale", "tiny", "--out", "mine").refused() == told
+    (tmp_path / "mine/regression-tiny").mkdir()
+    told = "--out mine: holds no results; leave out --no-run to make them"
+    assert atoll("benchmark", "regression", "--scale", "tiny", "--out", "mine", "--no-run").refused() == told
+
+
 def test_two_at_once_in_one_folder_are_refused(tmp_path: Path, atoll: Command) -> None:
     """Each would write a method's file with its own entries alone."""
     words = ("benchmark", "regression", "--methods", "fedavg", "--scale", "tiny", "--trials", "1", "--seeds", "1")
@@ -63,6 +73,8 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path: Path, atoll: Command) -
     [
         (["chem79"], "suite 'chem79': unknown, did you mean 'chem97'?"),
         (["--methods", "fedawg"], "--methods fedawg: unknown, did you mean 'fedavg'?"),
+        (["--methods", "fedavg, local, ifcb"], "--methods ifcb: unknown, did you mean 'ifca'?"),
+        (["--methods", ""], "--methods '': unknown. Allowed: apfl, bcd"),
         (["--budget", "byte"], "--budget byte: unknown, did you mean 'bytes'?"),
         (["--scale", "huge"], "--scale huge: must be tiny; leave it out for the published size"),
         (["--trials", "0"], "--trials 0: must be at least 1"),

@@ -190,6 +190,7 @@ def test_a_target_that_no_plan_reaches(atoll: Command, folder: Path) -> None:
         (("--seconds", "0"), "--seconds 0: must be a positive number"),
         (("--bytes", "-5"), "--bytes -5: must be a positive number"),
         (("--metric", "test_los"), "--metric test_los: unknown, did you mean 'test_loss'?"),
+        (("--metric", "bytes"), "--metric bytes: unknown. Allowed: ari, h_cluster, h_device, local_loss, mean"),
         (
             ("--metric", "virtual_time", "--target", "9"),
             "--metric virtual_time: is a cost; plans are judged by what is learned, such as test_accuracy",

@@ -105,11 +105,12 @@ def interrupt(words: list[str], folder: Path, begun: Path) -> Done:
     return Done(process.returncode, *told)
 
 
-@pytest.mark.parametrize("given", [(), ("--metric", "test_loss")])
+@pytest.mark.parametrize("given", [(), ("--metric", "test_loss"), ("--tune",), ("--tune", "--trials", "3")])
 def test_the_command_to_resume_has_the_options_that_were_given(
     given: tuple[str, ...], atoll: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep_action, "run_all", lambda *_: SimpleNamespace(exit_code=130))
+    for carry_out in ("run_all", "search"):
+        monkeypatch.setattr(sweep_action, carry_out, lambda *_: SimpleNamespace(exit_code=130))
     line = atoll("sweep", "tiny.toml", "--over", "seed=0..1", *given, "--out", "s").err.splitlines()[-1]
     assert line.partition("resume: ")[2].split() == (
         ["atoll", "sweep", "tiny.toml", "--over", "seed=0..1", "--out", "s", *given, "--resume"]

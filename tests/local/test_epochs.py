@@ -1,12 +1,14 @@
 """`local.epochs`: steps that go with a client's samples, against a loop by hand, and what refuses them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 from atoll import Cores, Experiment, InputError, LocalRule, Method, Stacked, fedavg, fedrep, make_runs, read_model
 from atoll.executors.weighted import Weighted
@@ -127,7 +129,10 @@ def test_a_client_takes_at_least_one_step() -> None:
     assert [LocalRule(sgd, 0.1, batch_size=size, epochs=1e-10).steps_of(5) for size in (30, "full")] == [1, 1]
 
 
-def test_rates_may_be_a_list() -> None:
-    rule = LocalRule(sgd, 0.1, rates=[0.2, 0.1])  # type: ignore[arg-type]
-    assert rule.lr_at(1) == 0.1
-    assert hash(rule) == hash(replace(rule, rates=(0.2, 0.1)))
+@pytest.mark.parametrize("make", [list, np.array, torch.tensor, pd.Series])
+def test_rates_may_be_a_list_an_array_a_tensor_or_a_column(make: Callable[[list[float]], Any]) -> None:
+    rule = LocalRule(sgd, 0.1, rates=make([0.5, 0.25]))
+    assert rule.lr_at(1) == 0.25
+    assert hash(rule) == hash(replace(rule, rates=(0.5, 0.25)))
+    (made,) = make_runs({"rounds": 2, "local": {"schedule": "list", "rates": make([0.5, 0.25])}})
+    assert made.local.get("rates") == [0.5, 0.25]

@@ -1,16 +1,18 @@
 """MOON (Li, He and Song 2021) against a loop by hand, with the contrastive gradient written out, and its limit."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from torch import Tensor, nn
 
 from atoll import InputError, LocalRule, Method, Serial, State, Trainer, fedavg, moon, read_model
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask
+from atoll.methods.parts.features import prototypes
 from atoll.support.arrays import Floats
 from tests.methods.running import SEED, equal, states_of, trainer_of
-from tests.problems import classification, network
+from tests.problems import Tallying, classification, network
 
 POPULATION, LR = classification(clients=6), 0.3
 RULE = LocalRule(sgd, LR, 4, batch_size=3, lr_decay=0.9)
@@ -69,6 +71,60 @@ def test_it_is_the_loop_by_hand() -> None:
 def test_without_the_contrast_it_is_fedavg_to_the_bit() -> None:
     ours, theirs = serial(moon(POPULATION, RULE, 6, 0.0, fraction=0.5)), serial(fedavg(POPULATION, RULE, 6, 0.5))
     assert all(equal(one.server, other.server) for one, other in zip(ours, theirs, strict=True))
+
+
+class Spare(nn.Sequential):
+    """A network whose last layer is never called."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        first, second, third, _ = self
+        return cast(Tensor, third(input=second(first(inputs))))
+
+
+def test_features_are_those_of_the_last_layer_that_is_called() -> None:
+    method = moon(POPULATION, RULE, 3, 1.5, fraction=0.5)
+    spare = Spare(*network().children(), nn.Linear(2, 2).double())
+    with_spare = states_of(method, Serial(trainer_of(method, spare, POPULATION)), spare)
+    for one, other in zip(serial(method), with_spare, strict=True):
+        assert one.server is not None
+        assert other.server is not None
+        assert all(other.server[name].equal(each) for name, each in one.server.items())
+
+
+class Functional(nn.Module):
+    """A model that calls none of its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3).double()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return nn.functional.linear(inputs, self.layer.weight)
+
+
+def test_a_model_without_features_is_refused() -> None:
+    method = moon(POPULATION, RULE, 1)
+    with pytest.raises(InputError, match="calls no layer that has parameters"):
+        states_of(method, Serial(trainer_of(method, Functional(), POPULATION)), Functional())
+    with pytest.raises(InputError, match="calls no layer that has parameters"):
+        prototypes(POPULATION, Functional(), None)
+
+
+class Counting(Tallying):
+    """Counts batches also where it does not train."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.seen += 1
+        return super().forward(inputs)
+
+
+def test_no_client_finds_what_another_left_in_a_copy_of_the_model() -> None:
+    module = nn.Sequential(nn.Linear(4, 5), Counting(), nn.Tanh(), nn.Linear(5, 3)).double()
+    trainer = trainer_of(moon(POPULATION, RULE, 1), module, POPULATION)
+    last = {name: each + 0.1 for name, each in read_model(module).items()}
+    task = ClientTask(0, 0, 0, 0, 1, read_model(module), state=last)
+    first, again = trainer.train(task), trainer.train(task)
+    assert equal(first.model, again.model)
 
 
 def test_what_is_out_of_range_is_refused() -> None:

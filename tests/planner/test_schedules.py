@@ -91,7 +91,7 @@ def test_waiting_of_more_events_than_are_held_as_rows() -> None:
     assert score(experiment).waiting == pytest.approx(1 - pairs.sum() / (2 * pairs.max(axis=1).sum()))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "pfedme", "ditto", "moon", "local"])
+@pytest.mark.parametrize("name", ["fedavg", "pfedme", "ditto", "moon", "local", "stocfl"])
 def test_clients_that_are_alike_wait_for_nobody_however_long_the_method_computes(name: str) -> None:
     network = {"seconds_per_sample": 0.1}
     data = {"dataset": "digits", "clients": 4, "partition": "iid", "samples": 10}

@@ -153,7 +153,7 @@ def test_on_row_must_be_a_function(tmp_path: Path) -> None:
 
 
 def test_a_metric_that_the_rows_lack_is_refused(tmp_path: Path) -> None:
-    for metric in ("ari", "mean_cluster_accuracy", "epsilon", "parameter_error"):
+    for metric in ("ari", "mean_cluster_accuracy", "epsilon"):
         with pytest.raises(InputError, match=rf"'{metric}' is unknown"):
             run(tmp_path / "a", stop_at=f"{metric} >= 0.5")
     assert not (tmp_path / "a").exists()
@@ -177,7 +177,15 @@ def test_a_run_stops_at_columns_that_only_some_runs_have(tmp_path: Path) -> None
         ({"stop_at": "test_accuracy > 0.5"}, "must be a column, >= or <= and a number, such as 'test_accuracy >= 0.9'"),
         ({"stop_at": "test_accuracy >= much"}, "must be a column, >= or <= and a number"),
         ({"stop_at": "test_acuracy >= 0.5"}, "'test_acuracy' is unknown, did you mean 'test_accuracy'"),
-        ({"stop_at": "h_device <= 0.5"}, "'h_device' is unknown"),
+        ({"stop_at": "h_device <= 0.5"}, r"'h_device' is not recorded; run\.probes = \['heterogeneity'\] records it"),
+        (
+            {"stop_at": "worst_client_accuracy >= 0.5"},
+            r"'worst_client_accuracy' is not recorded; run\.probes = \['client_accuracy'\] records it",
+        ),
+        (
+            {"stop_at": "parameter_error <= 0.5"},
+            r"'parameter_error' is not recorded; run\.probes = \['parameter_error'\] records it",
+        ),
         ({"stop_at": "test_accuracy >= 90"}, "accuracies are from 0 to 1; 90 % is 0.9"),
         ({"stop_at": "test_loss patience 0"}, "patience must be at least 1 round"),
         ({"stop_at": "test_loss patience 3", "evaluate_every": 5}, "run.evaluate_every = 5 gives no evaluation in 3"),

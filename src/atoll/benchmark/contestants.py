@@ -60,7 +60,7 @@ def find_contestants(names: Sequence[str] = ()) -> list[Contestant]:
     if len(set(names)) < len(names):
         raise InputError(f"--methods {','.join(names)}: names a method twice")
     if odd := [name for name in names if name not in known and ":" not in name]:
-        raise InputError(f"--methods {odd[0]}: {unknown(odd[0], known)}, or module:function for your own")
+        raise InputError(f"--methods {odd[0] or repr('')}: {unknown(odd[0], known)}, or module:function for your own")
     rates = tuple(axis for axis in known[REFERENCE].axes if axis.name == "local.lr")
     return [known.get(name) or Contestant(name, name, {"method": {"name": name}}, rates) for name in names or known]
 

@@ -47,7 +47,8 @@ def benchmark(
     from atoll.benchmark.carrying_out import Campaign
     from atoll.benchmark.contestants import find_contestants
     from atoll.benchmark.standings import COST_OF
-    from atoll.benchmark.suites import Suite, require_suites
+    from atoll.benchmark.suites import Suite, require_suites, suite_names
+    from atoll.runs.run_files import entries_of, is_taken
     from atoll.settings.plugins import import_from
     from atoll.support.wording import unknown
 
@@ -60,8 +61,11 @@ def benchmark(
     if strange := [each for each in others if not each.is_dir()]:
         raise InputError(f"--results {strange[0]}: is not a folder")
     refuse_below_file(folder)
+    with_results = any(name.partition("-")[0] in suite_names() for name in entries_of(folder))
+    if not with_results and is_taken(folder, ("work", "table.md", "index.html")):
+        raise InputError(f"--out {folder}: is not empty and holds no results; give the path of a new folder")
     chosen = [Suite(name, scale, updates) for name in require_suites(suites or [])]
-    contestants = find_contestants(() if methods is None else methods.split(","))
+    contestants = find_contestants(() if methods is None else [name.strip() for name in methods.split(",")])
     is_quiet, places = quiet or as_json, (folder, *others)
     say = (lambda _: None) if is_quiet else (lambda text: err.print(text))
     campaign = Campaign(chosen, contestants, trials, seeds, places, jobs, say)

@@ -10,7 +10,6 @@ import typer
 
 from atoll.cli.common import (
     app,
-    end_interrupted,
     experiment_words,
     only_one,
     option_words,
@@ -20,7 +19,7 @@ from atoll.cli.common import (
     refuse_both,
     resumable,
 )
-from atoll.cli.interrupts import Interrupts
+from atoll.cli.interrupts import Interrupts, end_interrupted
 from atoll.cli.options import (
     ExperimentArg,
     JsonOption,

@@ -46,6 +46,7 @@ class SweepOptions:
     jobs: int
     metric: str | None
     goal: Goal
+    tune: bool
     trials: int | None
     part: str | None
     as_json: bool
@@ -74,7 +75,7 @@ class SweepOptions:
         jobs = None if self.jobs == 1 else self.jobs
         words += option_words(("--over", self.over), ("--jobs", jobs), ("--out", self.folder))
         words += option_words(("--metric", self.metric), ("--target", self.goal.target))
-        words += option_words(("--tune", self.trials is not None), ("--trials", self.trials), ("--part", self.part))
+        words += option_words(("--tune", self.tune), ("--trials", self.trials), ("--part", self.part))
         return shlex.join([*words, *option_words(("--json", self.as_json), ("--resume", True))])
 
     def _experiment(self, changes: Sequence[str], only: str | None = None) -> list[str]:
@@ -167,7 +168,7 @@ def search(asked: SweepOptions, runs: Sequence[Settings], resume: bool) -> Watch
             note["runs"] = {each.name: dict(each.texts) for each in study.trials()}
             folders.write_note(asked.folder, note)
 
-        count, done = asked.trials or 0, sum(each.state != "running" for each in study.trials())
+        count, done = asked.trials or 20, sum(each.state != "running" for each in study.trials())
         jobs = study.jobs(count, asked.modules, asked.jobs, write_down)
         how = asked.goal.metric, asked.is_quiet, asked.verbose
         watched = watch(jobs, asked.jobs, count, done, *how, study.judge, study.settle)

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import app, end_interrupted, read_experiments, resumable
+from atoll.cli.common import app, read_experiments, resumable
+from atoll.cli.interrupts import end_interrupted
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, QuietOption, ScaleOption, SetOption, VerboseOption
 from atoll.support.errors import InputError
 
@@ -81,9 +82,9 @@ def sweep(
 
     goal = make_goal(metric, target, usual_metric(runs[0]), runs)
     place = folder or Path("runs") / runs[0].name
-    count = (trials or 20) if tune else None
+    shown = as_json, quiet, verbose
     asked = SweepOptions(
-        experiment, over, changes or [], scale, only, place, jobs, metric, goal, count, part, as_json, quiet, verbose
+        experiment, over, changes or [], scale, only, place, jobs, metric, goal, tune, trials, part, *shown
     )
     with resumable():
         watched = search(asked, runs, resume) if tune else run_all(asked, runs, chosen, resume)

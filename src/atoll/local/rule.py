@@ -8,7 +8,7 @@ optimiser is named in the experiment file as ``optimizer = "module:function"``.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:  # imported only when an optimiser is made, so that reading settings stays fast
     from torch import nn, optim
@@ -17,7 +17,7 @@ from atoll.local.augment import Augment
 from atoll.local.from_torch import torch_optimizers
 from atoll.support.errors import InputError
 from atoll.support.limits import BelowOne, Count, NotNegative, Positive, PositiveFloat, Share
-from atoll.support.requiring import require_fields
+from atoll.support.requiring import plain, require_fields
 
 MakeOptimizer = Callable[[Iterable["nn.Parameter"], float], "optim.Optimizer"]
 
@@ -72,7 +72,7 @@ class LocalRule:
         """Refuse numbers out of range, with the same messages as settings."""
         if not callable(self.optimizer):
             raise InputError(f"local.optimizer = {self.optimizer!r}: must be a function, such as atoll.optimizers.sgd")
-        rates: Any = self.rates  # a list, too, from a script
+        rates = plain(self.rates)  # an array, too, from a script
         object.__setattr__(self, "rates", tuple(rates) if isinstance(rates, list) else rates)
         require_fields(self, "local.")
 

@@ -130,11 +130,11 @@ class Trainer:
         with layers_drawing_from(self.seed, "layers", *task.key):
             yield
 
-    def renew_buffers(self) -> None:
-        """Give buffers that are no part of the state dict their first values."""
+    def renew_buffers(self, copy: nn.Module | None = None) -> None:
+        """Give the module's buffers, or a copy's, that are no part of the state dict their first values."""
         for name, first in self._apart.items():
             layer, _, own = name.rpartition(".")
-            setattr(self.module.get_submodule(layer), own, first.clone())
+            setattr((self.module if copy is None else copy).get_submodule(layer), own, first.clone())
 
     def update_of(self, task: ClientTask, loss: float, moments: Model | None = None) -> ClientUpdate:
         """Return the trained model, and the optimiser's moments, once `require_finite` has seen the model."""

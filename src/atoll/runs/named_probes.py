@@ -1,6 +1,7 @@
 """The built-in probes, and the columns of a metric of single clients."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -72,6 +73,12 @@ PROBES: Mapping[str, Probe] = {
         for n in ("new_client_accuracy", "trained_new_client_accuracy", "new_client_score")
     },
 }
+
+
+def probe_of(column: str) -> str | None:
+    """Return the built-in probe that records a column, if one does."""
+    name = "heterogeneity" if column in ("h_device", "h_cluster") else re.sub(r"^(worst|p[19]0)_|_std$", "", column)
+    return name if name in PROBES else None
 
 
 def spread_of(name: str, values: Floats) -> Numbers:

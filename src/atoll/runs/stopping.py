@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.faults import is_counted, usual_norms
 from atoll.runs.columns import LOSSES, SPENT, rises
+from atoll.runs.named_probes import probe_of
 from atoll.runs.run_folder import Row
 from atoll.support.errors import InputError, refusing
 from atoll.support.wording import counted, unknown
@@ -60,7 +61,9 @@ def stop_rules(experiment: Experiment, probed: Sequence[str]) -> list[StopRule]:
             forms = "'test_accuracy >= 0.9', 'test_loss <= 0.1', 'test_loss patience 5' (rounds), or several with 'or'"
             raise InputError(f"{told}: must be a column, >= or <= and a number, such as {forms}")
         if found[1] not in (known := [*_COLUMNS, *some_columns(experiment), *_COSTS, *probed]):
-            raise InputError(f"{told}: {found[1]!r} is {unknown(found[1], known)}")
+            probe = probe_of(found[1])
+            missing = f"not recorded; run.probes = {[probe]} records it" if probe else unknown(found[1], known)
+            raise InputError(f"{told}: {found[1]!r} is {missing}")
         if found[1].endswith("accuracy") and not experiment.clients.dealt.data.classes:
             raise InputError(f"{told}: the data have no classes, so there is no {found[1]}")
         limit = float(found[3] or found[4])

@@ -22,7 +22,7 @@ _PLAIN = (bool, int, float, str, list, tuple, dict)  # checked by pydantic; othe
 
 
 def plain(value: Any) -> Any:
-    """Return a value as an experiment file could hold it: NumPy's numbers and arrays, tuples and paths converted.
+    """Return a value as an experiment file could hold it: arrays, tensors, columns, tuples and paths converted.
 
     >>> plain({"rounds": np.int64(5), "grid": (2, np.float32(0.5))})
     {'rounds': 5, 'grid': [2, 0.5]}
@@ -31,7 +31,7 @@ def plain(value: Any) -> Any:
         return {key: plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
-    if isinstance(value, np.generic | np.ndarray):
+    if hasattr(value, "tolist"):  # NumPy's, PyTorch's and pandas'
         return value.tolist()
     return str(value) if isinstance(value, PurePath) else value
 

@@ -12,7 +12,7 @@ from atoll.report.reading.runs import NotBegun, read_run
 from atoll.report.tables.run_tables import first_met
 from atoll.report.tables.writing import target_name
 from atoll.runs.columns import SPENT, rises
-from atoll.runs.named_probes import PROBES
+from atoll.runs.named_probes import probe_of
 from atoll.runs.probes import check_probes
 from atoll.runs.run_folder import RunFolder
 from atoll.settings.validation import Settings
@@ -97,7 +97,7 @@ def make_goal(metric: str | None, target: float | None, of: str, runs: Iterable[
         runs: their custom probes may add columns.
     """
     metric = metric or (of if target is None else "virtual_time")
-    require_column(metric, runs)
+    require_column(metric, runs, (*METRICS, *COSTS))
     is_share = of == "test_accuracy"
     if metric in COSTS and target is None:
         raise InputError(
@@ -111,12 +111,13 @@ def make_goal(metric: str | None, target: float | None, of: str, runs: Iterable[
     return Goal(metric, target, of)
 
 
-def require_column(metric: str, runs: Iterable[Settings]) -> None:
-    """Reject a metric that no run records."""
-    if metric in (*METRICS, *COSTS):
+def require_column(metric: str, runs: Iterable[Settings], built_in: tuple[str, ...] = METRICS) -> None:
+    """Reject a metric that is not built in and that no run records."""
+    if metric in built_in:
         return
     own = {column for settings in runs if settings.run.probes for column in check_probes(Experiment(settings))}
     own |= {SPENT for settings in runs if settings.privacy.trust != "none"}
     if metric not in own:
-        missing = f"no run records it; add --set 'run.probes=[\"{metric}\"]'" if metric in PROBES else None
-        raise InputError(f"--metric {metric}: {missing or unknown(metric, (*METRICS, *COSTS, *own))}")
+        probe = probe_of(metric)
+        missing = f"no run records it; add --set 'run.probes=[\"{probe}\"]'" if probe else None
+        raise InputError(f"--metric {metric}: {missing or unknown(metric, (*built_in, *own))}")

@@ -28,7 +28,7 @@ def moon(
     Li, He and Song 2021, "Model-contrastive federated learning", Algorithm 1. With z, z_glob and z_prev the features of
     the model in training, the received one and the client's from its last round, a client descends ``l - mu * log(
     exp(sim(z, z_glob) / tau) / (exp(sim(z, z_glob) / tau) + exp(sim(z, z_prev) / tau)))``, sim being the cosine.
-    Features are what the last layer with parameters is given; a projection head is part of the model, if one is wanted.
+    Features are what is given to the layer with parameters that is called last; a projection head is part of the model.
     A client's first z_prev is the received model's, which gives no gradient. With mu = 0 it is FedAvg. A round takes
     five thirds of the computation, a backward pass counting as two forward ones.
 

@@ -70,7 +70,8 @@ def stocfl(
     from atoll.methods.parts.personal_trainer import BiLevelTrainer  # late: reading settings needs no PyTorch
 
     turns = newcomers_first(population, rounds, fraction, seed, np.array([], np.int64))
-    schedule = apart(population, clusters, turns, rounds, clock and clock.slower(2), asking=clock)
+    twice = clock and clock.slower(2)
+    schedule = apart(population, clusters, turns, rounds, twice, asking=clock)
     halved = (  # the initial model down and Psi up are half of what is communicated otherwise
         replace(e, models_down=-(-e.models_down // 2), models_up=-(-e.models_up // 2)) if e.regroups else e
         for e in schedule.events
@@ -82,6 +83,7 @@ def stocfl(
         shared=tuple(f"{name}{COMMON}" for name in module.state_dict()),
         labels=np.full(len(population), -1),
         regroup=Merging(clusters, least_cosine),
+        clock=twice,
     )
 
 

@@ -1,9 +1,10 @@
 """The features of samples, which are what a model's last layer is given; and MOON's trainer, which compares them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,19 +23,26 @@ from atoll.support.errors import InputError, blaming
 
 @contextmanager
 def watching(*modules: nn.Module) -> Iterator[dict[nn.Module, Tensor]]:
-    """Note what each module's last layer with parameters is given, [samples, features]; all have the same layers."""
+    """Note what each module gives to the layer with parameters that it calls last, for `features`."""
     seen: dict[nn.Module, Tensor] = {}
-    last = layers_of(modules[0])[-1]
 
-    def note(module: nn.Module) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda layer, inputs: seen.update({module: inputs[0].flatten(1)})
+    def note(module: nn.Module, layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        seen.update((module, each) for each in (*given, *named.values())[:1])
 
-    handles = [each.get_submodule(last).register_forward_pre_hook(note(each)) for each in modules]
+    layers = [(each, each.get_submodule(name)) for each in modules for name in layers_of(each)]
+    handles = [layer.register_forward_pre_hook(partial(note, each), with_kwargs=True) for each, layer in layers]
     try:
         yield seen
     finally:
         for handle in handles:
             handle.remove()
+
+
+def features(seen: dict[nn.Module, Tensor], module: nn.Module) -> Tensor:
+    """Return the samples' features in the module's last pass, [samples, features]."""
+    if module not in seen:
+        raise InputError("model.name: calls no layer that has parameters, so that samples have no features to compare")
+    return seen[module].flatten(1)
 
 
 @torch.no_grad()
@@ -53,7 +61,7 @@ def prototypes(population: Population, module: nn.Module, encoder: nn.Module | N
             with blaming(f"{told} the model fails", InputError):
                 for part in cut_rows([rows], batches.inputs.device.type):
                     out = embed(batches.gather(part)[0])
-                    embedded.append(seen.get(embed, out).flatten(1).double().cpu())
+                    embedded.append((features(seen, module) if encoder is None else out.flatten(1)).double().cpu())
                 each = torch.cat(embedded)
             if len(each) != len(rows) or not each.isfinite().all() or (found and found[0].shape[1] != each.shape[1]):
                 raise InputError(f"{told} the model must give each a row of finite numbers, as many for each")
@@ -76,8 +84,9 @@ class ContrastiveTrainer(Trainer):
 
     def train(self, task: ClientTask) -> ClientUpdate:
         """Return the client's model after its local steps, also as its state."""
-        load_model(self.received, task.start)
-        load_model(self.last, task.state or task.start)
+        for copy, model in ((self.received, task.start), (self.last, task.state or task.start)):
+            load_model(copy, model)
+            self.renew_buffers(copy)
         with self.at_work(task, task.start), watching(self.module, self.received, self.last) as seen:
             losses = (self._loss(x, y, seen) for x, y in self.draw_batches(task))
             loss, _ = descend(self.rule, dict(self.module.named_parameters()), task, losses, self.by_hand)
@@ -88,6 +97,7 @@ class ContrastiveTrainer(Trainer):
         plain = self.batches.losses(self.module(x), y).mean()
         with torch.no_grad():
             self.received(x), self.last(x)
-        near, far = (cosine_similarity(seen[self.module], seen[each]) for each in (self.received, self.last))
+        z = features(seen, self.module)
+        near, far = (cosine_similarity(z, features(seen, each)) for each in (self.received, self.last))
         scores = torch.stack([near, far], dim=1) / self.temperature
         return plain + self.mu * cross_entropy(scores, torch.zeros(len(y), dtype=torch.long, device=scores.device))
