@@ -9,13 +9,11 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from warnings import catch_warnings
 
 import numpy as np
 import pytest
 
 import atoll
-from atoll.cli.common import read_experiments
 from atoll.data.datasets import BUILT_IN, find
 from atoll.data.tabular.packaged import PACKAGED
 from atoll.experiment.clients import Clients
@@ -23,7 +21,6 @@ from atoll.experiment.experiment import Experiment
 from atoll.runs.run_folders import name_folders
 from atoll.settings.experiment_file import overlay, read_experiment, recipe_names, resolved
 from atoll.settings.validation import validate
-from atoll.support.errors import SettingWarning
 from tests.cli.conftest import Command
 from tests.tiers import thinned
 
@@ -244,14 +241,6 @@ def test_test_clients_are_of_every_group(folder: Path) -> None:
     """Though 8 clients hold so little of the pool that their share of the test samples is less than one client."""
     settings = settings_of("data.clients=8", "data.samples=8", "data.partition=rotated", "method.name=ifca")
     assert Experiment(settings).clients.test.groups().tolist() == [0, 1, 2, 3]
-
-
-def test_a_suite_warns_of_no_clusters_but_those_that_were_asked_for() -> None:
-    """Its clusters are for other methods than the recipe's FedAvg."""
-    with catch_warnings(action="error"):
-        assert read_experiments("benchmark-rotated", None, ["rounds=2"])
-    with pytest.warns(SettingWarning, match=r"clustering\.clusters = 3: no run uses it"):
-        read_experiments("benchmark-rotated", None, ["clustering.clusters=3"])
 
 
 def settings_of(*changes: str) -> atoll.Settings:

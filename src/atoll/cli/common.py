@@ -10,14 +10,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar, cast
-from warnings import catch_warnings, filterwarnings
+from typing import IO, TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast
 
 import typer
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
-from atoll.support.errors import AtollError, InputError, RunError, SettingWarning, full_disk, is_full, refusing
+from atoll.support.errors import AtollError, InputError, RunError, full_disk, is_full, refusing
 
 if TYPE_CHECKING:
     from atoll.experiment.experiment import Experiment
@@ -150,14 +149,11 @@ def read_experiments(
     `only` takes the run with this title, or all that contain it.
     """
     from atoll.runs.titles import choose_runs
-    from atoll.settings.experiment_file import make_grid, read_experiment, recipe_names
+    from atoll.settings.experiment_file import make_grid, read_experiment
     from atoll.settings.plugins import import_from
 
     import_from(Path(name).parent)
-    with catch_warnings():
-        if name in recipe_names() and not any(each.startswith("clustering.") for each in changes or ()):
-            filterwarnings("ignore", r"clustering\.", SettingWarning)  # a suite's recipe has clusters for other methods
-        runs = make_grid(read_experiment(name), scale, changes or (), overs)[0]
+    runs = make_grid(read_experiment(name), scale, changes or (), overs)[0]
     chosen = choose_runs(runs, only)
     from atoll.experiment.experiment import Experiment  # late: bad settings are reported without loading PyTorch
 
@@ -235,6 +231,12 @@ def resumable() -> Iterator[None]:
         if not is_full(error):
             raise
         raise RunError(full_disk(error)) from error
+
+
+def end_interrupted(command: str, code: int) -> NoReturn:
+    """Print the command that resumes what was interrupted, and exit with this code."""
+    err.print(f"interrupted; to resume: {command}")
+    raise typer.Exit(code)
 
 
 def heading_of(experiment: "Experiment") -> str:

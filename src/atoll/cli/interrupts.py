@@ -5,11 +5,7 @@ import signal
 import sys
 import threading
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn, Self
-
-import typer
-
-from atoll.cli.common import err
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from atoll.runs.run import RunProgress
@@ -62,9 +58,3 @@ class Interrupts:
             raise KeyboardInterrupt
         if sys.stderr.isatty():  # not through the console, which may be writing right now
             os.write(sys.stderr.fileno(), b"\nstopping after this event; press again to stop at once\n")
-
-
-def end_interrupted(command: str, code: int) -> NoReturn:
-    """Print the command that resumes what was interrupted, and exit with this code."""
-    err.print(f"interrupted; to resume: {command}")
-    raise typer.Exit(code)

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from atoll.cli.common import err, experiment_words, option_words, out, print_json
-from atoll.cli.interrupts import Interrupts, end_interrupted
+from atoll.cli.common import end_interrupted, err, experiment_words, option_words, out, print_json
+from atoll.cli.interrupts import Interrupts
 from atoll.cli.run_progress import LOG_SECONDS
 from atoll.experiment.experiment import Experiment
 from atoll.planner import plan_folder as folders

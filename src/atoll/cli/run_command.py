@@ -10,6 +10,7 @@ import typer
 
 from atoll.cli.common import (
     app,
+    end_interrupted,
     experiment_words,
     only_one,
     option_words,
@@ -19,7 +20,7 @@ from atoll.cli.common import (
     refuse_both,
     resumable,
 )
-from atoll.cli.interrupts import Interrupts, end_interrupted
+from atoll.cli.interrupts import Interrupts
 from atoll.cli.options import (
     ExperimentArg,
     JsonOption,

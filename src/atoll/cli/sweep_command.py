@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from atoll.cli.common import app, read_experiments, resumable
-from atoll.cli.interrupts import end_interrupted
+from atoll.cli.common import app, end_interrupted, read_experiments, resumable
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, QuietOption, ScaleOption, SetOption, VerboseOption
 from atoll.support.errors import InputError
 
