@@ -20,9 +20,8 @@ from atoll.sweep import axes
 from atoll.sweep import sweep_folder as folders
 from atoll.sweep import sweep_table as table
 from atoll.sweep.axes import Axis, Interval, parse_axes, parse_part, parse_space
-from atoll.sweep.effect import require_effect
 from atoll.sweep.goal import Goal, make_goal
-from atoll.sweep.sweep_plan import Member, check_members, make_members
+from atoll.sweep.sweep_plan import Member, check_members, make_members, require_effect
 
 
 @pytest.mark.parametrize(

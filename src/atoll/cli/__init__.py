@@ -15,9 +15,9 @@ from atoll.cli import (  # noqa: F401  (they register themselves)
     benchmark_command,
     cluster_command,
     data_commands,
-    export_command,
     fleet_commands,
     fleet_run_commands,
+    folder_commands,
     plan_command,
     report_commands,
     reproduce_command,
@@ -25,7 +25,6 @@ from atoll.cli import (  # noqa: F401  (they register themselves)
     schedule_command,
     start_commands,
     sweep_command,
-    verify_command,
 )
 from atoll.cli.common import app, err
 from atoll.cli.interrupts import Interrupts

@@ -24,9 +24,8 @@ from atoll.sweep import sweep_table as table
 from atoll.sweep import trials as listing
 from atoll.sweep import tuning
 from atoll.sweep.axes import Axis, Interval, parse_axes, parse_space
-from atoll.sweep.effect import require_effect
 from atoll.sweep.goal import Goal
-from atoll.sweep.sweep_plan import Member, check_members, check_settings, make_members
+from atoll.sweep.sweep_plan import Member, check_members, check_settings, make_members, require_effect
 from atoll.sweep.sweep_worker import Job
 
 Make = Callable[[Sequence[str], str], Settings]

@@ -177,12 +177,9 @@ def _difference(name: str, of: Values, less: Values, wanted: Range, is_log: bool
 
 def _mean_spacing(values: Iterable[Value], is_log: bool = False) -> float:
     """Return by how much the mean of the values, or of their logarithms, may be lower."""
-    each = [_log_spacing(value) if is_log else value.spacing for value in values]
-    return float(np.mean(each)) if each else 0.0
-
-
-def _log_spacing(value: Value) -> float:
-    return math.inf if value.spacing >= value.number else -math.log1p(-value.spacing / value.number)
+    logs = (math.inf if each.spacing >= each.number else -math.log1p(-each.spacing / each.number) for each in values)
+    found = list(logs) if is_log else [each.spacing for each in values]
+    return float(np.mean(found)) if found else 0.0
 
 
 def _hold(claim: Claim, values: Sequence[Values]) -> Iterator[ClaimNeed]:

@@ -1,4 +1,4 @@
-"""The runs of a sweep, checked before the first one starts."""
+"""The runs of a sweep, checked before the first one starts: each can be made, and each setting changes something."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,13 +7,17 @@ from typing import Any
 
 from atoll.api import check_runs
 from atoll.experiment.experiment import Experiment
+from atoll.runs.fingerprint import digest, free_settings
 from atoll.runs.run_folders import name_folders
 from atoll.runs.titles import title_of
+from atoll.settings.choices import method_needs
 from atoll.settings.experiment_file import Table, make_grid
 from atoll.settings.validation import Settings
-from atoll.support.errors import reading
+from atoll.support.errors import InputError, reading
 from atoll.sweep.axes import Axis, combinations, file_part, parse_value, require_folders, short_names
+from atoll.sweep.goal import Goal
 
+_ENDS = "run.stop_at"  # a run may resume with another one, but may end elsewhere
 _LONGEST = 200  # bytes of a folder's name; file systems take 255
 
 
@@ -80,3 +84,44 @@ def check_settings(runs: Mapping[str, Settings]) -> None:
     for name, settings in runs.items():
         with reading(name):
             check_runs([Experiment(settings)])
+
+
+def require_effect(names: Iterable[str], members: Sequence[Member], goal: Goal) -> list[str]:
+    """Reject a setting that changes no run of a sweep; return a warning for each that leaves some runs unchanged."""
+    warnings = []
+    for name in names:
+        idle = {run: _is_idle(name, own) for run, own in _variants(name, members).items()}
+        runs = [run for run, is_idle in idle.items() if is_idle]
+        if not runs or name == _ENDS or (goal.metric == "wall_time" and name in free_settings()):
+            continue
+        if all(idle.values()):
+            raise InputError(f"--over {name}: {_why(name, members[0].settings)}")
+        warnings.append(f"--over {name}: changes nothing in {'; '.join(runs)}, so those runs will be identical")
+    return warnings
+
+
+def _variants(name: str, members: Sequence[Member]) -> Mapping[str, list[list[Settings]]]:
+    """Return, for each of the experiment's runs, groups of settings that differ only in this one."""
+    groups: dict[str, dict[str, list[Settings]]] = {}
+    for member in members:
+        others = str([(key, value) for key, value in member.values.items() if key != name])
+        groups.setdefault(member.run, {}).setdefault(others, []).append(member.settings)
+    return {run: [group for group in own.values() if len(group) > 1] for run, own in groups.items()}
+
+
+def _is_idle(name: str, groups: Sequence[Sequence[Settings]]) -> bool:
+    """Return whether no group has two runs that differ; False if no group has two runs."""
+    if not groups:
+        return False
+    if name.startswith("clustering."):
+        return not any(each.run.probes or method_needs(each, "clustering") for group in groups for each in group)
+    # Executors may round differently.
+    return all(len({(digest(settings), settings.run.executor) for settings in group}) == 1 for group in groups)
+
+
+def _why(name: str, settings: Settings) -> str:
+    if name in free_settings():
+        return "changes no result of a run, only its wall time (to compare that: --metric wall_time --target ...)"
+    if name.startswith("clustering."):
+        return f"changes nothing, since method.name = {settings.method.name!r} uses no clustering"
+    return "changes nothing in any run"
