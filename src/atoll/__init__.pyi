@@ -16,7 +16,7 @@ from atoll.api import run_all as run_all
 from atoll.clustering import named_clusterings
 from atoll.clustering.clustering import Clustering as Clustering
 from atoll.clustering.feduc.problem import Problem as Problem
-from atoll.codecs.named_codecs import Codec as Codec
+from atoll.codecs.codec import Codec as Codec
 from atoll.data import datasets as datasets
 from atoll.data.dataset import Dataset as Dataset
 from atoll.data.datasets import load as load

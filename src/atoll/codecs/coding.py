@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from atoll.codecs.named_codecs import Codec
+from atoll.codecs.codec import Codec
 from atoll.codecs.number_codecs import raw, read_raw
 from atoll.local.models import Form, Model, form_of
 from atoll.support.errors import InputError, blaming

@@ -1,36 +1,18 @@
-"""What a codec is; the codecs, and the stages of `travel.stages`, by name.
+"""The codecs, and the stages of `travel.stages`, by name.
 
 A custom codec is a function that returns a `Codec`, a custom stage one that returns an `atoll.Stage`; their parameters
 are settings of [travel].
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
-from atoll.local.models import Form, Model
+from atoll.codecs.codec import Codec
 from atoll.support.limits import PositiveFloat, Share
 
 if TYPE_CHECKING:
     from atoll.engine.stages import Stage
-
-
-@dataclass(frozen=True)
-class Codec:
-    """Encodes an update as bytes and decodes it; all updates of the same form have the same number of bytes.
-
-    Attributes:
-        encode: returns the bytes of an update, given a random generator for this event and client. The update's tensors
-            are floating point, by name, on the CPU.
-        decode: returns the update, given its bytes and its form. On a fleet the bytes are untrusted: it raises
-            `ValueError` for those that `encode` could not have made.
-    """
-
-    encode: Callable[[Model, np.random.Generator], bytes]
-    decode: Callable[[bytes, Form], Model]
 
 
 def none() -> None:

@@ -1,7 +1,5 @@
 """Models as byte arrays, for sending to another process."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -27,8 +25,3 @@ def unpack(packed: Packed) -> Model:
         model[name] = torch.empty(shape, dtype=dtype)
         model[name].reshape(-1).view(torch.uint8).numpy()[:] = array
     return model
-
-
-def pack_all(models: Mapping[int, Model]) -> dict[int, Packed]:
-    """Return each model as byte arrays."""
-    return {key: pack(model) for key, model in models.items()}

@@ -9,9 +9,10 @@ from dataclasses import replace
 from torch import nn
 
 from atoll.aggregation.fixed_point import FixedPoint
+from atoll.codecs.codec import Codec
 from atoll.codecs.codec_stage import code_updates
 from atoll.codecs.coding import Coding
-from atoll.codecs.named_codecs import CODECS, STAGES, Codec
+from atoll.codecs.named_codecs import CODECS, STAGES
 from atoll.data.array_inputs import kind_of
 from atoll.data.population import Population
 from atoll.engine.method import Method

@@ -10,7 +10,7 @@ from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor
 from atoll.engine.combining import PartialSum
 from atoll.executors.distributed import Distributed, Measuring, Training, TrainingUnit, ending_on_error, update_of
-from atoll.executors.packing import pack, pack_all, unpack
+from atoll.executors.packing import pack, unpack
 from atoll.executors.ray.cluster import Cluster, connect
 from atoll.executors.ray.ray_workers import RayWorkers
 from atoll.executors.weighted import Weighted
@@ -113,7 +113,7 @@ class Ray(Distributed):
         for unit in units:
             if sent is None or unit.cohort.start is not start:
                 start, sent = unit.cohort.start, cluster.put([pack(unit.cohort.start)])
-            yield Training(unit.without_models(), pack_all(unit.cohort.states)), sent
+            yield Training(unit.without_models(), {key: pack(each) for key, each in unit.cohort.states.items()}), sent
 
     def _connect(self) -> RayWorkers:
         if self._workers is None:
