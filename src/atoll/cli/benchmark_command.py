@@ -61,7 +61,7 @@ def benchmark(
     if strange := [each for each in others if not each.is_dir()]:
         raise InputError(f"--results {strange[0]}: is not a folder")
     refuse_below_file(folder)
-    with_results = any(name.partition("-")[0] in suite_names() for name in entries_of(folder))
+    with_results = {name.partition("-")[0] for name in entries_of(folder)}.intersection(suite_names())
     if not with_results and is_taken(folder, ("work", "table.md", "index.html")):
         raise InputError(f"--out {folder}: is not empty and holds no results; give the path of a new folder")
     chosen = [Suite(name, scale, updates) for name in require_suites(suites or [])]

@@ -42,9 +42,10 @@ class TrainingUnit:
         clients = "" if self.whole else f", {'client' if len(numbers) == 1 else 'clients'} {listed}"
         return f"event {self.cohort.event}, cluster {self.cohort.cluster}{clients}: training"
 
-    def without_models(self) -> "TrainingUnit":
-        """Return it without start model and client states, which are sent separately."""
-        return replace(self, cohort=replace(self.cohort, start={}, states={}))
+    def packed(self) -> "tuple[TrainingUnit, dict[int, Packed]]":
+        """Return it without models, and the clients' states as bytes; the start model is sent separately."""
+        states = {client: pack(state) for client, state in self.cohort.states.items()}
+        return replace(self, cohort=replace(self.cohort, start={}, states={})), states
 
 
 @dataclass(frozen=True, eq=False)

@@ -179,7 +179,7 @@ def carry_out_all(tasks: Iterable[RecipeTask], jobs: int) -> Iterator[Outcome]:
                 "command again"
             ) from error
         except BaseException:
-            for process in list((pool._processes or {}).values()):
+            for process in list((pool._processes or {}).values()):  # Python 3.11 has no public way to them
                 process.terminate()
             pool.shutdown(cancel_futures=True)
             raise

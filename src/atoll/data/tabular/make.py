@@ -104,15 +104,15 @@ class Rows:
     times: Array | None = None
 
 
-def make_table(source: TableSource, wanted: Wanted) -> Dataset:
-    """Return a table as a data set."""
+def make_table(source: TableSource, wanted: Wanted, is_known: bool = False) -> Dataset:
+    """Return a table as a data set; the columns of a known one are as they must be, and bring no warnings."""
     with as_damage(source.name, others=()):
-        return _make(source, wanted)
+        return _make(source, wanted, is_known)
 
 
-def _make(source: TableSource, wanted: Wanted) -> Dataset:
+def _make(source: TableSource, wanted: Wanted, is_known: bool) -> Dataset:
     roles = find_roles(source, wanted)
-    if wanted.inputs is None:
+    if wanted.inputs is None and not is_known:
         warn_of_names(source, [name for name in roles.inputs if name not in (wanted.categorical or ())])
     encoders = [] if wanted.tokenizer else _encoders_of(source, roles, wanted)
     rows = _read_rows(source, roles, wanted)
@@ -128,7 +128,8 @@ def _make(source: TableSource, wanted: Wanted) -> Dataset:
         what = "the test" if len(train) else "training"
         raise InputError(f"{source.name}: no row is for {what}; see data.split, data.test_every and data.min_samples")
     (inputs, test_inputs), names = _inputs_of(source, roles, encoders, rows.uses, tokens or windows)
-    warn_of_exceptions(encoders, wanted.categorical or ())
+    if not is_known:
+        warn_of_exceptions(encoders, wanted.categorical or ())
     owners, groups = (each and only(each, rows.uses != LEFT_OUT) for each in (rows.owners, rows.groups))
     causal, is_csv = targets.loss == "next-token", source.pieces[0].name.endswith(CSV)
     named = {

@@ -7,7 +7,6 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
-from warnings import catch_warnings, filterwarnings
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from atoll.data.dataset import Dataset
 from atoll.data.tabular.make import make_table
 from atoll.data.tabular.source import make_source
 from atoll.data.tabular.table_settings import Wanted, names_in, with_table_settings
-from atoll.support.errors import InputError, SettingWarning
+from atoll.support.errors import InputError
 from atoll.support.limits import Positive
 from atoll.support.seeds import generator
 
@@ -121,9 +120,7 @@ def read_packaged(
         for name in names_in(getattr(wanted, setting)):
             source.require(f"data.{setting}", name)
     chosen = _choose(frame.dropna(subset=names_in(wanted.target)), wanted, part, fewest_rows, largest_groups)
-    with catch_warnings():
-        filterwarnings("ignore", r"data\.inputs: column", SettingWarning)  # the file is as it must be
-        return make_table(make_source(table, chosen, None), wanted)
+    return make_table(make_source(table, chosen, None), wanted, is_known=True)
 
 
 def _read(name: str) -> Frame:

@@ -24,7 +24,6 @@ from atoll.executors.distributed import (
     train_unit,
     update_of,
 )
-from atoll.executors.packing import pack
 from atoll.executors.serial import Serial
 from atoll.local.batches import cut_rows, mean_by_client
 from atoll.local.models import Model
@@ -201,8 +200,7 @@ class Cores(Distributed):
             if layout is None or unit.cohort.start is not start:
                 start, slot = unit.cohort.start, (slot + 1) % ahead
                 layout = self._models.write(ahead + slot, start)
-            states = {key: pack(each) for key, each in unit.cohort.states.items()}
-            yield _PlacedTraining(unit.without_models(), states, ahead + slot, layout, number % ahead)
+            yield _PlacedTraining(*unit.packed(), ahead + slot, layout, number % ahead)
 
     def _measure(self, models: Sequence[Model], rows: Sequence[Rows]) -> Floats:
         """Return the mean losses of at most as many models as there are slots, [clients, models]."""

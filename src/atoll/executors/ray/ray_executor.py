@@ -113,7 +113,7 @@ class Ray(Distributed):
         for unit in units:
             if sent is None or unit.cohort.start is not start:
                 start, sent = unit.cohort.start, cluster.put([pack(unit.cohort.start)])
-            yield Training(unit.without_models(), {key: pack(each) for key, each in unit.cohort.states.items()}), sent
+            yield Training(*unit.packed()), sent
 
     def _connect(self) -> RayWorkers:
         if self._workers is None:
