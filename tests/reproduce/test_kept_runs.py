@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from atoll.reproduce.kept_runs import FILES, PLANS, keep_plans, kept_file, seeds_kept, unpack_plans
+from atoll.reproduce.recipe_plans import read_plans
 from atoll.reproduce.recipe_runs import RecipeTask, carry_out_task, plan_tasks, restore
 from atoll.settings.validation import Settings
 from atoll.support import environment
@@ -176,6 +177,26 @@ def test_clusterings_are_kept_as_one_file(tmp_path: Path) -> None:
     assert keep_plans(file, tmp_path) == ""
     unpack_plans(file, tmp_path / "other")
     assert (tmp_path / "other" / PLANS).read_text() == '{"settings": [], "plans": []}'
+
+
+def test_a_folder_gets_kept_clusterings_if_there_are_more_than_it_holds(tmp_path: Path) -> None:
+    def text(number: int) -> str:
+        return json.dumps({"settings": [{"seed": seed} for seed in range(number)], "plans": [{}] * number})
+
+    task = RecipeTask("r", "", tmp_path / "own", (), is_trained=False, kept=tmp_path / "kept" / f"{PLANS}.gz")
+    assert task.kept is not None
+    task.folder.mkdir()
+    for own, kept, expected in [(2, 3, 3), (3, 3, 3), (4, 3, 4)]:
+        (tmp_path / PLANS).write_text(text(kept))
+        assert keep_plans(task.kept, tmp_path) == ""
+        (task.folder / PLANS).write_text(text(own))
+        assert restore([task]) == {}
+        assert len(read_plans(task.folder)["plans"]) == expected
+    (tmp_path / PLANS).write_text("[]")
+    keep_plans(task.kept, tmp_path)
+    (reason,) = restore([task]).values()
+    assert reason.startswith(f"{task.kept} cannot be read as kept clusterings (")
+    assert reason.endswith("; remove the file to have it run again")
 
 
 def test_seeds_are_counted_by_the_names_of_files(tmp_path: Path) -> None:

@@ -65,14 +65,13 @@ def gather(
     trained = is_trained(recipe, papers)
     runs, faults = read_begun([folder]) if trained else ([], [])
     plans = () if trained else tuple(read_plans(folder)["plans"])
-    missing = problems[0] if problems else ""
     return ClaimResult(
         recipe=recipe,
         description=str(config.read_experiment(recipe).get("description", "")),
         runs=tuple(runs),
         plans=plans,
         expected=max(expected, len(plans or runs)),
-        verdicts=tuple(judge(claim, runs, plans, scale, missing) for claim in claims),
+        verdicts=tuple(judge(claim, runs, plans, scale, "".join(problems[:1])) for claim in claims),
         cost=cost_of(recipe, runs),
         problems=(*problems, *(f"left out: {fault}" for fault in faults)),
     )

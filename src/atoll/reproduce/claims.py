@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -23,7 +23,7 @@ Check = Literal["first", "order", "alike", "close", "within", "ratio", "lead", "
 FIRST_PANEL = "no activations"
 """The panel of the first reading in recipes that have no panels besides."""
 
-OF_CLUSTERS = frozenset(Measure.__args__[9:])  # type: ignore[attr-defined]
+OF_CLUSTERS = frozenset(get_args(Measure)[9:])
 """Measures of a clustering, which need no training."""
 
 

@@ -207,9 +207,7 @@ def _as_value(number: float | None) -> Value | None:
 def _bound(claim: Claim, run: Run) -> Value | None:
     """Return the end of a run that never met its target; None if it recorded nothing."""
     known = np.isfinite(run.rows.get(claim.column, np.empty(0)))
-    if not known.any():
-        return None
-    return Value(float(run.rows[claim.along][known][-1]), is_bound=True)
+    return Value(float(run.rows[claim.along][known][-1]), is_bound=True) if known.any() else None
 
 
 def _undecided(needs: Sequence[ClaimNeed]) -> str:

@@ -91,9 +91,13 @@ def _require_all(rows: Sequence[Mapping[str, Any]], every: int) -> None:
             raise ValueError(f"a row between rounds {one['round']} and {other['round']} is missing")
 
 
-def unpack_plans(file: Path, folder: Path) -> None:
-    """Put kept clusterings into a folder; those of other settings are made again."""
-    _put(folder, _read(file, (PLANS,))["files"], (PLANS,))
+def unpack_plans(file: Path, folder: Path, held: int = -1) -> None:
+    """Put kept clusterings into a folder if there are more than it `held`; those of other settings are made again."""
+    files = _read(file, (PLANS,))["files"]
+    with refusing(f"{file} cannot be read as kept clusterings", *_WRONG, hint=f"; {_REMOVE}"):
+        number = len(parse_json(files[PLANS].encode())["plans"])
+    if number > held:
+        _put(folder, files, (PLANS,))
 
 
 def _put(folder: Path, texts: Mapping[str, str], names: Sequence[str]) -> None:

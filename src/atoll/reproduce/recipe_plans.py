@@ -29,9 +29,8 @@ def make_plans(folder: Path, wanted: Sequence[Settings]) -> tuple[bool, str]:
     """Make the missing clusterings, each saved before the next; return whether there were none, and why some failed."""
     file = folder / PLANS
     held = read_plans(folder)
-    pairs = list(zip(held["settings"], held["plans"], strict=True))
     asked = [settings.model_dump(mode="json") for settings in wanted]
-    made = [(before, plan) for before, plan in pairs if before in asked]
+    made = [(before, plan) for before, plan in zip(held["settings"], held["plans"], strict=True) if before in asked]
     missing = [pair for pair in zip(asked, wanted, strict=True) if pair[0] not in held["settings"]]
     make_folder(folder)
     failed: list[str] = []

@@ -16,7 +16,7 @@ import torch
 from atoll.experiment.client_data import load_dataset
 from atoll.experiment.experiment import Experiment
 from atoll.reproduce.kept_runs import PLANS, as_ran, keep, keep_plans, kept_file, seeds_kept, unpack, unpack_plans
-from atoll.reproduce.recipe_plans import make_plans
+from atoll.reproduce.recipe_plans import make_plans, read_plans
 from atoll.runs.run import run_events
 from atoll.runs.run_folder import RunFolder
 from atoll.runs.run_folders import begin_folders, name_folders, prepare_folders
@@ -124,12 +124,12 @@ def restore(tasks: Iterable[RecipeTask]) -> dict[Path, str]:
     """Put kept runs into their tasks' folders, unless these hold the run; return why some cannot be used, by folder."""
     faults: dict[Path, str] = {}
     for task in tasks:
-        if task.kept and task.kept.exists() and not (RunFolder(task.folder).is_run or (task.folder / PLANS).exists()):
+        if task.kept and task.kept.exists() and not RunFolder(task.folder).is_run:
             try:
                 if task.is_trained:
                     unpack(task.kept, task.folder, task.settings[0])
                 else:
-                    unpack_plans(task.kept, task.folder)
+                    unpack_plans(task.kept, task.folder, len(read_plans(task.folder)["plans"]))
             except InputError as error:
                 faults[task.folder] = str(error)
     return faults
