@@ -183,6 +183,21 @@ def test_the_table_and_the_sentences(raced: tuple[Path, Field, PlanBudget, list[
     assert told[0]["seeds"] == ranked[0].costs
 
 
+@pytest.mark.parametrize(
+    ("theirs", "is_sure"), [([12.0, 52.1, 92.05], True), ([12.0, 40.0, 95.0], False), ([10.0, 50.0, 90.0], False)]
+)
+def test_two_plans_are_compared_seed_by_seed(theirs: list[float], is_sure: bool, tmp_path: Path) -> None:
+    """Seeds differ in data, network and model far more than the plans do: their own intervals overlap in all cases."""
+    plans = [scored(f"censyn,{n}", settings_of(tmp_path)) for n in range(2)]
+    costs = ([10.0, 50.0, 90.0], theirs)
+    entrants = [Entrant(plan, tmp_path, costs=each) for plan, each in zip(plans, costs, strict=True)]
+    told = table.why(entrants, PlanBudget(target=0.5))
+    assert ("Seed by seed, the difference is within chance" in told) is not is_sure
+    for each in entrants:
+        del each.costs[1:]
+    assert "One seed proves nothing: --seeds 3 gives intervals." in table.why(entrants, PlanBudget(target=0.5))
+
+
 def test_large_numbers_are_written_out(tmp_path: Path) -> None:
     """A day has thousands of merges: 1.2e+04 and 1.2e+04 would be told apart no more."""
     settings = settings_of(tmp_path)

@@ -12,7 +12,7 @@ from atoll.planner.scoring import ALIKE, Scored
 from atoll.report.reading.units import format_number, format_seconds
 from atoll.report.tables.formats import DASH, TextTable
 from atoll.runs.columns import is_share
-from atoll.support.estimates import Estimate
+from atoll.support.estimates import Estimate, estimate
 
 _FACTS = ("events", "waiting", "slowest client", "MB per hop", "staleness")
 
@@ -148,17 +148,17 @@ def _lead(entrant: Entrant, budget: PlanBudget) -> str:
 
 def _against(first: Entrant, rival: Entrant, budget: PlanBudget) -> str:
     mine, theirs = estimate_of(first, budget), estimate_of(rival, budget)
-    if rival.is_behind:
-        return f"{in_words(rival.name)}, the next, was stopped when it could no longer be first."
-    if mine is None or theirs is None:
+    if rival.is_behind or mine is None or theirs is None:
         left, some = rival.left_at, " with some seeds" * any(map(math.isfinite, rival.costs))
         how = f"was out after {format_seconds(left)}" if left is not None else f"missed the target{some}"
+        how = "was stopped when it could no longer be first" if rival.is_behind else how
         return f"{in_words(rival.name)}, the next, {how}."
     said = f"{in_words(rival.name)}, the next, has {_value(theirs.mean, budget)}."
-    if None in (mine.low, mine.high, theirs.low, theirs.high):
+    apart = estimate([one - other for one, other in zip(first.costs, rival.costs, strict=True)])
+    if apart.low is None or apart.high is None:
         return f"{said} One seed proves nothing: --seeds 3 gives intervals."
-    overlap = not (mine.high < theirs.low or theirs.high < mine.low)  # type: ignore[operator]
-    return said + (" Their intervals overlap, so it is not certain which of the two is better." if overlap else "")
+    unsure = " Seed by seed, the difference is within chance: it is not certain which of the two is better."
+    return said + (unsure if apart.low <= 0 <= apart.high else "")
 
 
 def _differences(one: Entrant, other: Entrant) -> Iterator[str]:
