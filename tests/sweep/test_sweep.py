@@ -420,6 +420,13 @@ def test_a_sweep_over_what_changes_something_goes_on(over: str, goal: Goal) -> N
     assert require_effect([over.partition("=")[0]], make_members({}, parse_axes([over])), goal) == []
 
 
+@pytest.mark.parametrize("run", [{"heterogeneity": True}, {"probes": ["heterogeneity"]}])
+def test_clusters_may_be_swept_over_for_a_probe_alone(run: dict[str, Any]) -> None:
+    """H_device and H_cluster are measured between and within clusters, whatever trains."""
+    members = make_members({"method": {"name": "fedavg"}, "run": run}, parse_axes(["clustering.clusters=2,5"]))
+    assert require_effect(["clustering.clusters"], members, Goal("h_cluster")) == []
+
+
 # The folder -----------------------------------------------------------------------------------------------------------
 
 
