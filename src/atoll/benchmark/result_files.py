@@ -108,10 +108,12 @@ class ResultFile:
         write_atomically(place / self.suite / self.name, text.encode())
 
 
-def read_results(places: Sequence[Path], suite: str) -> dict[str, ResultFile]:
+def read_results(
+    places: Sequence[Path], suite: str, sift: Callable[[ResultFile], ResultFile] = lambda file: file
+) -> dict[str, ResultFile]:
     """Return what the folders know of each method; of two entries for the same, or two versions, the first folder's."""
     found: dict[str, ResultFile] = {}
-    for own in (_read(file) for place in places for file in sorted((place / suite).glob("*.json"))):
+    for own in (sift(_read(file)) for place in places for file in sorted((place / suite).glob("*.json"))):
         held = found.setdefault(own.method, ResultFile(suite, own.method, own.title, code=own.code))
         held.left_out = held.left_out or own.left_out * (own.code == held.code)
         for kept, more in ((held.trials, own.trials), (held.runs, own.runs)):

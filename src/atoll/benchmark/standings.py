@@ -51,8 +51,7 @@ def stand(files: Collection[ResultFile], budget: str) -> list[Placing]:
     if why := next((file.why_missing for file in files if file.method == REFERENCE), ""):
         raise InputError(f"--methods: {REFERENCE}, whose costs are the budgets, is in no table: {why}")
     able = [file for file in files if not file.why_missing]
-    reference = [each for file in able if file.method == REFERENCE for each in file.counted]
-    if not reference:
+    if not (reference := [each for file in able if file.method == REFERENCE for each in file.counted]):
         raise InputError(f"--methods: there are no runs of {REFERENCE}, whose costs are the budgets; add it")
     amount = float(np.mean([each.columns[COST_OF[budget]][-1] or 0.0 for each in reference]))
     goals = {each.seed: each.score or 0.0 for each in reference}

@@ -59,8 +59,7 @@ def add_faults(
 
 def make_availability(settings: Settings, clients: int) -> Availability | None:
     """Return the clients' availability and speeds from `faults.availability_file`; None without it."""
-    path = settings.faults.availability_file
-    if path is None:
+    if (path := settings.faults.availability_file) is None:
         return None
     _require_clients(settings)
     with reading("faults.availability_file"):
@@ -135,8 +134,7 @@ def _make_screening(settings: Settings, clients: int) -> Screening | None:
 def _require_clients(settings: Settings) -> None:
     """Reject faults if there are no clients that could fail."""
     name, wanted = settings.method.name, settings.faults
-    why = method_kind(settings).why_one_place
-    if not why:
+    if not (why := method_kind(settings).why_one_place):
         return
     changed = [key for key, value in dict(wanted).items() if value != FaultSettings.model_fields[key].default]
     for setting in changed[:1] if is_counted(settings) or wanted.attackers else []:
@@ -199,8 +197,7 @@ def _require_enough(method: Method, rule: str, byzantine: int) -> None:
 
 def _read_slots(wanted: FaultSettings, population: Population) -> npt.NDArray[np.bool_] | None:
     """Return who is available in which slot of the day, [clients, slots]; None: everyone, always."""
-    count = wanted.slots_per_day
-    if count is None:
+    if (count := wanted.slots_per_day) is None:
         return None
     if "slots" not in population.attributes:
         raise InputError(
