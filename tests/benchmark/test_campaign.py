@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings
 
 import numpy as np
 import pytest
@@ -53,6 +54,17 @@ def test_runs_use_up_all_budgets_or_twice_the_updates() -> None:
     assert spent["scaffold"] == {**budgets, "bytes": 2 * budgets["bytes"]}
     assert budgets["updates"] < spent["local"]["updates"] <= LONGEST * budgets["updates"]
     assert spent["local"]["bytes"] == 0
+
+
+def test_rounds_of_several_events_are_whole_and_nobody_is_told_to_raise_them() -> None:
+    """FedCluster has four events a round, here of two clients each."""
+    (one,) = find_contestants(["fedcluster"])
+    for updates, spent in ((8, 8), (13, 8), (17, 16)):
+        made = Suite("rotated", None, updates).trial(one, [])
+        with catch_warnings(action="error"):
+            assert costs_of(Suite("rotated", None, updates).cut(made, is_trial=True))["updates"] == spent
+    with pytest.raises(InputError, match=r"^its first round has 8 client updates, and the budget is 7$"):
+        Suite("rotated", None, 7).cut(Suite("rotated", None, 7).trial(one, []), is_trial=True)
 
 
 def test_trials_have_other_clients_and_the_budget_of_updates() -> None:
@@ -130,6 +142,15 @@ def test_what_was_made_with_other_settings_competes_with_nothing(tmp_path: Path)
     assert placing.score < 9.0
 
 
+def test_what_was_made_with_other_settings_takes_the_place_of_nothing_in_other_folders(tmp_path: Path) -> None:
+    campaign(tmp_path / "published", ["fedavg"]).carry_out()
+    held = read_results([tmp_path / "published"], SMALL.key)["fedavg"]
+    trials, runs = ([replace(each, digest="old") for each in entries] for entries in (held.trials, held.runs))
+    replace(held, trials=trials, runs=runs).write(tmp_path / "own")
+    found = Campaign([SMALL], [], 2, 2, [tmp_path / "own", tmp_path / "published"]).results(SMALL)["fedavg"]
+    assert [found.trials, found.runs] == [held.trials, held.runs]
+
+
 def test_without_fedavg_nothing_is_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--methods: there are no runs of fedavg, whose costs are the budgets; add it"):
         campaign(tmp_path / "new", ["local", "ifca"]).carry_out()
@@ -161,12 +182,12 @@ def test_a_suite_interrupted_ten_times_has_the_same_table(tmp_path: Path) -> Non
 
 @pytest.mark.more
 def test_what_a_suite_cannot_take_is_left_out_with_its_reason(tmp_path: Path) -> None:
-    """A linear model has no head to keep, and CFL's first event needs more updates than the tiny budget has."""
+    """A linear model has no head to keep, and CFL's first round needs more updates than the tiny budget has."""
     told = list[str]()
     campaign(tmp_path, ["fedavg", "fedper", "cfl"], told.append).carry_out()
     held = read_results([tmp_path], SMALL.key)
     assert "must be less than the model's 1 layers" in held["fedper"].why_missing
-    assert held["cfl"].why_missing == "its first event has 40 client updates, and the budget is 20"
+    assert held["cfl"].why_missing == "its first round has 40 client updates, and the budget is 20"
     assert next(each for each in told if "left out" in each).startswith("regression-tiny: ")
     assert isinstance(held["fedavg"], ResultFile)
     assert held["fedavg"].why_missing == ""

@@ -103,6 +103,15 @@ def test_a_method_of_fewer_seeds_than_others_says_so() -> None:
     assert found == ["fedavg", "local (1 of 2 seeds)"]
 
 
+def test_fedavg_that_is_in_no_table_says_why() -> None:
+    """One seed of it failed, and to add what is there already would be of no use."""
+    broken = made("fedavg", [0.5, 0.4])
+    broken.runs[1].columns[SCORE][-1] = None
+    told = "^--methods: fedavg, whose costs are the budgets, is in no table: its run failed with seed 1$"
+    with pytest.raises(InputError, match=told):
+        stand([made("local", [0.5]), broken], "updates")
+
+
 def test_without_fedavg_there_is_no_budget() -> None:
     with pytest.raises(InputError, match="no runs of fedavg"):
         stand([made("local", [0.5])], "updates")
@@ -165,6 +174,23 @@ def test_files_are_read_as_written_and_folders_are_put_together(tmp_path: Path) 
     held = read_results([tmp_path / "a", tmp_path / "b", tmp_path / "none"], "s")["mine:method"]
     assert [each.seed for each in held.runs] == [0, 1, 2]
     assert held.trials == sorted(file.trials, key=lambda each: each.changes)
+
+
+def test_why_a_method_is_left_out_is_known_from_any_folder_until_there_are_runs(tmp_path: Path) -> None:
+    failed, whole = made("x", []), made("x", [0.4])
+    failed.trials = [entry(0, [0.0, None], changes=("local.lr=0.4",))]
+    failed.write(tmp_path / "own")
+    replace(failed, left_out="none of its trials came to an end").write(tmp_path / "others")
+    replace(failed, left_out="too large", code="before").write(tmp_path / "old")
+    for names, why in (
+        (("own",), "none of its runs is finished yet"),
+        (("own", "others"), "none of its trials came to an end"),
+        (("others", "own"), "none of its trials came to an end"),
+        (("own", "old"), "none of its runs is finished yet"),
+    ):
+        assert read_results([tmp_path / name for name in names], "s")["x"].why_missing == why
+    whole.write(tmp_path / "whole")
+    assert read_results([tmp_path / "others", tmp_path / "whole"], "s")["x"].why_missing == ""
 
 
 def test_what_another_version_of_a_method_made_is_not_mixed_with_its_successors(tmp_path: Path) -> None:

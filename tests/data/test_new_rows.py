@@ -138,7 +138,8 @@ def test_a_run_does_not_predict_by_other_data_than_it_was_trained_on(tmp_path: P
     table = tmp_path / "table.csv"
     rows = [f"{k % 4},{k},{'high' if k > 20 else 'low'}\n" for k in range(40)]
     table.write_text("".join(["c,x,y\n", *rows]))
-    data = {"dataset": "table", "root": str(table), "target": "y", "client": "c", "clients": 4, "partition": "natural"}
+    data: dict[str, Any] = {"dataset": "table", "root": str(table), "target": "y", "inputs": ["x"]}
+    data |= {"client": "c", "clients": 4, "partition": "natural"}
     result = atoll.run(atoll.Settings(), tmp_path / "run", rounds=1, clustering={"clusters": 2}, data=data)
     new = pd.DataFrame({"x": [1, 39]})
     before = result.predict(new, probabilities=True).tolist()

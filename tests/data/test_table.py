@@ -202,7 +202,7 @@ def test_small_clients_are_left_out_where_the_test_has_clients_of_its_own(table:
     columns: dict[str, list[Any]] = {
         "c": ["a"] * 20 + ["b"] * 3 + ["z"] * 4,
         "s": ["train"] * 23 + ["test"] * 4,
-        "x": [*range(27)],
+        "x": [i / 2 for i in range(27)],  # whole numbers would be taken for names of rows
         "y": [i % 2 for i in range(27)],
     }
     data = table(columns, target="y", client="c", split="s", min_samples=10)

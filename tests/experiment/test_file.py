@@ -217,6 +217,13 @@ def test_a_clustering_that_no_run_uses_is_told() -> None:
         make_runs({"clustering": {"method": "feduc"}, "runs": runs})
 
 
+@pytest.mark.parametrize("run", [{"heterogeneity": True}, {"probes": ["heterogeneity"]}])
+def test_a_clustering_that_a_probe_may_use_is_not_told(run: dict[str, object]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_runs({"method": {"name": "fedavg"}, "clustering": {"clusters": 3}, "run": run})
+
+
 @pytest.mark.parametrize(
     "moves", [{"metres_per_round": 2.0}, {"metres_per_round": 2.0, "recluster_every": 3}, {"trace_file": "trace.csv"}]
 )

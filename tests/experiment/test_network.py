@@ -194,6 +194,7 @@ def test_a_trace_needs_no_positions_in_the_clients_file() -> None:
     assert network.clients_xy.tolist() == XY.tolist()
 
 
+@pytest.mark.filterwarnings("ignore:.*no link between aggregators is given")
 @pytest.mark.parametrize("pattern", ["censyn", "cenasy", "decsyn", "decasy"])
 def test_links_by_name(pattern: str) -> None:
     """The topology says who is linked where no link of two aggregators does; they hear of each other by the server."""
@@ -208,6 +209,7 @@ def test_links_by_name(pattern: str) -> None:
     assert network_of(*LINKS, f"method.pattern={pattern}").upload_seconds.tolist() == network.upload_seconds.tolist()
 
 
+@pytest.mark.filterwarnings("ignore:.*no link between aggregators is given")
 def test_every_clustering_and_pattern_takes_links() -> None:
     """FedUC's limit is that of clients side by side: 12 uploads of up to 2.1 s in turns would take 18 s."""
     for pattern in ("censyn", "cenasy", "decsyn", "decasy"):

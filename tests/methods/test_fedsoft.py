@@ -157,6 +157,7 @@ def test_frozen_layers_that_do_not_travel_change_nothing_but_the_bytes(tmp_path:
         (["method.select=power-of-choice", "method.candidates=6"], "'fedsoft'.*'power-of-choice': the model that"),
         (["travel.codec=int8"], r"travel\.codec = 'int8'.*'fedsoft'"),
         (["model.travels=['own.*']"], r"model\.travels.*'fedsoft' itself says"),
+        (["faults.max_update_norm=9"], r"^faults\.max_update_norm = 9: .*'fedsoft', whose clients send no update"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(changes: list[str], message: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from atoll import InputError, RunError, make_runs
 from atoll.planner import plan_table as table
 from atoll.planner.budget import PlanBudget
-from atoll.planner.entrants import GIVES_UP, Entrant, level_of, rows_of
+from atoll.planner.entrants import GIVES_UP, Entrant, cost_of, level_of, rows_of
 from atoll.planner.plan_folder import require_folder, write_note
 from atoll.planner.plan_page import _plan
 from atoll.planner.plan_scores import Hop
@@ -105,6 +105,22 @@ def test_finalists_that_miss_the_target_are_compared_by_all_their_seeds(tmp_path
     assert [each.level for each in ranked] == pytest.approx(means)
     assert means == sorted(means, reverse=True)
     assert table.judged(ranked[0], budget) == f"missed by 2 of 2: {100 * means[0]:.1f} %"
+
+
+@pytest.mark.parametrize("budget", [PlanBudget(), PlanBudget(is_regression=True), PlanBudget(target=0.9)])
+def test_plans_without_a_value_come_after_those_with_one(budget: PlanBudget, tmp_path: Path) -> None:
+    """Such as those whose metric was never recorded; NaN is neither more nor less than a number."""
+    plan = scored("censyn,a", settings_of(tmp_path), merges=90, seconds=900.0)
+    missed = [math.inf, math.inf]
+    values = [([0.5, 0.5], 0.3), (missed, math.nan), ([math.nan, 0.9], math.nan), ([], math.nan)]
+    known, *unknown = (Entrant(plan, tmp_path, costs=costs, level=level) for costs, level in values)
+    for each in unknown:
+        for order in ([known, each], [each, known]):
+            assert min(order, key=lambda entrant: cost_of(entrant, budget)) is known
+            assert max(order, key=lambda entrant: cost_of(entrant, budget)) is each
+    if budget.target is not None:  # of those that missed it, the one with the better level
+        near, far = (replace(known, costs=missed, level=level) for level in (0.7, 0.2))
+        assert sorted([unknown[0], far, near], key=lambda entrant: cost_of(entrant, budget)) == [near, far, unknown[0]]
 
 
 def test_stopping_rules_of_the_file_end_no_race(tmp_path: Path) -> None:

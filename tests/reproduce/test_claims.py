@@ -11,7 +11,6 @@ from atoll.reproduce.recipe_runs import settings_of
 from atoll.runs.titles import without_seed
 from atoll.settings.experiment_file import make_runs, read_experiment, recipe_names
 from atoll.settings.validation import Settings
-from atoll.support.errors import SettingWarning
 from tests.tiers import thinned
 
 CLAIMS = [claim for name in PAPERS for claim in read_paper(name).claims]
@@ -96,12 +95,12 @@ def test_tiny_runs_are_the_papers_runs(recipe: str) -> None:
         assert one.rounds <= other.rounds
 
 
-def test_nobody_is_warned_of_a_recipes_own_settings() -> None:
-    """A suite of the benchmark has settings for all methods, of which its own run, FedAvg, uses few."""
-    with pytest.warns(SettingWarning, match="clustering.method = 'planted': no run uses it"):
-        make_runs(read_experiment("benchmark-permuted"), "tiny")
-    with warnings.catch_warnings(action="error"):
-        assert settings_of("benchmark-permuted", "tiny", 1)
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_nobody_is_warned_of_a_recipes_own_settings(recipe: str) -> None:
+    """Nor of those of the benchmark's suites, which have settings for all methods."""
+    for scale in ("tiny", "paper"):
+        with warnings.catch_warnings(action="error"):
+            assert settings_of(recipe, scale, 1)
 
 
 @pytest.mark.parametrize("recipe", ["feduc-figure-8", "fedcluster-figure-3"])  # one lists five seeds, one none

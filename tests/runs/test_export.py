@@ -66,8 +66,9 @@ def test_the_servers_model_in_two_formats(tmp_path: Path) -> None:
 def test_a_tables_columns_are_told(tmp_path: Path) -> None:
     lines = [f"{i % 4},{i},{'AB'[i % 2]},{i % 3}" for i in range(24)]
     (tmp_path / "t.csv").write_text("\n".join(["site,x,ward,y", *lines]))
-    data = {"dataset": "table", "root": str(tmp_path / "t.csv"), "target": "y", "client": "site", "clients": 4}
-    result = atoll.run(rounds=1, data={**data, "partition": "natural"}, method="fedavg", out=tmp_path / "run")
+    data: dict[str, Any] = {"dataset": "table", "root": str(tmp_path / "t.csv"), "target": "y"}
+    data |= {"client": "site", "clients": 4, "partition": "natural", "inputs": ["x", "ward"]}
+    result = atoll.run(rounds=1, data=data, method="fedavg", out=tmp_path / "run")
     made = export_model(tmp_path / "run")
     assert made.inputs.startswith("the table's columns x, ward = A, ward = B, encoded and scaled as for training")
     assert "times 1" not in made.inputs

@@ -140,6 +140,16 @@ def test_failed_trials_count_and_are_told(tmp_path: Path) -> None:
     assert of.best() is None
 
 
+def test_a_trial_that_its_user_stops_where_the_metric_has_no_value_goes_on(tmp_path: Path) -> None:
+    """As local_loss has none before training."""
+    of = search(tmp_path)
+    job = next(of.jobs(1))
+    for round_, loss in enumerate((None, 0.9, None)):
+        assert of.judge(job, News("running", row={"round": round_, "test_loss": loss})) == "go on"
+        assert of.settle(job, News("stopped")) == ""
+        assert [trial.state for trial in of.trials()] == ["running"]
+
+
 def test_a_row_without_the_metric_ends_no_trial_that_has_had_it(tmp_path: Path) -> None:
     """A probe may have no value now and then; at the end it needs one."""
     of = search(tmp_path)

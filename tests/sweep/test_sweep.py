@@ -263,8 +263,10 @@ def test_of_a_loss_the_least_is_best(tmp_path: Path) -> None:
 def test_a_metric_that_was_not_recorded_leaves_dashes(tmp_path: Path) -> None:
     members = make_members({}, parse_axes(["local.lr=0.1,0.2"]))
     write_run(tmp_path / "lr=0.1", [None, None])
-    assert [line.last for line in table.sum_up(tmp_path, members, Goal("test_accuracy"))] == [None, None]
-    assert [line.last for line in table.sum_up(tmp_path, members, Goal("ari"))] == [None, None]
+    for metric in ("test_accuracy", "ari"):
+        with pytest.warns(SettingWarning, match=rf"left out: .*lr=0\.1: its rows have no {metric}"):
+            lines = table.sum_up(tmp_path, members, Goal(metric))
+        assert [line.last for line in lines] == [None, None]
 
 
 def test_a_finished_run_that_does_not_end_with_the_metric_is_told(tmp_path: Path) -> None:
@@ -418,6 +420,13 @@ def test_what_changes_some_runs_only_is_told() -> None:
 )
 def test_a_sweep_over_what_changes_something_goes_on(over: str, goal: Goal) -> None:
     assert require_effect([over.partition("=")[0]], make_members({}, parse_axes([over])), goal) == []
+
+
+@pytest.mark.parametrize("run", [{"heterogeneity": True}, {"probes": ["heterogeneity"]}])
+def test_clusters_may_be_swept_over_for_a_probe_alone(run: dict[str, Any]) -> None:
+    """H_device and H_cluster are measured between and within clusters, whatever trains."""
+    members = make_members({"method": {"name": "fedavg"}, "run": run}, parse_axes(["clustering.clusters=2,5"]))
+    assert require_effect(["clustering.clusters"], members, Goal("h_cluster")) == []
 
 
 # The folder -----------------------------------------------------------------------------------------------------------

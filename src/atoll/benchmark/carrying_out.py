@@ -77,12 +77,15 @@ class Campaign:
 
     def results(self, suite: Suite) -> dict[str, ResultFile]:
         """Return what is known of a suite, without trials and runs that were made with other settings than now."""
-        found = read_results(self.places, suite.key)
         known = {one.name: one for one in (*find_contestants(), *self.contestants)}
-        for one, file in ((known[name], file) for name, file in found.items() if name in known):
-            file.trials = [each for each in file.trials if each.is_of(partial(suite.trial, one, each.changes))]
-            file.runs = [each for each in file.runs if each.is_of(partial(suite.run, one, each.changes, each.seed))]
-        return found
+
+        def sift(file: ResultFile) -> ResultFile:
+            if one := known.get(file.method):
+                file.trials = [each for each in file.trials if each.is_of(partial(suite.trial, one, each.changes))]
+                file.runs = [each for each in file.runs if each.is_of(partial(suite.run, one, each.changes, each.seed))]
+            return file
+
+        return read_results(self.places, suite.key, sift)
 
     def _missing_trials(self, suite: Suite, one: Contestant, file: ResultFile) -> Iterator[_Missing]:
         for number, changes in enumerate(one.trials(self.trials)):

@@ -19,7 +19,6 @@ def permuted_digits(permutations: Positive = 4) -> Dataset:
     digits = load("digits")
     names = [generator(0, "permuted", group).permutation(digits.classes) for group in range(permutations)]
     names[0] = np.arange(digits.classes)
-
     each, group = range(permutations), np.arange(permutations)
     return replace(
         digits,

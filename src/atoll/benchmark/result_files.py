@@ -87,7 +87,7 @@ class ResultFile:
         """Why the method is in no table; empty if it is."""
         failed = [str(each.seed) for each in self.counted if each.score is None]
         fault = f"its run failed with seed {', '.join(failed)}" if failed else ""
-        return self.left_out or fault or ("" if self.counted else "none of its runs is finished yet")
+        return fault if self.counted else self.left_out or "none of its runs is finished yet"
 
     def has(self, settings: Settings) -> bool:
         """Return whether it holds the trial or run of these settings."""
@@ -108,11 +108,14 @@ class ResultFile:
         write_atomically(place / self.suite / self.name, text.encode())
 
 
-def read_results(places: Sequence[Path], suite: str) -> dict[str, ResultFile]:
+def read_results(
+    places: Sequence[Path], suite: str, sift: Callable[[ResultFile], ResultFile] = lambda file: file
+) -> dict[str, ResultFile]:
     """Return what the folders know of each method; of two entries for the same, or two versions, the first folder's."""
     found: dict[str, ResultFile] = {}
-    for own in (_read(file) for place in places for file in sorted((place / suite).glob("*.json"))):
-        held = found.setdefault(own.method, ResultFile(suite, own.method, own.title, own.left_out, code=own.code))
+    for own in (sift(_read(file)) for place in places for file in sorted((place / suite).glob("*.json"))):
+        held = found.setdefault(own.method, ResultFile(suite, own.method, own.title, code=own.code))
+        held.left_out = held.left_out or own.left_out * (own.code == held.code)
         for kept, more in ((held.trials, own.trials), (held.runs, own.runs)):
             known = [(each.seed, each.changes) for each in kept]
             kept += [each for each in more if own.code == held.code and (each.seed, each.changes) not in known]

@@ -1,7 +1,7 @@
 """What result files show: each method's estimates within a budget, what a target cost it, and average ranks."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,11 +46,12 @@ class Placing:
         return found is not None and found.high is not None and found.high < 0
 
 
-def stand(files: Iterable[ResultFile], budget: str) -> list[Placing]:
+def stand(files: Collection[ResultFile], budget: str) -> list[Placing]:
     """Return the methods of a suite that have runs, the best mean score first."""
+    if why := next((file.why_missing for file in files if file.method == REFERENCE), ""):
+        raise InputError(f"--methods: {REFERENCE}, whose costs are the budgets, is in no table: {why}")
     able = [file for file in files if not file.why_missing]
-    reference = [each for file in able if file.method == REFERENCE for each in file.counted]
-    if not reference:
+    if not (reference := [each for file in able if file.method == REFERENCE for each in file.counted]):
         raise InputError(f"--methods: there are no runs of {REFERENCE}, whose costs are the budgets; add it")
     amount = float(np.mean([each.columns[COST_OF[budget]][-1] or 0.0 for each in reference]))
     goals = {each.seed: each.score or 0.0 for each in reference}

@@ -77,8 +77,7 @@ class Suite:
         made = self._make(reference, [], "budgets", (self.scale,))
         updates = made.run.client_updates or 1
         costs = _costs(made, updates)
-        events = int(np.searchsorted(costs["updates"], updates, side="right"))
-        if not events:
+        if not (events := int(np.searchsorted(costs["updates"], updates, side="right"))):
             told = f"--updates {updates}: is too few for suite {self.name}, where a round of FedAvg has"
             raise InputError(f"{told} {costs['updates'][0]:g}")
         return {"updates": float(updates)} | {name: float(costs[name][events - 1]) for name in BUDGETS[1:]}
@@ -123,9 +122,9 @@ def _lasting(settings: Settings, budgets: Mapping[str, float], longest: float, r
     costs = _costs(settings, longest)
     ends = [np.searchsorted(costs[name], most, side="right") for name, most in budgets.items() if costs[name][-1] > 0]
     events = int(min(max(ends), np.searchsorted(costs["updates"], longest, side="right")))
-    if not events:
-        first = f"its first event has {costs['updates'][0]:g} client updates"
-        raise InputError(f"{first}, and the budget is {budgets['updates']:g}")
-    updates, rounds = int(costs["updates"][events - 1]), int(costs["rounds"][events - 1])
+    rounds = int(costs["rounds"][events - 1]) if events else 0
+    updates = int(costs["updates"][np.searchsorted(costs["rounds"], max(1, rounds))])  # of so many whole rounds
+    if not rounds:
+        raise InputError(f"its first round has {updates} client updates, and the budget is {budgets['updates']:g}")
     lasting = settings.but("run", client_updates=updates, evaluate_every=max(1, rounds // rows))
     return lasting.model_copy(update={"rounds": rounds})

@@ -12,7 +12,7 @@ from atoll.aggregation.robust import ROBUST, TIMES_BYZANTINE
 from atoll.aggregation.screening import Screening, UsualNorms
 from atoll.data.population import Population
 from atoll.engine.method import Method
-from atoll.engine.stages import Stage
+from atoll.engine.stages import Need, Stage
 from atoll.experiment.network_clients import NetworkClients
 from atoll.faults.attacks import COLLUSIONS, Colluding, attacking, claim_samples, draw_attackers
 from atoll.faults.availability import Availability, read_availability
@@ -36,12 +36,14 @@ def add_faults(
     """Return the method with the combine rule, screening and client dropout of the settings."""
     wanted = settings.faults
     _require_clients(settings)
-    combine = _choose_combine(settings, method)
-    schedule = method.schedule
+    combine, schedule = _choose_combine(settings, method), method.schedule
     keeps = asks_for(method_kind(settings).make, "deadline_seconds")
     if wanted.deadline_seconds is not None and clock is None and not keeps:
         told = f"faults.deadline_seconds = {wanted.deadline_seconds:g}: cannot be used with method.name ="
         raise InputError(f"{told} {settings.method.name!r}, which has no parameter clock or deadline_seconds")
+    if wanted.max_update_norm is not None and any(Need.NUMBERS in stage.lacks for stage in method.stages):
+        told = f"faults.max_update_norm = {wanted.max_update_norm:g}: cannot be used with method.name ="
+        raise InputError(f"{told} {settings.method.name!r}, whose clients send no update of the model they received")
     timed = None if wanted.deadline_seconds is None else clock
     if wanted.dropout or wanted.slots_per_day is not None or availability is not None or timed:
         slots = _read_slots(wanted, population)
@@ -57,8 +59,7 @@ def add_faults(
 
 def make_availability(settings: Settings, clients: int) -> Availability | None:
     """Return the clients' availability and speeds from `faults.availability_file`; None without it."""
-    path = settings.faults.availability_file
-    if path is None:
+    if (path := settings.faults.availability_file) is None:
         return None
     _require_clients(settings)
     with reading("faults.availability_file"):
@@ -133,8 +134,7 @@ def _make_screening(settings: Settings, clients: int) -> Screening | None:
 def _require_clients(settings: Settings) -> None:
     """Reject faults if there are no clients that could fail."""
     name, wanted = settings.method.name, settings.faults
-    why = method_kind(settings).why_one_place
-    if not why:
+    if not (why := method_kind(settings).why_one_place):
         return
     changed = [key for key, value in dict(wanted).items() if value != FaultSettings.model_fields[key].default]
     for setting in changed[:1] if is_counted(settings) or wanted.attackers else []:
@@ -197,8 +197,7 @@ def _require_enough(method: Method, rule: str, byzantine: int) -> None:
 
 def _read_slots(wanted: FaultSettings, population: Population) -> npt.NDArray[np.bool_] | None:
     """Return who is available in which slot of the day, [clients, slots]; None: everyone, always."""
-    count = wanted.slots_per_day
-    if count is None:
+    if (count := wanted.slots_per_day) is None:
         return None
     if "slots" not in population.attributes:
         raise InputError(

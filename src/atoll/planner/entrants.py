@@ -117,8 +117,7 @@ def _met_at(run: Run, budget: PlanBudget) -> int | None:
 
 def level_of(entrant: Entrant, seed: int, until: float, budget: PlanBudget) -> float:
     """Return a plan's metric at a virtual time, averaged over the last part of it; nan without an evaluation."""
-    run = rows_of(entrant, seed)
-    if run is None:
+    if (run := rows_of(entrant, seed)) is None:
         return math.nan
     seconds, values = run.rows["virtual_time"], values_of(run, budget)
     now = (seconds <= until) & np.isfinite(values)
@@ -130,8 +129,7 @@ def level_of(entrant: Entrant, seed: int, until: float, budget: PlanBudget) -> f
 
 def rank(entrant: Entrant, until: float, budget: PlanBudget) -> tuple[bool, float]:
     """Return a sort key of plans at a rung: the time at which the target was met, else the level."""
-    met = met_by(rows_of(entrant), until, budget)
-    if met is not None:
+    if (met := met_by(rows_of(entrant), until, budget)) is not None:
         return False, met
     level = level_of(entrant, 0, until, budget)
     return True, math.inf if math.isnan(level) else level if budget.falls else -level
@@ -139,15 +137,15 @@ def rank(entrant: Entrant, until: float, budget: PlanBudget) -> tuple[bool, floa
 
 def cost_of(entrant: Entrant, budget: PlanBudget) -> tuple[bool, float, float]:
     """Return a sort key of finalists: the mean over seeds, and for those that missed the target their level."""
-    mean, level = float(np.mean(entrant.costs or [math.inf])), entrant.level
-    is_cost = budget.target is not None or budget.falls
-    return bool(entrant.problem), mean if is_cost else -mean, level if budget.falls else -level
+    sign = 1 if budget.falls else -1
+    mean = float(np.mean(entrant.costs or [math.nan])) * (1 if budget.target is not None else sign)
+    cost, level = (key if math.isfinite(key) else math.inf for key in (mean, sign * entrant.level))
+    return bool(entrant.problem), cost, level
 
 
 def settle(entrant: Entrant, seed: int, until: float, budget: PlanBudget) -> None:
     """Record the result of a finalist's run."""
-    run = rows_of(entrant, seed)
-    if run is None or entrant.problem:
+    if (run := rows_of(entrant, seed)) is None or entrant.problem:
         return
     probe = _met_at(run, budget)
     if budget.target is None:

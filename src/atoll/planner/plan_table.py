@@ -123,8 +123,7 @@ def why(ranked: Sequence[Entrant], budget: PlanBudget) -> str:
     """Return a few sentences on why the first plan is first."""
     first, *others = ranked
     told = [f"{in_words(first.name)} is first{_lead(first, budget)}."]
-    rival = next((other for other in others if not other.problem), None)
-    if rival is None:
+    if (rival := next((other for other in others if not other.problem), None)) is None:
         return " ".join(told)
     told.append(_against(first, rival, budget))
     gains, pays = (list(_differences(*pair)) for pair in ((first, rival), (rival, first)))
@@ -137,8 +136,7 @@ def why(ranked: Sequence[Entrant], budget: PlanBudget) -> str:
 
 
 def _lead(entrant: Entrant, budget: PlanBudget) -> str:
-    found = estimate_of(entrant, budget)
-    if found is None:
+    if (found := estimate_of(entrant, budget)) is None:
         return ""
     seeds = f" on average over {found.n} seeds" if found.n > 1 else ""
     if budget.target is None:

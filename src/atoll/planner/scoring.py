@@ -98,8 +98,7 @@ def _with_seconds(settings: Settings, seconds: float) -> Settings:
 
 
 def _cut_at(settings: Settings, events: Sequence[Event], sent: np.ndarray, size: float) -> Settings:
-    count = int(np.searchsorted(sent, size, side="right"))
-    if not count:
+    if not (count := int(np.searchsorted(sent, size, side="right"))):
         raise InputError(f"--bytes {size:g}: the first event sends {int(sent[0]):,}")
     seconds = [event.seconds for event in events]  # of those that end together, all stay in or none
     within = int(np.searchsorted(seconds, seconds[count]))

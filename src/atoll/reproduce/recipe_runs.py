@@ -9,7 +9,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from warnings import catch_warnings
 
 import torch
 
@@ -23,7 +22,7 @@ from atoll.runs.run_folders import begin_folders, name_folders, prepare_folders
 from atoll.runs.titles import title_of, without_seed
 from atoll.settings import experiment_file as config
 from atoll.settings.validation import Settings
-from atoll.support.errors import AtollError, InputError, NotFinite, RunError, SettingWarning
+from atoll.support.errors import AtollError, InputError, NotFinite, RunError
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,7 @@ def settings_of(recipe: str, scale: str, seeds: int = SEEDS, device: str = "cpu"
     """
     table = config.read_experiment(recipe)
     known = any(scale in layer.get("scales", {}) for layer in (table, *table.get("panels", ()), *table.get("runs", ())))
-    with catch_warnings(action="ignore", category=SettingWarning):  # a suite has settings for all methods
-        made = config.make_runs(table, scale if known else None, ["run.workers=1", f"run.device={device}"])
+    made = config.make_runs(table, scale if known else None, ["run.workers=1", f"run.device={device}"])
     listed = {run["seed"] for run in table.get("runs", ()) if "seed" in run}
     kinds = {(each.panel, without_seed(each.label or each.name)): each for each in made}
     return (made if listed else []) + [

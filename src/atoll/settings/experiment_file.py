@@ -126,8 +126,8 @@ def make_grid(
 
 
 def _warn_of_no_use(made: Sequence[Settings]) -> None:
-    """Warn of settings of clusters, and of clients that move, if no run's method has a use for them."""
-    if not any(method_needs(each, "clustering") for each in made):
+    """Warn of settings of clusters, and of clients that move, if no run's method, or probe, has a use for them."""
+    if not any(each.run.probes or each.run.heterogeneity or method_needs(each, "clustering") for each in made):
         method, given = made[0].method, made[0].clustering.model_dump(exclude_defaults=True)
         counts = method.get("clusters")
         told = "has no use for clusters" if counts is None else "finds clusters itself, as many as method.clusters"

@@ -23,8 +23,7 @@ def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> bool:
 
     A sweep may be resumed with more runs than before, such as further seeds, and a search with more trials.
     """
-    before = read_note(out)
-    if before is None:
+    if (before := read_note(out)) is None:
         return False
     if not resume:
         raise InputError(f"--out {out}: already holds a sweep; add --resume to continue it, or give another folder")

@@ -114,7 +114,8 @@ def _is_idle(name: str, groups: Sequence[Sequence[Settings]]) -> bool:
     if not groups:
         return False
     if name.startswith("clustering."):
-        return not any(each.run.probes or method_needs(each, "clustering") for group in groups for each in group)
+        every = (each for group in groups for each in group)
+        return not any(each.run.probes or each.run.heterogeneity or method_needs(each, "clustering") for each in every)
     # Executors may round differently.
     return all(len({(digest(settings), settings.run.executor) for settings in group}) == 1 for group in groups)
 
