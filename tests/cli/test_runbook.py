@@ -227,6 +227,7 @@ def test_the_server_is_lost_for_good(place: Place, atoll: Command) -> None:
     place.kill("server")
     for name in ("fleet", "runs"):
         shutil.rmtree(place.folder / name)
+    (place.folder / "digits.toml").unlink()
     place.do("The server is lost for good", "the new server")
     place.finish(atoll)
     assert all(place.children[f"node-{number}"].poll() is None for number in range(2)), "nodes needed nothing"

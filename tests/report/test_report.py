@@ -842,6 +842,14 @@ class TestFiles:
         np.testing.assert_allclose(whole, one.rows["bytes_up"][1:] / 1000)  # zero has no place on a logarithmic axis
         assert quarter.max() < whole.max()
 
+    def test_bytes_are_labelled_at_round_numbers_in_one_notation(self, tmp_path: Path) -> None:
+        run = read_run(write_run(tmp_path / "a", make_rows([0.5] * 12)))
+        figure = plot_curves([run], "bytes_up")
+        figure.draw_without_rendering()
+        ticks = [*figure.axes[1].xaxis.get_major_ticks(), *figure.axes[1].xaxis.get_minor_ticks()]
+        seen = [tick.label1.get_text() for tick in ticks if 1 <= tick.get_loc() <= 11]
+        assert [label for label in seen if label] == ["1", "2", "5", "10"]
+
     def test_a_row_without_bytes_leaves_their_unit(self, tmp_path: Path) -> None:
         rows = make_rows([0.1, 0.2, 0.3])
         rows[1]["bytes_up"] = None

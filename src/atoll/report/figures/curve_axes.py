@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from atoll.report.figures.style import WIDTH_INCHES, drawn_width, title_and_factor, use_log_scale
+from atoll.report.figures.style import WIDTH_INCHES, drawn_width, label_log_scale, title_and_factor, use_log_scale
 from atoll.report.reading.runs import Run
 from atoll.report.reading.units import byte_unit, format_count, time_unit
 from atoll.runs.columns import is_share, rises
@@ -72,15 +72,16 @@ def panel_columns(panels: int) -> int:
 
 def set_x(column: Sequence[Axes], values: Floats, axis: CurveAxis, *, stacked: bool) -> None:
     """Set scale, limits and title of the horizontal axes of a column of charts."""
-    shown = values[values > 0] if axis.log else values
+    low, high = values.min(initial=math.inf, where=(values > 0) | (not axis.log)), values.max(initial=0.0)
     for axes in column:
         if axis.log:
             axes.set_xscale("log")
+            label_log_scale(axes.xaxis, low, high)
         else:
             axes.xaxis.set_major_locator(MaxNLocator(6, steps=STEPS, integer=axis.factor == 1))
         axes.xaxis.set_major_formatter(format_count)
-        if shown.size and shown.min() < shown.max():
-            axes.set_xlim(shown.min(), shown.max())
+        if low < high:
+            axes.set_xlim(low, high)
         axes.grid(visible=True)
         if stacked and axes is not column[-1]:
             axes.tick_params(labelbottom=False)
@@ -108,8 +109,7 @@ def set_y(row: Sequence[Axes], panels: Sequence[Floats], axis: CurveAxis) -> Non
 
 
 def _spans_decades(values: Floats) -> bool:
-    positive = values[values > 0]
-    return bool(positive.size) and bool(positive.max() > LOG_RATIO * positive.min())
+    return bool(values.max(initial=0.0) > LOG_RATIO * values.min(initial=math.inf, where=values > 0))
 
 
 def _limits(panels: Sequence[Floats], axis: CurveAxis, *, log: bool) -> Iterator[Limits]:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
@@ -146,13 +147,12 @@ def use_log_scale(axes: Axes, low: float, high: float) -> None:
     """Make the vertical axis logarithmic, with ticks at round numbers between these limits."""
     axes.set_ylim(low, high)  # first, since values that are all 0 have no logarithmic limits of their own
     axes.set_yscale("log", nonpositive="clip")
-    axes.yaxis.set_major_locator(LogLocator(subs=_log_steps(low, high), numticks=8))
+    label_log_scale(axes.yaxis, low, high)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _log_steps(low: float, high: float) -> tuple[float, ...]:
-    """Return which multiples of the powers of ten to label: the powers alone are too few for a short axis."""
-    if high < 5 * low:
-        return tuple(map(float, range(1, 10)))
-    return (1.0, 2.0, 5.0) if high < 300 * low else (1.0,)
+def label_log_scale(axis: Axis, low: float, high: float) -> None:
+    """Put ticks at round numbers only; on a short logarithmic axis, powers of ten are too few."""
+    steps = tuple(map(float, range(1, 10))) if high < 5 * low else (1.0, 2.0, 5.0) if high < 300 * low else (1.0,)
+    axis.set_major_locator(LogLocator(subs=steps, numticks=8))
+    axis.set_minor_locator(NullLocator())
