@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from atoll.aggregation.mean import average_models
 from atoll.engine.cohorts import Cohort
 from atoll.local.models import Model, mlp
 from atoll.local.rule import adam, momentum, sgd
-from atoll.methods.parts.gradient_trainers import MetaTrainer, MixedTrainer, MoreauTrainer
+from atoll.methods.parts.gradient_trainers import MetaTrainer, MixedTrainer
 from atoll.support.arrays import Floats, Ids
 from tests.problems import as_vector, classification, network
 
@@ -193,22 +192,6 @@ def test_steps_at_several_models_are_counted_and_stay_the_same(make: Any) -> Non
         for debug in (False, True)
     ]
     assert as_vector(found[0][0].model).tobytes() == as_vector(found[1][0].model).tobytes()
-
-
-def test_a_step_of_pfedmes_local_model_that_is_not_finite_is_named() -> None:
-    """It comes after the steps toward theta, and nothing but the next batch's gradient would show it."""
-    make = partial(MoreauTrainer, inner_steps=1)
-    found = [
-        Serial(make(network(), POPULATION, RULE, 0, by_hand=not debug, penalty=1.0, inner_lr=0.1), debug).train(
-            [cohort_of(network())], average_models
-        )
-        for debug in (False, True)
-    ]
-    assert as_vector(found[0][0].model).tobytes() == as_vector(found[1][0].model).tobytes()
-    trainer = make(network(), POPULATION, replace(RULE, lr=1e8), 0, by_hand=False, penalty=1e300, inner_lr=1e6)
-    message = r"client 0, step 2: training failed \(BadStep: 'a parameter' is not finite after the step\)"
-    with pytest.raises(RunError, match=message):
-        Serial(trainer, debug=True).train([cohort_of(network())], average_models)
 
 
 @pytest.mark.parametrize("optimizer", [sgd, momentum, adam])

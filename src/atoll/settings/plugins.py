@@ -141,6 +141,7 @@ def bind(
     if missing := [name for name in needed if name not in arguments]:
         section = setting.partition(".")[0]
         raise InputError(f"{section}.{missing[0]} is not set, but {setting} = {_name(rule)!r} needs it")
+
     if _is_ours(rule) and not arguments:
         return rule
 

@@ -4,7 +4,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn, optim, zeros_like
+from torch import Tensor, nn, zeros_like
 
 from atoll.aggregation.mean import mean
 from atoll.local.models import Model
@@ -74,8 +74,6 @@ class MoreauTrainer(GradientTrainer):
                 again = (self.batches.losses(self.outputs(x), y).mean() for _ in range(self.inner_steps))
                 losses.append(descend(self.inner, theta, replace(task, start=w), again, self.by_hand)[0])
                 w = {name: own.lerp(theta[name].detach(), pace) for name, own in w.items()}
-                if not self.by_hand:
-                    optim.SGD(map(nn.Parameter, w.values())).step()  # moves nothing: `run.debug` watches optimisers
         return self.finish(task, w, self.parameters_of(read_model(self.module)), losses)
 
 
