@@ -103,7 +103,7 @@ def from_pandas(
     """Return a data frame of pandas (2.2 or later), polars, or any library that exports Arrow, as a data set.
 
     >>> import pyarrow as pa
-    >>> visits = pa.table({"ward": ["a", "b"] * 10, "age": range(20), "ill": ["no", "yes"] * 10})
+    >>> visits = pa.table({"ward": ["a", "b"] * 10, "age": [*range(10)] * 2, "ill": ["no", "yes"] * 10})
     >>> from_pandas(visits, client="ward", target="ill")
     Dataset('frame': 16 samples of [1], 4 to test, 2 classes)
 
