@@ -66,9 +66,8 @@ def benchmark(
         raise InputError(f"--out {folder}: is not empty and holds no results; give the path of a new folder")
     chosen = [Suite(name, scale, updates) for name in require_suites(suites or [])]
     contestants = find_contestants(() if methods is None else [name.strip() for name in methods.split(",")])
-    is_quiet, places = quiet or as_json, (folder, *others)
-    say = (lambda _: None) if is_quiet else (lambda text: err.print(text))
-    campaign = Campaign(chosen, contestants, trials, seeds, places, jobs, say)
+    say = (lambda _: None) if quiet or as_json else (lambda text: err.print(text))
+    campaign = Campaign(chosen, contestants, trials, seeds, (folder, *others), jobs, say)
     if run:
         with claimed(folder):
             campaign.carry_out()

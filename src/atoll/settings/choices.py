@@ -108,6 +108,11 @@ def method_needs(settings: Sections, name: str) -> bool:
     return asks_for(method_kind(settings).make, name)
 
 
+def uses_clusters(settings: Sections) -> bool:
+    """Return whether the method asks for a clustering, or there are probes, which may."""
+    return bool(settings.run.probes) or settings.run.heterogeneity or method_needs(settings, "clustering")
+
+
 def uses_network(settings: Sections) -> bool:
     """Return whether the method, or its clustering, asks for a network."""
     rules = _load("atoll.clustering.named_clusterings:CLUSTERINGS")

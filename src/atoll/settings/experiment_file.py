@@ -19,7 +19,7 @@ from warnings import warn
 
 from pydantic import BaseModel
 
-from atoll.settings.choices import CHOICES, choices_that_take, chosen, method_needs, taken
+from atoll.settings.choices import CHOICES, choices_that_take, chosen, method_needs, taken, uses_clusters
 from atoll.settings.file_paths import located
 from atoll.settings.sections import NAME
 from atoll.settings.validation import LISTS, Settings, full_model, unused, validate, who_takes, with_plain_names
@@ -127,7 +127,7 @@ def make_grid(
 
 def _warn_of_no_use(made: Sequence[Settings]) -> None:
     """Warn of settings of clusters, and of clients that move, if no run's method, or probe, has a use for them."""
-    if not any(each.run.probes or each.run.heterogeneity or method_needs(each, "clustering") for each in made):
+    if not any(map(uses_clusters, made)):
         method, given = made[0].method, made[0].clustering.model_dump(exclude_defaults=True)
         counts = method.get("clusters")
         told = "has no use for clusters" if counts is None else "finds clusters itself, as many as method.clusters"

@@ -10,7 +10,7 @@ from atoll.experiment.experiment import Experiment
 from atoll.runs.fingerprint import digest, free_settings
 from atoll.runs.run_folders import name_folders
 from atoll.runs.titles import title_of
-from atoll.settings.choices import method_needs
+from atoll.settings.choices import uses_clusters
 from atoll.settings.experiment_file import Table, make_grid
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, reading
@@ -111,13 +111,10 @@ def _variants(name: str, members: Sequence[Member]) -> Mapping[str, list[list[Se
 
 def _is_idle(name: str, groups: Sequence[Sequence[Settings]]) -> bool:
     """Return whether no group has two runs that differ; False if no group has two runs."""
-    if not groups:
-        return False
     if name.startswith("clustering."):
-        every = (each for group in groups for each in group)
-        return not any(each.run.probes or each.run.heterogeneity or method_needs(each, "clustering") for each in every)
+        return bool(groups) and not any(uses_clusters(each) for group in groups for each in group)
     # Executors may round differently.
-    return all(len({(digest(settings), settings.run.executor) for settings in group}) == 1 for group in groups)
+    return bool(groups) and all(len({(digest(each), each.run.executor) for each in group}) == 1 for group in groups)
 
 
 def _why(name: str, settings: Settings) -> str:

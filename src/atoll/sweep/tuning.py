@@ -64,7 +64,6 @@ class Search:
         )
         self._asked: dict[str, Any] = {}
         self._values: dict[str, float | None] = {}
-        self._hopeless: set[str] = set()  # trained jobs that have never had a value
 
     def jobs(
         self, trials: int, modules: tuple[Path, ...] = (), at_once: int = 1, note: Callable[[], None] | None = None
@@ -90,8 +89,7 @@ class Search:
         value = self._values[job.name] = row.get(self.goal.metric)
         reported = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
         if value is None:  # as local_loss is before training, or where a probe has no value
-            self._hopeless |= {job.name} if round_ and not reported else set()
-            return "stop" if job.name in self._hopeless else "go on"
+            return "stop" if round_ and not reported else "go on"
         if round_ > 0 and round_ not in reported:
             trial.report(value, round_)
         return "prune" if round_ > 0 and trial.should_prune() else "go on"
@@ -105,8 +103,10 @@ class Search:
             cost = self.goal.read(job.folder)
             self._values[job.name] = None if cost is None or math.isinf(cost[0]) else cost[0]
         states, trial, value = self._optuna.trial.TrialState, self._asked[job.name], self._values.get(job.name)
-        never = self._hopeless if news.state == "stopped" else self._values if news.state == "finished" else ()
-        if job.name in never and value is None:
+        frozen = self.study.get_trials(deepcopy=False)[trial.number]
+        never_had_one = frozen.user_attrs.get("rounds") and not frozen.intermediate_values
+        is_over = news.state == "finished" or (news.state == "stopped" and never_had_one)
+        if is_over and job.name in self._values and value is None:
             self.study.tell(trial, state=states.FAIL)
             if self.goal.target is not None:
                 return f"--target {self.goal.target:g}: its {self.goal.of} did not reach it"

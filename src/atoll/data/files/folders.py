@@ -47,7 +47,6 @@ def read_folder(
     if not base.is_dir():
         state = "is a file" if base.is_file() else "does not exist"
         raise InputError(f"data.root = '{base}' {state}: give a folder; {_LAYOUT}")
-
     read = partial(_read_part, inputs=inputs, targets=targets, channels_last=channels_last)
     entries = [entry for entry in listed(base) if entry.is_dir() or entry.suffix in TABLES]
     common = [entry for entry in entries if _IS_TEST.match(entry.name)]
