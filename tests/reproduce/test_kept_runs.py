@@ -2,17 +2,21 @@
 
 import gzip
 import json
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 
+from atoll.report.reading.groups import group_runs
+from atoll.report.reading.runs import find_runs
 from atoll.reproduce.kept_runs import FILES, PLANS, keep_plans, kept_file, seeds_kept, unpack_plans
 from atoll.reproduce.recipe_plans import read_plans
 from atoll.reproduce.recipe_runs import RecipeTask, carry_out_task, plan_tasks, restore
-from atoll.settings.validation import Settings
+from atoll.settings.validation import validate
 from atoll.support import environment
 
 COMMIT = "0123abc"
@@ -26,7 +30,7 @@ def committed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def task(tmp_path: Path) -> RecipeTask:
-    settings = Settings.model_validate(SMALL)
+    settings = validate(SMALL)
     return RecipeTask("r", "A", tmp_path / "run", (settings,), kept=kept_file(tmp_path / "kept", "r", "tiny", settings))
 
 
@@ -65,7 +69,7 @@ def test_a_removed_file_is_run_again_to_the_same_numbers(task: RecipeTask, tmp_p
 
 def test_a_run_on_another_device_is_the_same_run(task: RecipeTask, tmp_path: Path) -> None:
     carry_out_task(task)
-    settings = Settings.model_validate(SMALL | {"run": {"device": "cuda"}})
+    settings = validate(SMALL | {"run": {"device": "cuda"}})
     other = replace(task, folder=tmp_path / "other", settings=(settings,))
     assert restore([other]) == {}
     before = (other.folder / "config.toml").read_bytes()
@@ -156,9 +160,31 @@ def test_what_does_not_fit_is_refused_in_one_sentence(name: str, task: RecipeTas
     assert not (other.folder / "config.toml").exists()
 
 
+def test_a_run_from_before_a_setting_existed_has_its_default(task: RecipeTask, tmp_path: Path) -> None:
+    """So figures have one curve of its label, as verdicts have one value."""
+
+    def older(content: dict[str, Any]) -> None:
+        table = tomllib.loads(content["files"]["config.toml"])
+        assert table.pop("drift")["kind"] == "none"
+        content["files"]["config.toml"] = tomli_w.dumps(table)
+
+    carry_out_task(task)
+    settings = validate(SMALL | {"label": "A, seed 1", "seed": 1})
+    assert task.kept is not None
+    later = replace(task, folder=tmp_path / "later", settings=(settings,), kept=task.kept.with_name("later.json.gz"))
+    carry_out_task(later)
+    task.kept.write_bytes(altered(older)(task.kept.read_bytes()))
+    both = [replace(each, folder=tmp_path / "both" / each.folder.name) for each in (task, later)]
+    assert restore(both) == {}
+    assert tomllib.loads((both[0].folder / "config.toml").read_text())["drift"]["kind"] == "none"
+    (group,) = group_runs(find_runs([tmp_path / "both"]))
+    assert group.label == "A"
+    assert group.seeds == (1, 0)  # in the order of the folders
+
+
 def test_the_recipes_settings_count_not_the_files(task: RecipeTask, tmp_path: Path) -> None:
     carry_out_task(task)
-    settings = Settings.model_validate(SMALL | {"rounds": 3})
+    settings = validate(SMALL | {"rounds": 3})
     (reason,) = restore([replace(task, folder=tmp_path / "other", settings=(settings,))]).values()
     assert "had other settings than the recipe has now" in reason
 

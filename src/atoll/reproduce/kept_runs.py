@@ -14,8 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from atoll.runs.fingerprint import digest, flatten
 from atoll.runs.run_folder import RunFolder
+from atoll.settings.experiment_file import resolved
 from atoll.settings.validation import Settings, validate
 from atoll.support.environment import describe_environment
 from atoll.support.errors import InputError, refusing
@@ -66,7 +69,7 @@ def _pack(file: Path, folder: Path, commit: str | None, digested: str, texts: Ma
 
 
 def unpack(file: Path, folder: Path, settings: Settings) -> None:
-    """Put a kept run into a folder, which is then that of a finished run."""
+    """Put a kept run into a folder, which is then a finished run's, with the defaults of settings newer than it."""
     content = _read(file, FILES)
     files = {name: content["files"][name].encode() for name in FILES}
     with refusing(f"{file} cannot be read as a kept run", *_WRONG, hint=f"; {_REMOVE}"):
@@ -79,7 +82,7 @@ def unpack(file: Path, folder: Path, settings: Settings) -> None:
             raise ValueError(f"its commit is {content['commit']}, but it ran at {ran_at}")
     if not content["digest"] == digest_anywhere(ran) == digest_anywhere(settings):
         raise InputError(f"{file}: its run had other settings than the recipe has now; {_REMOVE}")
-    _put(folder, content["files"], FILES)
+    _put(folder, content["files"] | {"config.toml": tomli_w.dumps(resolved(ran))}, FILES)
 
 
 def _require_all(rows: Sequence[Mapping[str, Any]], every: int) -> None:

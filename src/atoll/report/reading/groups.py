@@ -122,8 +122,7 @@ def make_panels(groups: Sequence[Group]) -> list[Panel]:
 
 def _make_group(runs: Sequence[Run], asked: Mapping[Path | None, int]) -> Group:
     first = runs[0]
-    data = first.config.get("data")
-    dataset = str(data.get("dataset", "")) if isinstance(data, dict) else ""
+    dataset = str(flatten(first.config).get("data.dataset", ""))
     labels = [printable(run.config.get("label")) or run.name for run in runs]
     labels = [*map(without_seed, labels)] if len(labels) > 1 else labels
     planned = sum(max(own, asked[sweep]) for sweep, own in Counter(run.sweep for run in runs).items())

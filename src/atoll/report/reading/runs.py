@@ -153,8 +153,7 @@ def _missing(path: Path) -> str:
 
 
 def _why_empty(path: Path) -> InputError:
-    folders, _ = run_folders(path)
-    if not folders:
+    if not (folders := run_folders(path)[0]):
         return InputError(f"{path} is not a run, and no folder in it is one: no config.toml found")
     why = "its metrics.jsonl is missing or empty" if folders == [path] else "no run in it has reached an evaluation"
     return NotBegun(f"{path} has no rows yet: {why}")
@@ -186,15 +185,14 @@ def listed_folders(path: Path) -> tuple[list[Path], list[str]]:
 
 def _runs_of(experiment: Path) -> tuple[list[Path], list[str]]:
     """Return the folders of an experiment's runs, in its order, or of those that are there if it cannot be read."""
-    faults = []
     try:
         children = sorted(filter(_is_run, experiment.iterdir()))
         children = [experiment / name for name in _read_order(experiment / "experiment.json")]
     except InputError as error:
-        faults.append(str(error))
+        return children, [str(error)]
     except OSError as error:
         return [], [f"{experiment} cannot be read ({reason_of(error)})"]
-    return children, faults
+    return children, []
 
 
 def _is_experiment(folder: Path) -> bool:
