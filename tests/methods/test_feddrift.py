@@ -196,6 +196,22 @@ def test_the_oracle_needs_a_cluster_for_each_group() -> None:
         run(2, 0.1, "oracle")
 
 
+def test_the_oracle_needs_groups_if_data_change() -> None:
+    one = replace(POPULATION, data=replace(POPULATION.data, groups=None, test_groups=None, planted=None))
+    assert feddrift(one, RULE, ROUNDS, 3).schedule.clusters == 3
+    with pytest.raises(InputError, match=r"'oracle': needs several planted groups, and all data are of one"):
+        feddrift(one, RULE, ROUNDS, 3, variant="oracle")
+
+
+def test_only_clients_that_choose_their_clusters_are_sent_all_models() -> None:
+    """In the oracle they know them: at each of four changes three fewer models go to each client."""
+    chosen, known = (
+        sum(event.models_down for event in feddrift(POPULATION, RULE, ROUNDS, 3, variant=variant).schedule.events)
+        for variant in ("feddrift", "oracle")
+    )
+    assert chosen - known == 4 * 3 * CLIENTS
+
+
 class OnCard(torch.Tensor):
     """A tensor that NumPy cannot read before it is on the CPU, as one on a GPU."""
 
