@@ -151,6 +151,30 @@ def test_rows_are_scored_on_the_data_of_the_last_round(tmp_path: Path) -> None:
         assert np.sum(row["confusion"], axis=1).tolist() == np.bincount(now.groups(), minlength=2).tolist()
 
 
+def test_a_model_for_all_is_tested_on_the_concepts_of_the_moment(tmp_path: Path) -> None:
+    """Not on those that no client has now, so that its accuracy can be compared with that of clusters' models."""
+    own = ["method.name=fedcluster", "method.clusters=", "clustering.clusters=2", "run.probes=['cycle_accuracy']"]
+    made = experiment(*own, f"drift.concepts={[[0] * 6, [1] * 6, [0] * 6]}", "drift.gradual_rounds=1")
+    carry_to_end(made, tmp_path / "run")
+    before, *rows = rows_of(tmp_path / "run")
+    state = init(made.method, *made.training.initial_models())
+    found = [0.0, measured(made, made.clients.test, state.server)]
+    assert before["test_accuracy"] == pytest.approx(found[-1])
+    for step in train(made.method, made.execution.make_executor(), state):
+        found.append(measured(made, made.clients.test.at(step.event.round), step.state.server))
+        if row := next((row for row in rows if row["event"] == step.state.events_done), None):
+            assert row["test_accuracy"] == pytest.approx(found[-1])
+            assert row["cycle_accuracy"] == pytest.approx((found[-2] + found[-1]) / 2)
+    assert len(rows) == 9
+
+
+def measured(made: Experiment, tests: Population, model: Any) -> float:
+    """Return a model's accuracy on the test clients' samples."""
+    parts = [tests.samples(k) for k in range(len(tests))]
+    hits = measure_models(made.module, Batches(tests.data, made.module), [model], parts).accuracies[:, 0]
+    return float(np.average(hits, weights=tests.sizes))
+
+
 METHODS = {
     "feddrift": ["method.name=feddrift", "method.delta=0.01", "method.clusters=3"],
     "eager": ["method.name=feddrift", "method.delta=0.01", "method.clusters=3", "method.variant=eager"],

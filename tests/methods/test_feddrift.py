@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import atoll
 from atoll import Dataset, InputError, Population, Serial, State, fedavg, feddrift, generator, read_model
 from atoll.data.population import make_population
 from atoll.executors.ray.ray_executor import Ray
+from atoll.local.task import ClientTask
+from atoll.methods.parts.recalling_trainer import recalled, remembered
 from atoll.support.arrays import Floats, Ids
 from tests.by_hand import agglomerated
 from tests.by_hand import run as run_fixed
@@ -191,3 +194,42 @@ def test_workers_of_ray_follow_drift_with_the_same_bits() -> None:
 def test_the_oracle_needs_a_cluster_for_each_group() -> None:
     with pytest.raises(InputError, match=r"method.clusters = 2: the oracle needs one for each of 3 groups"):
         run(2, 0.1, "oracle")
+
+
+def test_the_oracle_needs_groups_if_data_change() -> None:
+    one = replace(POPULATION, data=replace(POPULATION.data, groups=None, test_groups=None, planted=None))
+    assert feddrift(one, RULE, ROUNDS, 3).schedule.clusters == 3
+    with pytest.raises(InputError, match=r"'oracle': needs several planted groups, and all data are of one"):
+        feddrift(one, RULE, ROUNDS, 3, variant="oracle")
+
+
+def test_only_clients_that_choose_their_clusters_are_sent_all_models() -> None:
+    """In the oracle they know them: at each of four changes three fewer models go to each client."""
+    chosen, known = (
+        sum(event.models_down for event in feddrift(POPULATION, RULE, ROUNDS, 3, variant=variant).schedule.events)
+        for variant in ("feddrift", "oracle")
+    )
+    assert chosen - known == 4 * 3 * CLIENTS
+
+
+class OnCard(torch.Tensor):
+    """A tensor that NumPy cannot read before it is on the CPU, as one on a GPU."""
+
+    def numpy(self, **_: Any) -> Any:
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    def cpu(self, *_: Any) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor)
+
+
+def test_what_clients_remember_may_be_on_a_gpu_where_a_resumed_run_has_it() -> None:
+    past, losses = np.array([[0, 1], [1, -1]]), np.array([0.5, 2.0])
+    states = remembered(past, losses)
+    moved: dict[int, Any] = {
+        client: {name: own.as_subclass(OnCard) for name, own in each.items()} for client, each in states.items()
+    }
+    assert all(map(np.array_equal, recalled(moved), (past, losses)))
+    trainer: Any = trainer_of(feddrift(POPULATION, RULE, ROUNDS, 3), linear_module(), POPULATION)
+    start = read_model(linear_module())
+    found = trainer.samples_of(ClientTask(6, 6, 0, 1, 0, start, state=moved[0]))
+    assert found.tolist() == rows_of(1, 0).tolist()

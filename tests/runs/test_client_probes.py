@@ -103,6 +103,17 @@ def test_measuring_changes_no_bits() -> None:
     assert all(tensor.equal(plain.server[name]) for name, tensor in probed.server.items())
 
 
+def test_a_run_cut_within_a_round_trains_clients_as_in_that_round() -> None:
+    """Its last event is of a round that is not complete, in which clients have other data and another rate."""
+    own: tuple[str, ...] = ("method.name=fedcluster", "clustering.clusters=2", "data.held_out_clients=0")
+    own += ("drift.kind=partition", "drift.rounds=[2]", "local.schedule=step", "local.step_size=1")
+    own += ('run.probes=["trained_client_accuracy"]',)
+    whole, cut = experiment(*own), experiment(*own, "run.client_updates=10")
+    state = last_state(cut)
+    assert (state.events_done, cut.method.schedule.events[-1].round, cut.method.schedule.rounds) == (5, 2, 2)
+    assert Probes(cut).measure(state) == Probes(whole).measure(state)
+
+
 @pytest.mark.parametrize("changes", [("method.name=fedper",), ("method.name=ditto",), ("method.name=local",)])
 def test_clients_that_keep_a_model_are_measured_with_it(changes: tuple[str, ...]) -> None:
     """Its own, or the part that stays in the one that is sent; before its first task what it would be sent."""

@@ -205,6 +205,8 @@ def test_conditions_that_never_apply_are_refused(more: dict[str, Any], told: str
         ({"name": "scaffold", "fraction": 0.5}, {"schedule": "cosine", "T_max": 9}),
         ({"name": "ifca", "clusters": 2}, {}),
         ({"name": "hierarchical", "pattern": "decsyn", "intra_rounds": 1}, {"steps": 1}),
+        ({"name": "fednova", "fraction": 0.5}, {"epochs": 0.5, "schedule": "step", "step_size": 2}),
+        ({"name": "fedavg", "fraction": 0.25, "select": "power-of-choice", "candidates": 4}, {}),
     ],
 )
 def test_4_and_5_rounds_are_9_to_the_bit(method: dict[str, Any], local: dict[str, Any], tmp_path: Path) -> None:
@@ -216,6 +218,21 @@ def test_4_and_5_rounds_are_9_to_the_bit(method: dict[str, Any], local: dict[str
     assert same_rows(tmp_path / "whole", tmp_path / "parts")
     assert RunFolder(tmp_path / "parts").settings_table()["rounds"] == 9
     assert not run(tmp_path / "parts", 9, resume=True, **own).warnings
+
+
+def test_a_longer_run_refuses_the_same_unusual_updates(tmp_path: Path) -> None:
+    """The norms that a cluster knows are those of the event that gives it its start, in a longer run another one."""
+    own: dict[str, Any] = {
+        "data": {"partition": "dirichlet", "alpha": 0.3, "clients": 24},
+        "method": {"name": "fedcluster", "fraction": 0.5, "order": "fixed"},
+        "faults": {"usual_norms": "refuse", "attackers": 0.2, "attack": "noise", "attack_strength": 20.0},
+    }
+    table = TINY | own | {"model": {"name": "linear"}, "local": {"lr": 0.2, "steps": 2, "batch_size": 4}}
+    atoll.run(table, tmp_path / "whole", rounds=3)
+    for rounds in (1, 3):
+        atoll.run(table, tmp_path / "parts", rounds=rounds, resume=rounds > 1)
+    assert RunFolder(tmp_path / "whole").rows()[-1]["refused_unusual"] > 0
+    assert same_rows(tmp_path / "whole", tmp_path / "parts")
 
 
 def test_an_interrupted_run_may_become_longer_or_shorter(tmp_path: Path) -> None:

@@ -58,14 +58,14 @@ def least_or_none(losses: Floats) -> Ids:
     return np.where(np.isnan(losses).all(axis=1), -1, least(losses))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HighestLoss:
     """Lets only the clients of a cohort train whose data have the highest mean loss; the first on ties.
 
     A client whose loss is NaN did not report any (`Executor`). `sizes` says how many train, of each event.
     """
 
-    sizes: tuple[int, ...]
+    sizes: Ids
 
     def __call__(self, event: Event, starts: Sequence[Model], executor: Executor) -> Ids:
         """Return cluster 0 for clients that train."""

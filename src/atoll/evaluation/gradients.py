@@ -49,8 +49,7 @@ def heterogeneity(population: Population, clustering: Clustering, module: nn.Mod
     batches = Batches(population.data, module)
     members = np.flatnonzero(clustering.labels >= 0)
     shares = population.sizes[members] / population.sizes[members].sum()
-    squares = 0.0
-    sums: dict[int, Floats] = {}
+    squares, sums = 0.0, dict[int, Floats]()
     for client, share in zip(members, shares, strict=True):
         gradient = client_gradient(module, batches, population.samples(int(client)))
         squares += share * float(gradient @ gradient)
@@ -58,8 +57,7 @@ def heterogeneity(population: Population, clustering: Clustering, module: nn.Mod
         sums[cluster] = sums.get(cluster, np.zeros_like(gradient)) + share * gradient
     q = np.bincount(clustering.labels[members], weights=shares, minlength=clustering.clusters)
     whole = np.sum(list(sums.values()), axis=0)
-    between = sum(float(g @ g) / q[c] for c, g in sums.items())
-    norm = float(whole @ whole)
+    between, norm = sum(float(g @ g) / q[c] for c, g in sums.items()), float(whole @ whole)
     return Heterogeneity(max(squares - norm, 0.0), max(between - norm, 0.0))
 
 

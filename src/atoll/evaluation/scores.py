@@ -39,7 +39,7 @@ class Evaluator:
     """Scores models on the union of all clients' data and on the test set.
 
     The training loss weighs every pool sample by how many clients hold it, so no sample is visited twice. With
-    `samples` it is that of a fixed, seeded draw of this many samples of the union.
+    `samples` it is that of a fixed, seeded draw of so many samples of the union. `tested` are the tests, at first all.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Evaluator:
         self.module = module
         self.pool = Batches(data, module)
         self.tests = Batches(data.test, module)
+        self.tested: npt.NDArray[np.integer] = np.arange(len(self.tests))
         held = population.indices
         if samples is not None and samples < len(held):
             held = held[np.sort(generator(seed, "evaluate").choice(len(held), samples, replace=False))]
@@ -74,11 +75,11 @@ class Evaluator:
 
     def test(self, model: Model) -> tuple[float, float | None]:
         """Return the model's test loss and accuracy."""
-        losses, hits = self._measure(model, self.tests, np.arange(len(self.tests)))
+        losses, hits = self._measure(model, self.tests, self.tested)
         return float(losses.mean()), float(hits.mean()) if self.tests.classifies else None
 
     @one_thread()
-    def _measure(self, model: Model, batches: Batches, rows: Ids) -> tuple[Floats, Floats]:
+    def _measure(self, model: Model, batches: Batches, rows: npt.NDArray[np.integer]) -> tuple[Floats, Floats]:
         """Return each sample's loss, and the share of it that is classified correctly."""
         parts = list(blocks(rows, _batch_of(batches)))
         measured = side_by_side(

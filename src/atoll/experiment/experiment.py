@@ -57,9 +57,11 @@ class Execution:
         return make_executor(self.choice, self.settings.run, trainer, self.traffic.message_bytes)
 
     def make_evaluator(self) -> Evaluator:
-        """Return the evaluator on the union of the clients' data and on the test set."""
+        """Return the evaluator on the union of the clients' data, and on the test set or, with drift, test clients'."""
         samples, seed = self.settings.run.evaluate_samples, self.settings.seed
-        return Evaluator(self.clients.dealt, self.initial.copy(), samples, seed, self._threads)
+        made = Evaluator(self.clients.dealt, self.initial.copy(), samples, seed, self._threads)
+        made.tested = made.tested if self.settings.drift.kind == "none" else self.clients.test.indices
+        return made
 
     def make_cluster_evaluator(self) -> ClusterEvaluator:
         """Return the evaluator of several models, where each client uses the one with the least loss."""

@@ -136,7 +136,7 @@ def reselect(method: Method, selection: Selection, population: Population, clock
                 models_up=event.models_up * training // planned,
             )
         )
-    assign = HighestLoss(tuple(len(event.cohort) for event in events)) if selection.by_loss else method.assign
+    assign = HighestLoss(np.array([len(event.cohort) for event in events])) if selection.by_loss else method.assign
     return replace(method, schedule=replace(method.schedule, events=tuple(redrawn)), assign=assign)
 
 

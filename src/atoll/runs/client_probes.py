@@ -129,10 +129,10 @@ class _Measure:
         """Return the accuracies after local training, [clients]; NaN if not measured."""
         method, found = self.experiment.method, np.full(len(self.population), np.nan)
         is_new, whole = self.population is self.experiment.clients.new, self.experiment.planned.clients.dealt
-        past = whole.later[: whole.phase_of(method.schedule.last_round(state.events_done))]  # may be remembered
+        past = whole.later[: whole.phase_of(last := method.schedule.last_round(state.events_done))]  # may be remembered
         population = self.population if is_new else replace(whole, later=past)
         trainer = self.experiment.training.make_trainer(method.rule, population, tolerant=True)
-        round_ = min(method.schedule.rounds_done(state.events_done), method.schedule.rounds - 1)
+        round_ = max(last, min(method.schedule.rounds_done(state.events_done), method.schedule.rounds - 1))
         for cluster, model, clients in self._starts(state, labels):
             for k in clients.tolist():
                 kept = None if is_new else state.clients.get(k)

@@ -127,18 +127,18 @@ def _why_not(folder: RunFolder, first: Experiment, longer: Experiment) -> str:
 
 
 def with_starts(state: State, events: Sequence[Event]) -> State:
-    """Return the state with the server's models that its last event hands out, which a shorter schedule's may not."""
+    """Return the state with what its last event hands out of the server's, which a shorter schedule's may not."""
     if state.server is None or not state.events_done:
         return state
     given = [cluster for cluster, mix in events[state.events_done - 1].starts if mix == FROM_SERVER]
-    starts = (state.server if cluster in given else model for cluster, model in enumerate(state.starts))
-    return replace(state, starts=tuple(starts))
+    starts = tuple(state.server if cluster in given else model for cluster, model in enumerate(state.starts))
+    usual = tuple(state.norms if cluster in given else norms for cluster, norms in enumerate(state.usual))
+    return replace(state, starts=starts, usual=usual)
 
 
 def _parts(method: Method) -> list[Any]:
     """Return what training depends on besides the schedule and its rates, as far as it can be compared."""
-    stages = [(stage.name, stage.digest) for stage in method.stages]
-    found: list[Any] = [replace(method.rule, rates=()), method.trained_by, stages]
+    found: list[Any] = [replace(method.rule, rates=()), method.trained_by, *((s.name, s.digest) for s in method.stages)]
     found += [method.assign, method.combine, method.server_rule, method.regroup, method.shared, method.starts]
     made: list[Any] = []
     for each in found:

@@ -102,7 +102,7 @@ class Probes:
         }
 
     def _evaluator(self, round_: int) -> Evaluator:
-        """Return what scores a model on all clients' data and the test set, as they are in a round."""
+        """Return what scores a model on all clients' data and the tests, as they are in a round."""
         phase = self.experiment.clients.dealt.phase_of(round_)
         if phase not in self._scores:
             self._scores[phase] = self.experiment.at(round_).execution.make_evaluator()

@@ -40,9 +40,8 @@ def _score_phase(experiment: Experiment) -> tuple[Scorer, int]:
 
 
 def _score_server(experiment: Experiment) -> tuple[Scorer, int]:
-    evaluator = experiment.execution.make_evaluator()
-    score, causal = evaluator.score, _is_causal(experiment)
-    return lambda state: _columns(score(experiment.method.global_model(state)), causal), evaluator.samples
+    made, causal = experiment.execution.make_evaluator(), _is_causal(experiment)
+    return lambda state: _columns(made.score(experiment.method.global_model(state)), causal), made.samples
 
 
 def _score_aggregators(experiment: Experiment) -> tuple[Scorer, int]:

@@ -59,7 +59,7 @@ def feddrift(
         seed: unused, as all clients train.
 
     Raises:
-        InputError: more clusters than clients, or groups than clusters for the oracle.
+        InputError: more clusters than clients, or for the oracle groups than clusters, or a single group that changes.
     """
     from atoll.methods.parts.recalling_trainer import RecallingTrainer  # late: reading settings needs no PyTorch
 
@@ -67,8 +67,8 @@ def feddrift(
     held = (min(population.phase_of(j) + 1, clusters) for j in range(rounds))  # models that a client may have data of
     turns = (Turn(np.tile(everyone, models), j) for j, models in enumerate(held))
     schedule = apart(population, clusters, turns, rounds, clock)
-    asked = len(everyone) * clusters  # all models, on whose losses clusters depend
     own = np.repeat(np.arange(clusters), len(everyone))
+    asked = len(own) * (variant != "oracle")  # all models, on whose losses clusters depend
     events = (
         replace(e, clusters=own[: len(e.cohort)], models_down=e.models_down + asked * (e.round in steps[1:]))
         for e in schedule.events
@@ -92,9 +92,12 @@ class Drifting:
     variant: Variant
 
     def __post_init__(self) -> None:
-        """Refuse more groups than clusters, if they are known."""
-        if self.variant == "oracle" and (most := 1 + max(int(own.max()) for own in self._concepts())) > self.clusters:
+        """Refuse more groups than clusters, or changes within one group, if groups are to be known."""
+        most = 1 + max(int(own.max()) for own in self._concepts()) if self.variant == "oracle" else 0
+        if most > self.clusters:
             raise InputError(f"method.clusters = {self.clusters}: the oracle needs one for each of {most} groups")
+        if most == 1 and self.population.later:
+            raise InputError("method.variant = 'oracle': needs several planted groups, and all data are of one")
 
     def __call__(self, event: Event, state: State, executor: Executor) -> tuple[Event, State]:
         """Return the event with who trains which cluster, and the state with the clusters of its step."""
@@ -102,19 +105,16 @@ class Drifting:
 
         step = self.population.phase_of(event.round)
         if event.round == self.population.phase_rounds[step]:
-            found = self._begin(step, state, executor)
-            clients = with_newer(state.clients, remembered(found.past, found.losses))
-            starts = tuple(found.models)
+            found = self._begin(step, state, recalled(state.clients) if step else None, executor)
+            starts, clients = tuple(found.models), with_newer(state.clients, remembered(found.past, found.losses))
             state = replace(state, starts=starts, published=starts, labels=found.past[step], clients=clients)
         past, _ = recalled(state.clients)
         return self._enlist(event, past, np.unique(past[step])), state
 
-    def _begin(self, step: int, state: State, executor: Executor) -> "Found":
+    def _begin(self, step: int, state: State, before: tuple[Ids, Floats] | None, executor: Executor) -> "Found":
         """Return the clusters of a new step."""
-        from atoll.methods.parts.recalling_trainer import recalled
-
         steps, clients = len(self.population.phase_rounds), len(self.population)
-        past, losses = recalled(state.clients) if step else (np.full((steps, clients), -1), np.zeros(clients))
+        past, losses = before or (np.full((steps, clients), -1), np.zeros(clients))
         found = Found(past, losses, list(state.starts))
         if self.variant == "oracle":
             past[step] = self._concepts()[step]

@@ -54,8 +54,8 @@ def fednova(
             "local.epochs is not set, but method.name = 'fednova' needs it: with equal step counts it is 'fedavg'"
         )
     _require_linear(rule)
-    plain = fedavg(population, rule, rounds, fraction, clock, seed)
-    return replace(plain, combine=NormalisedMean(rule, rule.steps_of(int(population.sizes.max())), buffers_of(module)))
+    plain, most = fedavg(population, rule, rounds, fraction, clock, seed), rule.steps_of(int(population.sizes.max()))
+    return replace(plain, combine=NormalisedMean(replace(rule, rates=()), most, buffers_of(module)))
 
 
 @cache

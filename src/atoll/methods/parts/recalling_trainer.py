@@ -29,7 +29,7 @@ class RecallingTrainer(Trainer):
     def samples_of(self, task: ClientTask) -> npt.NDArray[np.int32]:
         """Return the positions in the pool of the samples that belong to the task's cluster."""
         assert task.state is not None, "given by `train`"
-        phases = np.flatnonzero(task.state[CLUSTERS].numpy() == task.cluster)
+        phases = np.flatnonzero(task.state[CLUSTERS].cpu().numpy() == task.cluster)
         held = (self.population.at(self.population.phase_rounds[phase]) for phase in phases)
         return np.concatenate([population.samples(task.client) for population in held])
 
@@ -49,5 +49,5 @@ def remembered(past: Ids, losses: Floats) -> dict[int, Model]:
 def recalled(states: Mapping[int, Model]) -> tuple[Ids, Floats]:
     """Return what `remembered` made clients' states from."""
     kept = [states[client] for client in range(len(states))]
-    past = np.stack([state[CLUSTERS].numpy() for state in kept], axis=1)
+    past = np.stack([state[CLUSTERS].cpu().numpy() for state in kept], axis=1)
     return past, np.array([state[LOSS].item() for state in kept])
