@@ -25,14 +25,14 @@ SETTINGS = {
 }
 
 
-def begin(folder: Path, offsets: Sequence[float], **changes: Any) -> Any:
-    """Begin a run in ``run`` on nodes that are this many hours from UTC."""
+def begin(folder: Path, offsets: Sequence[float], resume: bool = False, **changes: Any) -> Any:
+    """Begin a run in ``run`` on nodes that are this many hours from UTC, or go on with it."""
     experiment = Experiment(make_runs(SETTINGS | changes)[0])
     sites: dict[str, Any] = {}
     for client, offset in enumerate(offsets):
         own = open_sites(experiment, folder / f"data-{client}", Reporting(utc_offset=offset))
         sites[f"node-{client}"] = own[f"node-{client}"]
-    return run_events(experiment, folder / "run", fleet=MemoryFleet(sites))
+    return run_events(experiment, folder / "run", resume, fleet=MemoryFleet(sites))
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +78,14 @@ def test_before_the_first_event_no_row_of_one(tmp_path: Path) -> None:
     with closing(begin(tmp_path, [0.0, 1.0, 0.0, 1.0])) as steps:
         next(steps)
     assert len(read_runs(tmp_path / "run", of="events")) == 0
+
+
+def test_a_finished_run_is_resumed_though_its_plan_was_another(tmp_path: Path) -> None:
+    """The limit is reached after two events of two clients each, and after three of the plan's one and three."""
+    changes: dict[str, Any] = {"method": {"name": "fedcluster", "fraction": 1.0}}
+    changes |= {"run": {"client_updates": 5, "executor": "serial"}}
+    assert len(Experiment(make_runs(SETTINGS | changes)[0]).method.schedule) == 3
+    for _ in begin(tmp_path, [0.0, 1.0, 0.0, 1.0], **changes):
+        pass
+    (progress,) = begin(tmp_path, [0.0, 1.0, 0.0, 1.0], resume=True, **changes)
+    assert progress.events_done == progress.events == 2
