@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from queue import Empty, Queue
-from threading import Thread
+from threading import Condition, Thread
 from typing import Any
 
 from atoll.fleet.agreed.transport import Failure, Properties
@@ -39,6 +39,7 @@ class MemoryFleet:
         self.faults = dict(faults or {})
         self.keys = {name: {"public_key": line} for name, line in (public_keys or {}).items()}
         self.gone: set[str] = set()
+        self._is_closed, self._at_work, self._idle = False, 0, Condition()
 
     def nodes(self) -> dict[str, Properties]:
         """Return the nodes that are there now, by name."""
@@ -49,7 +50,8 @@ class MemoryFleet:
         }
 
     def allow(self, most: int) -> None:
-        """Take any reply: nothing is kept of it here, and whoever asked checks its length."""
+        """Take any reply: nothing is kept of it here, and whoever asked checks its length. A run begins so."""
+        self._is_closed = False
 
     def call(
         self, heads: Mapping[str, bytes], task: str, payload: bytes, timeout: float
@@ -70,7 +72,13 @@ class MemoryFleet:
         yield from ((name, Failure("late")) for name in waiting)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Let nodes finish what they do, and do nothing more: what comes next in this process draws, too.
+
+        PyTorch's generator belongs to the process, and asynchronous runs end while other clusters are at work.
+        """
+        with self._idle:
+            self._is_closed = True
+            assert self._idle.wait_for(lambda: not self._at_work, timeout=120)
 
     def _carry_out(self, name: str, task: str, payload: bytes, came: "Queue[tuple[str, bytes | Failure]]") -> None:
         content = self._answer(name, task, payload)
@@ -82,7 +90,15 @@ class MemoryFleet:
             return Failure("gone")
 
         def honest() -> bytes:
-            return answer(self.sites[name], self.stores[name], task, payload)
+            with self._idle:
+                assert not self._is_closed, "the run is over"
+                self._at_work += 1
+            try:
+                return answer(self.sites[name], self.stores[name], task, payload)
+            finally:
+                with self._idle:
+                    self._at_work -= 1
+                    self._idle.notify_all()
 
         fault = self.faults.get(name)
         try:

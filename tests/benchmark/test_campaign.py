@@ -206,6 +206,21 @@ def test_a_method_that_is_left_out_is_not_run(tmp_path: Path) -> None:
     assert read_results([tmp_path], SMALL.key)["ifca"].why_missing == why
 
 
+def test_a_later_trial_that_is_impossible_is_told_and_the_method_runs_with_the_others(tmp_path: Path) -> None:
+    (ifca,) = find_contestants(["ifca"])
+    ifca = replace(ifca, axes=(Axis("method.clusters", ("999", "2")),))
+    assert ifca.trials(2) == [["method.clusters=2"], ["method.clusters=999"]]
+    told = list[str]()
+    Campaign([SMALL], [*find_contestants(["fedavg"]), ifca], 2, 1, [tmp_path], say=told.append).carry_out()
+    (line,) = (each for each in told if "left out" in each)
+    assert line.startswith(
+        "regression-tiny: IFCA, method.clusters=999 is left out: method.clusters = 999: must be at most"
+    )
+    held = read_results([tmp_path], SMALL.key)["ifca"]
+    assert held.why_missing == ""
+    assert held.counted[0].changes == ["method.clusters=2"]
+
+
 def test_runs_of_a_method_with_a_long_name_have_folders_of_their_own() -> None:
     (one,) = find_contestants(["fedavg"])
     file = ResultFile("s", f"{'long' * 25}:method", "long")

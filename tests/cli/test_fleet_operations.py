@@ -24,7 +24,7 @@ from atoll.fleet.flower.flower_node import _reply_to
 from atoll.fleet.flower.superlink import free_port
 from atoll.fleet.flower.wire import make_task
 from atoll.fleet.folder.configuration import FleetConfiguration, read_node
-from atoll.fleet.folder.init import FleetPlan, init_fleet
+from atoll.fleet.folder.init import FleetPlan, init_fleet, rotate
 from atoll.fleet.server.notices import read_refused
 from atoll.support.errors import InputError
 from tests.cli.conftest import TINY, Command
@@ -188,6 +188,23 @@ def test_metrics_are_what_the_status_and_the_last_row_say(fleet: FleetConfigurat
     assert shown["atoll_fleet_results_refused_total node-1 failed"] == refused > 0
     for name in ("event", "round", "train_loss", "test_accuracy", "bytes_up"):
         assert shown[f"atoll_run_{name}"] == row_of(run)[name]
+
+
+def test_a_node_is_looked_up_by_the_key_that_it_has_now(
+    atoll: Command, fleet: FleetConfiguration, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = []
+
+    def status(configuration: FleetConfiguration) -> list[dict[str, Any]]:
+        keys.append(configuration.nodes[0].public_key)
+        rotate(configuration.folder, "node-0")
+        return []
+
+    monkeypatch.setattr("atoll.fleet.flower.calls.status_of_nodes", status)
+    watched(atoll, monkeypatch, 2)
+    with serving_metrics(str(port := free_port()), fleet, run):
+        assert scraped(port)["atoll_fleet_superlink_up"] == scraped(port)["atoll_fleet_superlink_up"] == 1
+    assert len(set(keys)) == len(keys) == 4
 
 
 @pytest.mark.more

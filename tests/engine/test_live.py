@@ -5,8 +5,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from shutil import copytree
+from threading import Event as Flag
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -31,7 +34,9 @@ from atoll import (
 )
 from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
+from atoll.engine import flights
 from atoll.engine.cohorts import ClusterUpdate, Cohort
+from atoll.engine.flights import Landed
 from atoll.engine.live_schedule import LiveRun, follow
 from atoll.fleet.agreed.transport import Failure
 from atoll.local.rule import sgd
@@ -350,6 +355,28 @@ def test_a_run_goes_on_though_clusters_arrived_in_another_order_than_planned(mak
     happened = tmp_path / "live" / "happened.jsonl"
     assert [event.active for event in read_schedule(happened).events[:2]] == [(1,), (1,)]
     assert shared(carry(experiment, tmp_path / "replay", schedule=happened)) == shared(rows)
+    assert last_models(tmp_path / "replay") == last_models(tmp_path / "live")
+
+
+def test_who_is_held_up_between_landing_and_telling_ends_with_the_event_before(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the other cluster's thread may land later, and tell of it first."""
+    experiment, fleet = make("cenasy")
+    first, is_passed = Lock(), Flag()
+
+    def landing(*done: Any) -> Landed:
+        if first.acquire(blocking=False):
+            assert is_passed.wait(30)
+        return Landed(*done)
+
+    monkeypatch.setattr(flights, "Landed", landing)
+    for progress in run_events(experiment, tmp_path / "live", fleet=fleet):
+        if progress.events_done == 1:
+            is_passed.set()
+    ends = [event.seconds for event in read_schedule(tmp_path / "live" / "happened.jsonl").events]
+    assert any(one == other for one, other in pairwise(ends))
+    carry(experiment, tmp_path / "replay", schedule=tmp_path / "live" / "happened.jsonl")
     assert last_models(tmp_path / "replay") == last_models(tmp_path / "live")
 
 

@@ -1,8 +1,10 @@
 """What clients keep on a fleet: at their nodes, in as many versions as the server may yet ask for."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -88,6 +90,34 @@ def test_a_killed_server_and_restarted_nodes_give_the_same_bits(name: str, tmp_p
     last = rows(killed)[-1]
     assert last["client_updates"] == rows(tmp_path / "whole")[-1]["client_updates"]
     assert not any(value for key, value in last.items() if key.startswith("refused_"))
+
+
+def test_a_cluster_at_work_can_begin_again_from_a_checkpoint_that_was_written_meanwhile(tmp_path: Path) -> None:
+    """The first checkpoint is written while cluster 0 is in its last intra-cluster round, four versions on."""
+    pattern = {"name": "hierarchical", "pattern": "cenasy", "intra_rounds": 5}
+    run = {"executor": "fleet", "checkpoint_every": 15, "evaluate_every": 50}
+    experiment = small(rounds=50, method=pattern, travel=METHODS["int8"]["travel"], local={"steps": 1}, run=run)
+    sites, labels = open_sites(experiment, tmp_path / "data"), experiment.clustering.labels.tolist()
+    is_late, is_over = Event(), Event()
+
+    def held_up(task: str, payload: bytes, honest: Callable[[], bytes]) -> bytes:
+        reply, request = honest(), decode(payload, TrainRequest)[0] if task == "train" else None
+        if request and request.event >= 2 and request.repeat == 4:
+            is_late.set()
+            assert is_over.wait(60)
+        return reply
+
+    def waiting(task: str, payload: bytes, honest: Callable[[], bytes]) -> bytes:
+        assert task != "train" or decode(payload, TrainRequest)[0].event < 2 or is_late.wait(60)
+        return honest()
+
+    fleet = MemoryFleet(sites, {f"node-{k}": waiting if label else held_up for k, label in enumerate(labels)})
+    with closing(run_events(experiment, tmp_path / "run", fleet=fleet)) as steps:
+        assert [next(steps).events_done for _ in range(4)] == [0, 1, 2, 3]
+    is_over.set()
+    assert kept_by_checkpoints(tmp_path / "run" / "checkpoint", torch.device("cpu"))
+    carry_out(experiment, tmp_path / "run", MemoryFleet(sites, stores=fleet.stores), resume=True)
+    assert not any(value for key, value in rows(tmp_path / "run")[-1].items() if key.startswith("refused_"))
 
 
 @pytest.mark.parametrize("name", thinned(["scaffold", "ditto", "fedper", "int8"], 1))

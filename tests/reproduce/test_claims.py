@@ -7,6 +7,7 @@ import pytest
 
 from atoll.reproduce.claims import OF_CLUSTERS, PAPERS, needs_training, read_paper
 from atoll.reproduce.judging import is_of
+from atoll.reproduce.kept_runs import digest_anywhere
 from atoll.reproduce.recipe_runs import settings_of
 from atoll.runs.titles import without_seed
 from atoll.settings.experiment_file import make_runs, read_experiment, recipe_names
@@ -93,6 +94,16 @@ def test_tiny_runs_are_the_papers_runs(recipe: str) -> None:
     for one, other in zip(tiny, paper, strict=True):
         assert (one.method.name, one.clustering, one.seed) == (other.method.name, other.clustering, other.seed)
         assert one.rounds <= other.rounds
+
+
+def test_figure_22_has_the_runs_of_figure_13_with_16_clusters() -> None:
+    """So they are kept as both."""
+    once, again = (
+        {each.label: digest_anywhere(each) for each in settings_of(recipe, "paper", 1)}
+        for recipe in ("feduc-figure-13", "feduc-figure-22")
+    )
+    for name in ("ComAw", "FedUC"):
+        assert once[f"{name}, seed 0"] == again[f"{name}, M = 16, seed 0"] != again[f"{name}, M = 9, seed 0"]
 
 
 @pytest.mark.parametrize("recipe", recipe_names())

@@ -1,9 +1,12 @@
 """Secure sums on a fleet: the bits of simulation, whoever is lost; and nothing for a server that cheats."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, current_thread, main_thread
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,7 @@ import torch
 
 from atoll import Experiment, InputError, RunError
 from atoll.engine.cohorts import Cohort
+from atoll.experiment import modules
 from atoll.fleet.agreed.messages import (
     LossesRequest,
     Refusal,
@@ -39,11 +43,13 @@ from atoll.fleet.node.shards import write_shards
 from atoll.fleet.node.work_count import WorkBudget
 from atoll.fleet.server.cohort_sum import begin
 from atoll.fleet.server.secure_sums import STEPS
+from atoll.local import trainer
 from atoll.runs.variants import replaying
 from atoll.secure.crypto import make_pair
 from atoll.secure.field import BYTES
 from atoll.secure.fixed import MASKED, flat
 from atoll.secure.participant import Participant
+from atoll.support.seeds import layers_drawing_from
 from tests.fleets import agreement_of
 from tests.memory_fleet import Fault, MemoryFleet
 from tests.memory_store import MemoryStore
@@ -83,6 +89,40 @@ def test_asynchronous_patterns_have_the_bits_of_their_replay(pattern: str, tmp_p
     """Their events come as clusters are done, so another run has others; simulation of these has the same bits."""
     made = summed(**feduc(pattern))
     carry_out(made, tmp_path / "fleet", fleet_of(made, tmp_path / "data"))
+    carry_out(replaying(made, tmp_path / "fleet" / "happened.jsonl"), tmp_path / "replayed", None)
+    assert same_bits(tmp_path / "fleet", tmp_path / "replayed")
+
+
+def test_no_node_trains_on_while_its_run_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes of this process seed the generator that the replay's first model comes from, between its seed and draws."""
+    made, is_over, seeded, is_between = summed(**feduc("cenasy")), Event(), Event(), Event()
+
+    @contextmanager
+    def of_a_model(*key: Any) -> Iterator[None]:
+        with layers_drawing_from(*key):
+            is_between.clear()
+            seeded.set()
+            if is_over.is_set():
+                is_between.wait(1)
+            yield
+        seeded.clear()
+
+    @contextmanager
+    def of_a_training(*key: Any) -> Iterator[None]:
+        was_over = is_over.is_set() and current_thread() is not main_thread() and seeded.wait(30)
+        with layers_drawing_from(*key):
+            is_between.set()
+            time.sleep(0.3 * was_over)
+            yield
+
+    def slow(task: str, payload: bytes, honest: Callable[[], bytes]) -> bytes:
+        time.sleep(0.2 * (task == "sum-masked"))
+        return honest()
+
+    monkeypatch.setattr(modules, "layers_drawing_from", of_a_model)
+    monkeypatch.setattr(trainer, "layers_drawing_from", of_a_training)
+    carry_out(made, tmp_path / "fleet", fleet_of(made, tmp_path / "data", {f"node-{k}": slow for k in range(6)}))
+    is_over.set()
     carry_out(replaying(made, tmp_path / "fleet" / "happened.jsonl"), tmp_path / "replayed", None)
     assert same_bits(tmp_path / "fleet", tmp_path / "replayed")
 

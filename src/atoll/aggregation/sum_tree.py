@@ -24,7 +24,6 @@ class SumTree:
     """
 
     def __init__(self) -> None:
-        """Begin with no client."""
         self._nodes: list[tuple[int, Sum]] = []  # the places below each, falling, and its sum
         self._leaf, self._places = Sum(), 0  # the leaf that is not full, and its places so far
 

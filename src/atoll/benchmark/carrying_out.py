@@ -141,6 +141,8 @@ class Campaign:
             except InputError as error:
                 if each.is_first:
                     self._leave_out(each.file, str(error))
+                else:
+                    self.say(f"{suite.key}: {each.title} is left out: {error}")
                 continue
             yield RecipeTask(suite.key, each.title, folder, (settings,))
 

@@ -48,10 +48,9 @@ class Contestant:
 
     def trials(self, number: int) -> list[list[str]]:
         """Return ``section.key=value`` texts for each trial: a fixed draw from all combinations, without repetition."""
-        names = [axis.name for axis in self.axes]
         each = list(combinations(self.axes))
         drawn = generator(0, "trials", len(each)).permutation(len(each))[:number]
-        return [[f"{name}={text}" for name, text in zip(names, each[i], strict=True)] for i in drawn]
+        return [[f"{axis.name}={text}" for axis, text in zip(self.axes, each[i], strict=True)] for i in drawn]
 
 
 def find_contestants(names: Sequence[str] = ()) -> list[Contestant]:

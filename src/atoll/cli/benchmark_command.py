@@ -83,8 +83,7 @@ def _show(campaign: "Campaign", budget: str, folder: Path, as_json: bool) -> Non
     if not any(files.values()):
         raise InputError(f"--out {folder}: holds no results; leave out --no-run to make them")
     found = {key: stand(own, budget) for key, own in files.items() if own}
-    without = [(key, each) for key, own in files.items() for each in own if each.why_missing]
-    missing = [f"{each.title} on {key}: {each.why_missing}" for key, each in without]
+    missing = [f"{one.title} on {key}: {why}" for key, own in files.items() for one in own if (why := one.why_missing)]
     text = page.as_markdown(found, budget)
     make_folder(folder)
     write_atomically(folder / "table.md", text.encode())

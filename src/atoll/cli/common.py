@@ -29,7 +29,6 @@ class Enduring:
     """
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of standard error."""
         return getattr(_standard_error(), name)
 
     def write(self, text: str) -> int:

@@ -146,16 +146,18 @@ def status(
     elif not watch:
         _show_status(configuration, folder)
     else:
-        _watch(configuration, folder)
+        _watch(config, folder)
 
 
-def _watch(configuration: "FleetConfiguration", folder: Path | None) -> None:
+def _watch(config: Path, folder: Path | None) -> None:
+    from atoll.fleet.folder.configuration import read_fleet
+
     with Interrupts() as interrupts, suppress(KeyboardInterrupt):
         while True:
             if out.is_terminal:
                 out.clear()
             try:
-                _show_status(configuration, folder)
+                _show_status(read_fleet(config), folder)  # its keys may have changed
             except InputError as error:  # the server may come back
                 out.print(str(error))
             time.sleep(WATCH_SECONDS)

@@ -60,8 +60,10 @@ class FleetCollector:
         """Yield the metrics as they are now."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+        from atoll.fleet.folder.configuration import read_fleet
+
         try:
-            rows, is_up = status_rows(self.fleet, self.folder), True
+            rows, is_up = status_rows(read_fleet(self.fleet.folder), self.folder), True  # its keys may have changed
         except InputError:  # it is starting, or away
             rows, is_up = [], False
         yield GaugeMetricFamily("atoll_fleet_superlink_up", "Whether the superlink answers.", is_up)

@@ -36,7 +36,6 @@ class Interrupts:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the signals back."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

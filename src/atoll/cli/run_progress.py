@@ -34,7 +34,6 @@ class Runs:
         self.title, self.latest, self._told, self._begun = "", "", time.monotonic(), time.monotonic()
 
     def __enter__(self) -> Self:
-        """Start drawing."""
         self.bars.start()
         return self
 

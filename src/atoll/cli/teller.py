@@ -19,7 +19,6 @@ class Teller:
     """
 
     def __init__(self, console: Console) -> None:
-        """Print to this console."""
         self._console = console
         self._lock = threading.Lock()
         self._unsaid, self._gap = 0, 1

@@ -106,7 +106,6 @@ class Dataset:
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
-        """Summarise it."""
         kind = f"{self.classes} classes" if self.classes else _KINDS[self.loss]
         counts = f"{len(self):,} samples of {list(self.shape)}, {len(self.test_inputs):,} to test"
         return f"Dataset({self.name!r}: {counts}, {kind})"

@@ -84,7 +84,6 @@ class Population:
         return f"Population({len(self):,} clients of {self.data.name!r}, {each} samples each)"
 
     def __len__(self) -> int:
-        """Return the number of clients."""
         return len(self.offsets) - 1
 
     @cached_property

@@ -108,8 +108,8 @@ def _follow_arrivals(live: LiveRun, executor: Executor, state: State, past: Sequ
                 if failing >= flights.going:
                     _require_patience(live, last)
                 continue
-            failing, last = set(), landed.seconds
-            done = arrivals.end(index, landed.work.active[0], landed.work, landed.began, landed.seconds)
+            failing, last = set(), max(last, landed.seconds)  # another that landed later may have told of it first
+            done = arrivals.end(index, landed.work.active[0], landed.work, landed.began, last)
             event = _as_happened(arrivals.event(index, done, downloaded), landed.trained)
             in_vain = refused.total() - refused["gone"] - refused[SPARED]  # models that nobody sent back
             event = replace(event, models_down=event.models_down + in_vain)

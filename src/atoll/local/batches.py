@@ -41,7 +41,6 @@ class Batches:
         return Batches, self._made_of
 
     def __len__(self) -> int:
-        """Return the number of samples, turned copies included."""
         return len(self.inputs) * len(self.turns)
 
     def gather(self, rows: npt.NDArray[np.integer]) -> tuple[Tensor, Tensor]:

@@ -50,7 +50,6 @@ class ComputedRows:
         return np.concatenate([rows.argmin(axis) for rows in self.blocks()])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:
-        """Return all entries."""
         found, done = np.empty(self.shape), 0
         for rows in self.blocks():
             found[done : (done := done + len(rows))] = rows

@@ -81,7 +81,6 @@ class Stopwatch:
     """Wall-clock seconds, including an earlier part of the run."""
 
     def __init__(self, before: float = 0.0) -> None:
-        """Start."""
         self._began = time.perf_counter() - before
 
     def seconds(self) -> float:

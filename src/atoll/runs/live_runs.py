@@ -75,6 +75,7 @@ class Live:
                     self.executor.notices.tell(event.index)
                     live_run.method = self._method(done)  # before a checkpoint, so that it has the plan's measurements
                     self.executor.attendance.note(event.index)
+                    self.executor.latest = step.state.clients
                     yield step
         finally:
             with suppress(RunError):  # the error that stops the run matters more

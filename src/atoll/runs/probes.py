@@ -36,7 +36,6 @@ class Probes:
     """The probes of one run."""
 
     def __init__(self, experiment: Experiment) -> None:
-        """Find the functions that the settings name."""
         self.experiment = experiment
         named = experiment.settings.run.probes
         if twice := [name for i, name in enumerate(named) if name in named[:i]]:

@@ -107,7 +107,8 @@ class Result:
         """
         column = "accuracy" if np.isfinite(self.history["test_accuracy"]).any() else "loss"
         run = {**dict(self.settings.run), "probes": [f"client_{column}"], "trackers": []}
-        experiment = Experiment(validate({**self.settings.model_dump(), "run": run}))
+        settings, place = validate({**self.settings.model_dump(), "run": run}), self.folder
+        experiment = SavedRun(place, settings, self.state, True).experiment() if place else Experiment(settings)
         probes = Probes(experiment)
         probes.measure(self.state)
         sizes, labels = experiment.clients.dealt.sizes, probes.labels(self.state)

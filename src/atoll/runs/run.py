@@ -21,7 +21,7 @@ from atoll.runs.run_folder import Row, RunFolder
 from atoll.runs.spilling import place_states
 from atoll.runs.stopping import OnRow
 from atoll.runs.warnings import warnings_of
-from atoll.schedules.schedule_files import digest_of, keep_events
+from atoll.schedules.schedule_files import digest_of, keep_events, read_schedule
 from atoll.support.errors import InputError, RunError, telling_of_gpus
 
 if TYPE_CHECKING:  # what only runs on a fleet need is imported by them: it takes a third of a second
@@ -91,7 +91,7 @@ def run_events(
 
         experiment = replaying(experiment, schedule)
     if fleet is not None:
-        from atoll.runs.variants import with_fleet
+        from atoll.runs.variants import join, with_fleet
 
         experiment = with_fleet(experiment)
     folder = RunFolder(Path(out))
@@ -104,7 +104,6 @@ def run_events(
         return
     from atoll.fleet.server.reclustering import Planner
     from atoll.runs.live_runs import Live
-    from atoll.runs.variants import join
 
     with closing(fleet), folder.claimed():
         if resume and folder.is_finished:
@@ -198,6 +197,8 @@ def _last(folder: RunFolder, recorder: Recorder, warnings: Sequence[str], is_liv
     require_kind(folder, is_live, recorder.experiment.schedule)
     folder.take_over(recorder.experiment.settings)
     rows, summary = folder.rows(), folder.summary()
+    if is_live:  # nodes' reports may have made another plan than the settings
+        recorder.schedule = read_schedule(folder.happened, "--resume")
     stopped = str(summary.get("stopped", ""))
     total = int(summary["events"]) if stopped else len(recorder.schedule)
     recorder.require_all(rows, total, is_over=True)

@@ -123,7 +123,6 @@ class SpilledStates(ClientStates):
         self._near: dict[int, _Kept] = {}  # those in memory
 
     def __getitem__(self, client: int) -> Model:
-        """Return a client's state."""
         return self.shelf.read(client, self._kept[client])
 
     def __contains__(self, client: object) -> bool:
@@ -131,11 +130,9 @@ class SpilledStates(ClientStates):
         return client in self._kept
 
     def __iter__(self) -> Iterator[int]:
-        """Iterate over the clients."""
         return iter(self._kept)
 
     def __len__(self) -> int:
-        """Return the number of clients with a state."""
         return len(self._kept)
 
     @property

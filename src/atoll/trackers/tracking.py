@@ -71,7 +71,6 @@ class _Trackers:
     """The opened trackers by name; one that fails is dropped."""
 
     def __init__(self) -> None:
-        """Start without any."""
         self.opened: dict[str, Opened] = {}
 
     def log(self, rows: Sequence[Row]) -> list[str]:

@@ -56,7 +56,6 @@ class DrawnIndices:
         return np.asarray(drawn[rows, where % size])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        """Return all indices."""
         return self[:].astype(dtype or np.int32, copy=False)
 
     def _draw(self, block: int) -> npt.NDArray[np.int32]:

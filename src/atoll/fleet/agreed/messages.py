@@ -76,7 +76,7 @@ class TrainRequest(Header):
         drawn_as: replaces the event in the key of random numbers; differs only in live asynchronous runs.
         repeat: number of the intra-cluster round within the event.
         state: the task that produced the client's state; None: no state yet.
-        resumable: tasks whose states are named in checkpoints that the run may resume from.
+        resumable: tasks whose states are named in checkpoints that the run may resume from, now or later.
     """
 
     kind: Literal["train"] = "train"

@@ -42,7 +42,6 @@ class FlowerLedger:
     """See `guard.CallLedger`."""
 
     def __init__(self, app: Any) -> None:
-        """Use the state of this Flower application."""
         self._app = app
         self._state = app.state.linkstate_factory.state()
 

@@ -37,7 +37,6 @@ class Connections:
     """Accepts connections. Of too many, those that came first are cut, so that there is room for the next."""
 
     def __init__(self, nodes: int) -> None:
-        """Admit so many nodes."""
         self._most, self._most_of_address = STRANGERS + 2 * nodes, OF_ADDRESS + 2 * nodes
         self._refusals = Refusals()
         self._callers = dict[Address, _Caller]()  # least recently used first

@@ -69,7 +69,6 @@ class FlowerFleet:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """End the task and the superlink."""
         self.close()
 
     def close(self) -> None:

@@ -98,7 +98,6 @@ class PatientServer(Server):
     """A server over TLS that leaves to `Connections` whom it serves."""
 
     def __init__(self, config: Config, connections: Connections) -> None:
-        """Serve as configured."""
         super().__init__(config)
         self._connections = connections
         self._accepting: asyncio.Task[None] | None = None

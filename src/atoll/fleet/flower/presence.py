@@ -137,7 +137,6 @@ class _Signing:
     """Adds a node's key and a signed time to calls, as Flower does except for the time."""
 
     def __init__(self, key: Any) -> None:
-        """Sign with this private key."""
         from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
         self._key, self._public = key, public_key_to_bytes(key.public_key())

@@ -25,7 +25,6 @@ class Refusals:
         write: Callable[[str], None] = lambda line: print(line, flush=True),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Use this function to write lines."""
         self._write, self._clock = write, clock
         self._counts = Counter[tuple[int, str]]()
         self._next = clock()

@@ -77,7 +77,6 @@ class Superlink:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """End it."""
         self._is_over.set()
         if self._child is not None:
             end_child(self._child)

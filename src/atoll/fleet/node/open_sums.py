@@ -13,7 +13,6 @@ class OpenSums:
     """A node's side of all its secure sums; thread-safe."""
 
     def __init__(self, identity: Identity, fixed: FixedPoint) -> None:
-        """Start without sums."""
         self.identity = identity
         self.fixed = fixed
         self._open: dict[str, Participant] = {}

@@ -44,6 +44,7 @@ class FleetExecutor:
         left_out: names of nodes that are never asked, since their descriptions are impossible.
         refused: number of missing or rejected results so far, by reason
             (`fleet.server.replies.REASONS`).
+        latest: `State.clients` after the last event, which the run goes on from if it is stopped before the next.
     """
 
     bits = "fleet"
@@ -80,6 +81,7 @@ class FleetExecutor:
         self.measured = MeasuredTimes(agreement.clients)
         self.left_out: set[str] = set()
         self.refused: Counter[str] = Counter()
+        self.latest: Mapping[int, Model] = {}
         self._resumable: Sequence[Mapping[int, Model]] = ()
         self._sums = None if agreement.fixed is None else SecureSums(fleet, agreement, deadline_seconds)
         self._lock = Lock()
@@ -128,7 +130,7 @@ class FleetExecutor:
         return np.array(told).reshape(len(clients), len(models))
 
     def keep_resumable(self, states: Sequence[Mapping[int, Model]]) -> None:
-        """Let nodes drop all client states but these: `State.clients` of each existing checkpoint."""
+        """Let nodes drop all client states but the `latest` and these: `State.clients` of each existing checkpoint."""
         self._resumable = tuple(states)
 
     def close(self) -> None:
@@ -142,7 +144,7 @@ class FleetExecutor:
     def _ask_to_train(self, number: int, cohort: Cohort, body: bytes, limit: float | None) -> Iterator[Call]:
         for nodes in self._split(cohort.clients):
             asked = {node: self._asked_to_train(node, client, cohort, limit) for node, client in nodes.items()}
-            digest, resumable = self.agreement.digest, self._resumable
+            digest, resumable = self.agreement.digest, (*self._resumable, self.latest)
             heads = {node: each.head_to_train(digest, cohort, resumable) for node, each in asked.items()}
             yield Call(number, "train", heads, body, asked)
 

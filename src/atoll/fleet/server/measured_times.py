@@ -18,7 +18,6 @@ class MeasuredTimes:
     """
 
     def __init__(self, clients: int) -> None:
-        """Start without measurements, for this many clients."""
         self._lock = Lock()
         self._replies = np.zeros(clients, np.int64)
         self._weights = np.zeros(clients)

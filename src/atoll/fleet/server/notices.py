@@ -24,7 +24,6 @@ class Notices:
     """Collects rejections until an event is over; thread-safe."""
 
     def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Report through `say`."""
         self.say = tell
         self._refused: dict[str, Counter[str]] = defaultdict(Counter)
         self._silent: dict[str, frozenset[str]] = {}

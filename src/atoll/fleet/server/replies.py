@@ -119,7 +119,7 @@ class Expected:
     def head_to_train(self, digest: str, cohort: Cohort, resumable: Iterable[Mapping[int, Model]]) -> bytes:
         """Return the part of a task that only this node receives, with nothing about other clients; models follow it.
 
-        `resumable` are the clients' states in each checkpoint left.
+        `resumable` are the clients' states in each checkpoint left, and after the last event.
         """
         state = cohort.states.get(self.client)
         named = [name_of(states[self.client]) for states in resumable if self.client in states]

@@ -109,7 +109,6 @@ class SecureSums:
     """
 
     def __init__(self, fleet: Fleet, agreement: Agreement, deadline_seconds: float) -> None:
-        """Use the nodes of a fleet, with this deadline for each step."""
         self._fleet, self._agreement, self._deadline = fleet, agreement, deadline_seconds
         self.false: dict[str, str] = {}
 

@@ -28,7 +28,6 @@ class Mixture(nn.Module):
     classes_of: Tensor
 
     def __init__(self, components: Sequence[nn.Module], loss: str, classes: int = 0) -> None:
-        """Start with equal shares."""
         super().__init__()
         self.components = nn.ModuleList(components)
         self.loss = loss

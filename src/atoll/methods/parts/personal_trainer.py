@@ -28,7 +28,6 @@ class PersonalTrainer(Trainer):
     keeps_model = True  # the state is the model
 
     def __init__(self, module: nn.Module, *given: Any, **named: Any) -> None:
-        """Set up a `Trainer` that keeps the initial model."""
         super().__init__(module, *given, **named)
         self.initial = read_model(self.module)
 

@@ -23,7 +23,6 @@ class OwnAndCentres(nn.Module):
     importance: Tensor
 
     def __init__(self, own: nn.Module, centres: Sequence[nn.Module]) -> None:
-        """Take models of one form."""
         super().__init__()
         self.own, self.components = own, nn.ModuleList(centres)
         self.register_buffer(IMPORTANCE, torch.ones(len(centres), dtype=next(own.parameters()).dtype))

@@ -2,11 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import cycle
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from atoll.fleet.server.clustering_log import read_clusterings
 from atoll.report.figures.assignments import Assignments, read_assignments
 from atoll.report.figures.before_training import MAX_CLIENTS, evenly
 from atoll.report.figures.network_map import MARKERS, cluster_styles
@@ -17,6 +19,7 @@ from atoll.report.page.scenes import Scene, Scenes
 from atoll.report.reading.groups import Group
 from atoll.report.reading.runs import Run
 from atoll.report.reading.units import format_seconds
+from atoll.runs.run_files import CLUSTERINGS, HAPPENED
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.numpy_files import read_npz
@@ -36,7 +39,7 @@ def details(groups: Sequence[Group], pool: RunPool, scenes: Scenes) -> Iterator[
     """Yield title and figures of each group's first run, and why some could not be drawn."""
     for group in groups:
         run = group.runs[0]
-        scene = scenes.of(run.config)
+        scene = _scene_of(run, scenes)
         figures = [_gantt(run, pool, scene), *client_curves(run, pool), *_identity(run, pool)]
         figures.append(_cluster_accuracy(run, pool))
         if isinstance(scene, Scene):
@@ -47,6 +50,17 @@ def details(groups: Sequence[Group], pool: RunPool, scenes: Scenes) -> Iterator[
             "figures": [figure for figure in figures if figure],
             "missing": "" if isinstance(scene, Scene) else f"Clusters and class shares: {scene}",
         }
+
+
+def _scene_of(run: Run, scenes: Scenes) -> Scene | str:
+    """Return a run's scene; none if on a fleet nodes' reports have made other clusters than its settings make."""
+    scene, path = scenes.of(run.config), run.folder / CLUSTERINGS
+    if isinstance(scene, str) or not path.exists():
+        return scene
+    with suppress(InputError):
+        if any(line.labels in (None, scene.labels.tolist()) for line in read_clusterings(path, len(scene.labels))[:1]):
+            return scene
+    return "not drawn: the clusters are those of nodes' reports."
 
 
 def _gantt(run: Run, pool: RunPool, scene: Scene | str) -> Figure | None:
@@ -66,7 +80,7 @@ def _gantt(run: Run, pool: RunPool, scene: Scene | str) -> Figure | None:
         note += f" Only the first {MAX_BARS:,} of {len(clusters):,} are drawn."
     return {
         "kind": "gantt",
-        "title": "Schedule",
+        "title": "Schedule, as planned" if (run.folder / HAPPENED).exists() else "Schedule",
         "alt": alt,
         "note": note,
         "clusters": count,

@@ -12,6 +12,7 @@ from atoll.report.reading.records import is_number
 from atoll.report.reading.runs import Run, find_runs, run_folders
 from atoll.report.tables.formats import csv_table
 from atoll.runs.fingerprint import flatten
+from atoll.runs.run_files import HAPPENED
 from atoll.schedules.schedule_files import read_schedule
 from atoll.support.errors import refusing
 from atoll.support.extras import load_extra
@@ -34,8 +35,8 @@ def read_runs(*paths: Path | str, of: Level = "probes") -> "DataFrame":
 
     Args:
         paths: run folders, or folders that hold runs, up to three levels down.
-        of: "probes": a row for each row of metrics; "clients": a row for each client, with its last metrics;
-            "events": a row for each event of a run's schedule, with its numbers of clients and models sent.
+        of: "probes": a row for each row of metrics; "clients": a row for each client, with its last metrics; "events":
+            one for each event of a run's schedule, or that happened on a fleet, with numbers of clients and models.
 
     Raises:
         InputError: there are no runs, one is damaged, or pandas is not installed.
@@ -66,14 +67,16 @@ def settings_that_differ(configs: Sequence[Mapping[str, Any]]) -> list[dict[str,
     >>> settings_that_differ([{"seed": 1, "local": {"lr": 0.1}}, {"seed": 1, "local": {"lr": 0.2}}])
     [{'local.lr': 0.1}, {'local.lr': 0.2}]
     """
-    flat = [{path: _plain(value) for path, value in flatten(config).items()} for config in configs]
+    flat = [
+        {
+            path: each if isinstance(each, bool | str) or is_number(each) else str(each)
+            for path, each in flatten(own).items()
+        }
+        for own in configs
+    ]
     paths = dict.fromkeys(path for each in flat for path in each if path not in _SAME)
     chosen = [path for path in paths if len({repr(each.get(path)) for each in flat}) > 1]
     return [{path: each.get(path) for path in chosen} for each in flat]
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, bool | str) or is_number(value) else str(value)
 
 
 def _probes(run: Run) -> Columns:
@@ -98,8 +101,10 @@ def _clients(run: Run) -> Columns:
 
 
 def _events(run: Run) -> Columns:
-    path = run.folder / "schedule.npz"
-    events = read_schedule(path, "read_runs:").events if path.exists() else ()
+    planned, path = run.folder / "schedule.npz", run.folder / HAPPENED
+    path = path if path.exists() else planned
+    has_any = path.exists() and (path is planned or path.read_bytes().count(b"\n") > 1)  # the first is its head
+    events = read_schedule(path, "read_runs:").events if has_any else ()
     return {
         "event": [event.index for event in events],
         "round": [event.round for event in events],
