@@ -197,6 +197,14 @@ def test_conditions_that_never_apply_are_refused(more: dict[str, Any], told: str
     assert not (tmp_path / "a").exists()
 
 
+def test_groups_that_nobody_planted_cannot_be_found(tmp_path: Path) -> None:
+    """The column would have no value in any row."""
+    with pytest.raises(InputError, match=r"'ari' is unknown\. Allowed: "):
+        run(tmp_path / "a", 2, "ari >= 0.5", method={"name": "ifca", "clusters": 2})
+    more: dict[str, Any] = {"data": {**TINY["data"], "rotations": 2, "partition": "rotated"}}
+    assert run(None, 2, "ari >= -1", method={"name": "ifca", "clusters": 2}, **more).summary["events"] == 1
+
+
 @pytest.mark.parametrize(
     ("method", "local"),
     [

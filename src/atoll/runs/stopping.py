@@ -80,14 +80,14 @@ def stop_rules(experiment: Experiment, probed: Sequence[str]) -> list[StopRule]:
 
 def some_columns(experiment: Experiment) -> Iterator[str]:
     """Yield the columns that only some runs have, as this one does."""
-    planned = experiment.planned
+    planned, data = experiment.planned, experiment.clients.dealt.data
     if planned.tests_by_client:
-        yield "ari"
+        yield from ["ari"] * (data.groups is not None or len(data.turns) > 1)  # if groups are planted
     elif not planned.method.schedule.has_server:
         yield from ("mean_cluster_accuracy", "worst_cluster_accuracy")
     if planned.private is not None:
         yield SPENT
-    if experiment.clients.dealt.data.loss == "next-token":
+    if data.loss == "next-token":
         yield "perplexity"
     if not planned.method.rule.is_constant:
         yield "learning_rate"
