@@ -57,7 +57,8 @@ def heterogeneity(population: Population, clustering: Clustering, module: nn.Mod
         sums[cluster] = sums.get(cluster, np.zeros_like(gradient)) + share * gradient
     q = np.bincount(clustering.labels[members], weights=shares, minlength=clustering.clusters)
     whole = np.sum(list(sums.values()), axis=0)
-    between, norm = sum(float(g @ g) / q[c] for c, g in sums.items()), float(whole @ whole)
+    between = sum(float(g @ g) / q[c] for c, g in sums.items())
+    norm = float(whole @ whole)
     return Heterogeneity(max(squares - norm, 0.0), max(between - norm, 0.0))
 
 

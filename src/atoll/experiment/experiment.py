@@ -60,7 +60,8 @@ class Execution:
         """Return the evaluator on the union of the clients' data, and on the test set or, with drift, test clients'."""
         samples, seed = self.settings.run.evaluate_samples, self.settings.seed
         made = Evaluator(self.clients.dealt, self.initial.copy(), samples, seed, self._threads)
-        made.tested = made.tested if self.settings.drift.kind == "none" else self.clients.test.indices
+        if self.settings.drift.kind != "none":
+            made.tested = self.clients.test.indices
         return made
 
     def make_cluster_evaluator(self) -> ClusterEvaluator:

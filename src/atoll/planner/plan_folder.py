@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from atoll.planner.measured_runs import FILES
 from atoll.runs.run_files import entries_of, is_taken
-from atoll.settings.experiment_file import resolved
+from atoll.settings.experiment_file import as_toml
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, refusing
 from atoll.support.files import to_json, write_atomically
@@ -50,4 +48,4 @@ def write_chosen(out: Path, settings: Settings, name: str, reason: str) -> None:
     """Write the chosen experiment file, with all its settings."""
     told = f"Chosen by atoll plan: {name}. {reason} Paths in it are relative to the folder where Atoll runs."
     comment = textwrap.fill(told, 118, initial_indent="# ", subsequent_indent="# ") + "\n\n"
-    write_atomically(out / CHOSEN, (comment + tomli_w.dumps(resolved(settings))).encode())
+    write_atomically(out / CHOSEN, (comment + as_toml(settings)).encode())

@@ -14,11 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from atoll.runs.fingerprint import digest, flatten
 from atoll.runs.run_folder import RunFolder
-from atoll.settings.experiment_file import resolved
+from atoll.settings.experiment_file import as_toml
 from atoll.settings.validation import Settings, validate
 from atoll.support.environment import describe_environment
 from atoll.support.errors import InputError, refusing
@@ -82,7 +80,7 @@ def unpack(file: Path, folder: Path, settings: Settings) -> None:
             raise ValueError(f"its commit is {content['commit']}, but it ran at {ran_at}")
     if not content["digest"] == digest_anywhere(ran) == digest_anywhere(settings):
         raise InputError(f"{file}: its run had other settings than the recipe has now; {_REMOVE}")
-    _put(folder, content["files"] | {"config.toml": tomli_w.dumps(resolved(ran))}, FILES)
+    _put(folder, content["files"] | {"config.toml": as_toml(ran)}, FILES)
 
 
 def _require_all(rows: Sequence[Mapping[str, Any]], every: int) -> None:

@@ -7,11 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import tomli_w
 from pydantic import BaseModel
 
 from atoll.engine.cohorts import Executor
-from atoll.settings.experiment_file import Table, resolved
+from atoll.settings.experiment_file import Table, as_toml
 from atoll.settings.section import MAY_DIFFER
 from atoll.settings.validation import Settings
 from atoll.support.wording import show
@@ -84,7 +83,7 @@ def differences(before: Mapping[str, Any], settings: Settings) -> str:
 
 def as_written(settings: Settings) -> Table:
     """Return settings as read from a run's config.toml."""
-    return tomllib.loads(tomli_w.dumps(resolved(settings)))
+    return tomllib.loads(as_toml(settings))
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

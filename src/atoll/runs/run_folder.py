@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
 
 from atoll.experiment.start_model import require_kept
 from atoll.privacy.ledger import Account, begin_ledger
@@ -29,7 +28,7 @@ from atoll.runs.run_files import (
 from atoll.schedules.events import Schedule
 from atoll.schedules.recorded import head_of
 from atoll.schedules.schedule_files import write_schedule
-from atoll.settings.experiment_file import resolved
+from atoll.settings.experiment_file import as_toml
 from atoll.settings.validation import Settings
 from atoll.support.arrays import Floats
 from atoll.support.environment import describe_environment
@@ -139,7 +138,7 @@ class RunFolder:
             raise RunError(f"cannot write to the folder {self.path}: {reason_of(error)}") from error
 
     def _write_settings(self, settings: Settings) -> None:
-        write_atomically(self.path / "config.toml", tomli_w.dumps(resolved(settings)).encode())
+        write_atomically(self.path / "config.toml", as_toml(settings).encode())
 
     def settings_table(self) -> dict[str, Any]:
         """Return the settings of the folder's run."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from warnings import warn
 
+import tomli_w
 from pydantic import BaseModel
 
 from atoll.settings.choices import CHOICES, choices_that_take, chosen, method_needs, taken, uses_clusters
@@ -253,6 +254,11 @@ def parse_changes(changes: Iterable[str]) -> Table:
 def resolved(settings: Settings) -> Table:
     """Return all settings as a table, without unset ones, which TOML cannot express."""
     return settings.model_dump(exclude_none=True)
+
+
+def as_toml(settings: Settings) -> str:
+    """Return all settings as the text of a file."""
+    return tomli_w.dumps(resolved(settings))
 
 
 def _nearest_recipe(name: str) -> str:

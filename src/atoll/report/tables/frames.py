@@ -67,16 +67,14 @@ def settings_that_differ(configs: Sequence[Mapping[str, Any]]) -> list[dict[str,
     >>> settings_that_differ([{"seed": 1, "local": {"lr": 0.1}}, {"seed": 1, "local": {"lr": 0.2}}])
     [{'local.lr': 0.1}, {'local.lr': 0.2}]
     """
-    flat = [
-        {
-            path: each if isinstance(each, bool | str) or is_number(each) else str(each)
-            for path, each in flatten(own).items()
-        }
-        for own in configs
-    ]
+    flat = [{path: _plain(value) for path, value in flatten(config).items()} for config in configs]
     paths = dict.fromkeys(path for each in flat for path in each if path not in _SAME)
     chosen = [path for path in paths if len({repr(each.get(path)) for each in flat}) > 1]
     return [{path: each.get(path) for path in chosen} for each in flat]
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, bool | str) or is_number(value) else str(value)
 
 
 def _probes(run: Run) -> Columns:
