@@ -111,7 +111,7 @@ def test_a_start_that_was_killed_can_be_made_again(tmp_path: Path, monkeypatch: 
     """All files but config.toml, which comes last, and a half-written one."""
     folder = RunFolder(tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr("atoll.runs.run_folder.tomli_w.dumps", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr("atoll.runs.run_folder.as_toml", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             list(run_events(experiment(), folder.path))
     (folder.path / ".config.toml.part").write_text("seed =")
