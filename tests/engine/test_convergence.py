@@ -84,7 +84,7 @@ OF_THEIR_OWN: dict[str, Any] = {
     "perfedavg": lambda p, rule, module: perfedavg(p, rule, 100, inner_lr=0.1, fraction=1.0),
     "fedamp": lambda p, rule, module: fedamp(p, rule, 100),
     "stocfl": lambda p, rule, module: stocfl(p, rule, 100, module, 1, fraction=1.0),
-    "moon": lambda p, rule, module: moon(p, rule, 100, fraction=1.0),
+    "moon": lambda p, rule, module: moon(p, rule, 100, 0.0, fraction=1.0),  # linear models have no features
 }
 MADE_OF: dict[str, Any] = {
     "fedem": lambda: mixture(linear_module, "squared", 2),

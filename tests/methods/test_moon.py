@@ -73,6 +73,18 @@ def test_without_the_contrast_it_is_fedavg_to_the_bit() -> None:
     assert all(equal(one.server, other.server) for one, other in zip(ours, theirs, strict=True))
 
 
+def test_a_model_of_one_layer_is_refused() -> None:
+    """Its features would be the inputs, whose contrast has no gradient."""
+
+    def last(mu: float) -> State:
+        method, one = moon(POPULATION, RULE, 2, mu), nn.Sequential(nn.Linear(4, 3)).double()
+        return states_of(method, Serial(trainer_of(method, one, POPULATION)), one)[-1]
+
+    with pytest.raises(InputError, match="'moon': the model trains nothing before its last layer, so features stay"):
+        last(0.1)
+    assert last(0.0).events_done == 2
+
+
 class Spare(nn.Sequential):
     """A network whose last layer is never called."""
 

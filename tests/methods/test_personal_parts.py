@@ -1,5 +1,6 @@
 """FedBN, FedPer, FedRep and `model.travels`: against loops by hand that keep whole models, and their limits."""
 
+import math
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -206,6 +207,17 @@ def test_of_an_adapted_model_only_the_adapters_travel(executor: str) -> None:
         assert {name.rpartition(".")[0].rpartition(".")[2] for name in one.server} == {"down", "up"}
         for name, tensor in one.server.items():
             torch.testing.assert_close(tensor, other.server[name], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize(("name", "numbers"), [("pacfl", 64), ("fmcl", 2)])
+def test_what_is_sent_before_training_is_counted_in_what_travels(name: str, numbers: int) -> None:
+    """PACFL's vectors are as long as an input, FMCL's prototypes as the last adapter's input; both come by class."""
+    chosen = [f"method.name={name}", "method.clusters=2", *(["method.vectors=1"] if name == "pacfl" else [])]
+    each = experiment(ADAPTED, "model.travels=trainable", *chosen)
+    population = each.clients.population
+    held = sum(np.unique(population.data.labels_of(population.samples(i))).size for i in range(len(population)))
+    first, second, *_ = each.method.schedule.events
+    assert first.models_up == second.models_up + math.ceil(4 * held * numbers / each.traffic.model_bytes)
 
 
 def test_patterns_say_what_travels_under_any_method_of_a_schedule() -> None:

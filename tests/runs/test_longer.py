@@ -205,6 +205,13 @@ def test_groups_that_nobody_planted_cannot_be_found(tmp_path: Path) -> None:
     assert run(None, 2, "ari >= -1", method={"name": "ifca", "clusters": 2}, **more).summary["events"] == 1
 
 
+def test_a_private_run_has_no_local_loss_to_stop_at() -> None:
+    private = {"trust": "server", "clip": 1.0, "noise": 2.0, "epsilon": 20.0}
+    with pytest.raises(InputError, match=r"'local_loss' is unknown"):
+        run(None, 2, "local_loss <= 9", privacy=private)
+    assert run(None, 2, "local_loss <= 9").summary["events"] == 1
+
+
 @pytest.mark.parametrize(
     ("method", "local"),
     [

@@ -73,7 +73,7 @@ METHODS = {
     "apfl": ("method.name=apfl", CLIENT_PROBES),
     "perfedavg": ("method.name=perfedavg", CLIENT_PROBES),
     "fedamp": (*ROTATED, "method.name=fedamp", "method.fraction=", "method.clusters="),
-    "moon": ("method.name=moon", CLIENT_PROBES),
+    "moon": ("method.name=moon", "model.name=mlp", CLIENT_PROBES),
     "fedavgm": ("method.name=fedavgm",),
     "fedadagrad": ("method.name=fedadagrad",),
     "fedadam": ("method.name=fedadam",),

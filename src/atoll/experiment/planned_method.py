@@ -124,6 +124,8 @@ class PlannedMethod:
             offered["network"] = conditions.networks[0]
         if method_needs(self.settings, "module"):
             offered["module"] = self.initial.copy()
+        if method_needs(self.settings, "model_bytes"):
+            offered["model_bytes"] = max(1, self.initial.bytes_without(self.initial.stays))
         if method_needs(self.settings, "encoder"):
             offered["encoder"] = self.initial.encoder()
         elif (unused := self.settings.method.encoder) != "start":

@@ -16,7 +16,7 @@ OnRow = Callable[[Row], object]
 
 _NUMBER = r"[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?"
 _FORM = re.compile(rf"(\w+)\s*(?:(>=|<=)\s*({_NUMBER})|patience\s+(\d+))")
-_COLUMNS = ("train_loss", "test_loss", "test_accuracy", "local_loss")
+_COLUMNS = ("train_loss", "test_loss", "test_accuracy")
 _COSTS = ("virtual_time", "wall_time", "client_updates", "bytes_up", "bytes_down")
 
 
@@ -85,8 +85,7 @@ def some_columns(experiment: Experiment) -> Iterator[str]:
         yield from ["ari"] * (data.groups is not None or len(data.turns) > 1)  # if groups are planted
     elif not planned.method.schedule.has_server:
         yield from ("mean_cluster_accuracy", "worst_cluster_accuracy")
-    if planned.private is not None:
-        yield SPENT
+    yield "local_loss" if planned.private is None else SPENT  # private clients report no loss
     if data.loss == "next-token":
         yield "perplexity"
     if not planned.method.rule.is_constant:

@@ -58,7 +58,7 @@ class NamedChoice:
 _OF_CLIENTS = {"labels", "groups", "classes", "owners", "dataset", "rng", "seed", "clients"}
 _OF_CLUSTERINGS = {"population", "network", "problem", "clock", "rng", "seed", "clusters", "rounds"}
 _OF_METHODS = {"population", "clustering", "network", "phases", "pace", "clock", "module", "rule", "rounds", "seed"}
-_OF_METHODS |= {"deadline_seconds", "encoder", "shape", "classes", "make", "loss"}
+_OF_METHODS |= {"deadline_seconds", "encoder", "model_bytes", "shape", "classes", "make", "loss"}
 
 CHOICES = (
     NamedChoice("method", "name", "fedcluster", "atoll.methods.named_methods:METHODS",

@@ -41,6 +41,7 @@ def fmcl(
     fraction: Share = 0.1,
     clock: Clock | None = None,
     seed: int = 0,
+    model_bytes: Positive | None = None,
 ) -> Method:
     """FMCL: clients are clustered once by the mean embeddings of their classes; each cluster then runs FedAvg.
 
@@ -52,9 +53,10 @@ def fmcl(
     clustering is agglomerative. Prototypes, at four bytes per number, count as models sent in the first event.
 
     Args:
-        module: the model, whose size is the unit for counting prototypes.
+        module: the model.
         encoder: the frozen model, on the model's device; None: the initial model up to its last layer.
         clusters: number of clusters; with a threshold, the maximum.
+        model_bytes: bytes of what of it is communicated, the unit for counting prototypes; unset: of all of it.
 
     Raises:
         InputError: more clusters than clients, or the encoder does not fit the inputs.
@@ -67,4 +69,4 @@ def fmcl(
     signatures = normalised(found.reshape(-1, numbers)).reshape(clients, -1)
     labels = agglomerate(cosine_distances(signatures), clusters, linkage, threshold)
     sent = int(found.any(axis=2).sum()) * numbers
-    return fedavg_apart(population, rule, rounds, labels, fraction, clock, seed, sent, module)
+    return fedavg_apart(population, rule, rounds, labels, fraction, clock, seed, sent, module, model_bytes)

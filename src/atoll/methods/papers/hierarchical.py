@@ -119,7 +119,9 @@ def hierarchical_schedule(
     _check(population, phases, pattern, rounds, intra_rounds, local_steps)
     rounds_per_event = intra_rounds * local_steps
     plans = [_plan(population, phase, pattern, intra_rounds, deadline_seconds, pace) for phase in phases]
-    _require_kept(phases, plans, deadline_seconds)
+    if not any(len(work.cohort) for plan in plans for work in plan.works.values()):
+        least = min(fastest_seconds(phase.network, phase.clustering.labels) for phase in phases)
+        raise InputError(missed(deadline_seconds, least))
     begins = [phase.round for phase in phases]
     index = np.arange(rounds // rounds_per_event)
     in_force = np.searchsorted(begins, index * rounds_per_event, side="right") - 1
@@ -267,13 +269,6 @@ def _asynchronous(arrivals: Arrivals, clusters: int) -> Iterator[Finished]:
         now, j, began, work = heapq.heappop(in_flight)  # the earliest; on ties the lowest cluster
         idle.add(j)
         yield arrivals.end(index, j, work, began, now)
-
-
-def _require_kept(phases: Sequence[Phase], plans: Sequence[PhaseWork], deadline: float) -> None:
-    """Reject a deadline that leaves every event without clients."""
-    if not any(len(work.cohort) for plan in plans for work in plan.works.values()):
-        least = min(fastest_seconds(phase.network, phase.clustering.labels) for phase in phases)
-        raise InputError(missed(deadline, least))
 
 
 def _check(

@@ -34,6 +34,7 @@ def pacfl(
     fraction: Share = 0.1,
     clock: Clock | None = None,
     seed: int = 0,
+    model_bytes: Positive | None = None,
 ) -> Method:
     """PACFL: clients are clustered by a few singular vectors of their data; each cluster then runs FedAvg.
 
@@ -45,12 +46,13 @@ def pacfl(
     model. The vectors, at four bytes per element, count as models sent in the first event, rounded up.
 
     Args:
-        module: the model, whose size is the unit for counting the vectors.
+        module: the model.
         clusters: number of clusters; with a threshold, the maximum.
         vectors: singular vectors per class, p.
         angle: distance between two clients.
         threshold: clusters farther apart (degrees) are merged only while there are more than `clusters`; unset:
             merging stops at `clusters`.
+        model_bytes: bytes of what of it is communicated, the unit for counting vectors; unset: of all of it.
 
     Raises:
         InputError: more clusters than clients.
@@ -59,7 +61,7 @@ def pacfl(
     bases = signatures(population, module, vectors)
     labels = agglomerate(distances_between(bases, angle), clusters, linkage, threshold)
     numbers = int(bases.any(axis=2).sum()) * bases.shape[2]
-    return fedavg_apart(population, rule, rounds, labels, fraction, clock, seed, numbers, module)
+    return fedavg_apart(population, rule, rounds, labels, fraction, clock, seed, numbers, module, model_bytes)
 
 
 def signatures(population: Population, module: "nn.Module", vectors: int) -> Floats:

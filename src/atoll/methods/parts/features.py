@@ -98,6 +98,8 @@ class ContrastiveTrainer(Trainer):
         with torch.no_grad():
             self.received(x), self.last(x)
         z = features(seen, self.module)
+        if self.mu and not z.requires_grad:
+            raise InputError("method.name = 'moon': the model trains nothing before its last layer, so features stay")
         near, far = (cosine_similarity(z, features(seen, each)) for each in (self.received, self.last))
         scores = torch.stack([near, far], dim=1) / self.temperature
         return plain + self.mu * cross_entropy(scores, torch.zeros(len(y), dtype=torch.long, device=scores.device))

@@ -119,6 +119,7 @@ def fedavg_apart(
     seed: int,
     sent: int,
     module: "nn.Module",
+    model_bytes: int | None,
 ) -> Method:
     """Return FedAvg within clusters that were found before training, for which clients `sent` numbers of four bytes.
 
@@ -129,7 +130,7 @@ def fedavg_apart(
     turns = newcomers_first(population, rounds, fraction, seed, np.arange(len(labels)))
     schedule = apart(population, int(labels.max()) + 1, turns, rounds, clock, labels)
     first, *later = schedule.events
-    models = math.ceil(4 * sent / count_bytes(module.state_dict()))
+    models = math.ceil(4 * sent / (model_bytes or count_bytes(module.state_dict())))
     events = (replace(first, models_up=first.models_up + models), *later)
     return Method(replace(schedule, events=events), rule, labels=labels)
 

@@ -91,7 +91,8 @@ def set_x(column: Sequence[Axes], values: Floats, axis: CurveAxis, *, stacked: b
 
 def set_y(row: Sequence[Axes], panels: Sequence[Floats], axis: CurveAxis) -> None:
     """Set scale, limits and title of the vertical axes of a row of charts, given each one's values."""
-    log = axis.log or (not rises(axis.column) and not is_share(axis.column) and any(map(_spans_decades, panels)))
+    wide = any(each.max(initial=0.0) > LOG_RATIO * each.min(initial=math.inf, where=each > 0) for each in panels)
+    log = axis.log or (wide and not rises(axis.column) and not is_share(axis.column))
     leftmost = row[:: panel_columns(len(row))]
     limits = list(_common(list(_limits(panels, axis, log=log)), log=log))
     for axes, panel_limits, values in zip(row, limits, panels, strict=True):
@@ -106,10 +107,6 @@ def set_y(row: Sequence[Axes], panels: Sequence[Floats], axis: CurveAxis) -> Non
             axes.set_ylabel(axis.title)
         elif len(set(limits)) == 1:
             axes.tick_params(labelleft=False)
-
-
-def _spans_decades(values: Floats) -> bool:
-    return bool(values.max(initial=0.0) > LOG_RATIO * values.min(initial=math.inf, where=values > 0))
 
 
 def _limits(panels: Sequence[Floats], axis: CurveAxis, *, log: bool) -> Iterator[Limits]:
