@@ -233,6 +233,9 @@ def test_the_command_takes_kept_runs_as_done_and_makes_the_page_from_them_alone(
     assert len(list(Path("kept/quickstart/tiny").glob("*.gz"))) == 4
     again = atoll("reproduce", "quickstart", "--jobs", "1", "--out", "again", "--evidence", "kept", "--seeds", "1")
     assert again.err.count("(already finished)") == 4  # the evidence has a second seed
+    Path("again/quickstart/fedavg-seed-1/config.toml").unlink()  # as when it is killed while it takes them
+    words = ("--jobs", "1", "--out", "again", "--evidence", "kept")
+    assert atoll("reproduce", "quickstart", *words).err.count("(already finished)") == 4
     Path("kept").rename("evidence")
     done = atoll("reproduce", "quickstart", "--no-run", "--out", "page", "--json")
     (result,) = json.loads(done.succeeded())["recipes"]

@@ -13,9 +13,10 @@ import tomli_w
 
 from atoll.report.reading.groups import group_runs
 from atoll.report.reading.runs import find_runs
+from atoll.reproduce.claim_results import gather
 from atoll.reproduce.kept_runs import FILES, PLANS, keep_plans, kept_file, seeds_kept, unpack_plans
 from atoll.reproduce.recipe_plans import read_plans
-from atoll.reproduce.recipe_runs import RecipeTask, carry_out_task, plan_tasks, restore
+from atoll.reproduce.recipe_runs import RecipeTask, begin_tasks, carry_out_task, plan_tasks, restore
 from atoll.settings.validation import validate
 from atoll.support import environment
 
@@ -195,6 +196,30 @@ def test_a_run_of_no_commit_is_not_kept(commit: str | None, task: RecipeTask, mo
     assert "is not kept as evidence: it ran at no commit" in carry_out_task(task).note
     assert task.kept is not None
     assert not task.kept.exists()
+
+
+def test_what_is_kept_later_is_read_with_the_other_runs_of_a_folder(tmp_path: Path) -> None:
+    made = [validate({**SMALL, "label": f"A, seed {seed}", "seed": seed}) for seed in range(3)]
+    files = [kept_file(tmp_path / "kept", "r", "tiny", settings) for settings in made]
+    for settings, file in zip(made, files, strict=True):
+        assert not carry_out_task(RecipeTask("r", "A", tmp_path / file.name, (settings,), kept=file)).note
+    pairs = enumerate(zip(made, files, strict=True))
+    tasks = [RecipeTask("r", "A", tmp_path / f"r/{number}", (each,), kept=file) for number, (each, file) in pairs]
+    assert restore(tasks[:2]) == {}
+    begin_tasks(tasks[:2])  # writes experiment.json
+    assert restore(tasks) == {}
+    assert [run.folder.name for run in find_runs([tmp_path / "r"])] == ["0", "1", "2"]
+
+
+def test_a_run_of_other_settings_is_refused_and_not_judged(task: RecipeTask) -> None:
+    assert not carry_out_task(task).note
+    other = replace(task, settings=(task.settings[0].but("local", lr=0.2),))
+    (told,) = restore([other]).values()
+    assert "was run with other settings: local.lr was 0.05, is now 0.2" in told
+    assert restore([task]) == {}
+    place = task.folder.parent
+    assert [run.folder for run in gather("quickstart", [], "tiny", place).runs] == [task.folder]
+    assert gather("quickstart", [], "tiny", place, refused=restore([other])).runs == ()
 
 
 def test_clusterings_are_kept_as_one_file(tmp_path: Path) -> None:

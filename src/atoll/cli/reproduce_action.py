@@ -125,9 +125,9 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
     chosen = asked.chosen(tasks)
     make_folder(asked.place)
     write_atomically(asked.place / _NOTE, to_json({"scale": asked.scale, "seeds": seeds}))
+    refused = running.restore(tasks)  # first, since a run that is half restored is no run
     if asked.run:
         running.begin_tasks(tasks)
-    refused = running.restore(tasks)
     progress = ReproduceProgress(chosen, asked.jobs or count_cores())
     problems: dict[str, list[str]] = {}
     for task in tasks:
@@ -146,7 +146,7 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
     gathered: dict[str, list[ClaimResult]] = {}
     for share, number in zip(shares, expected, strict=True):
         known = problems.get(share.recipe, ())
-        found = gather(share.recipe, papers, share.scale, share.folder, known, number)
+        found = gather(share.recipe, papers, share.scale, share.folder, known, number, refused)
         for told in found.problems[len(known) :]:
             err.print(f"warning: {told}")
         gathered.setdefault(share.recipe, []).append(found)
