@@ -241,6 +241,9 @@ def test_the_command_takes_kept_runs_as_done_and_makes_the_page_from_them_alone(
     (result,) = json.loads(done.succeeded())["recipes"]
     assert (result["finished"], result["runs"]) == (4, 4)
     assert json.loads(Path("page/reproduce.json").read_text())["scale"] == "largest"
+    atoll("reproduce", "quickstart", "--no-run", "--out", "again", "--seeds", "9").succeeded()
+    again = atoll("reproduce", "quickstart", "--jobs", "1", "--out", "again", "--seeds", "2")
+    assert again.err.count("(already finished)") == 4, "a page alone adds no seeds to the folder"
     Path("evidence/quickstart/tiny/fedavg-seed-1.json.gz").write_bytes(b"")
     refused = atoll("reproduce", "quickstart", "--jobs", "1", "--out", "new")
     assert "it is cut short or too long" in refused.err

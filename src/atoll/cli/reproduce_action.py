@@ -124,7 +124,8 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
         expected.append(sum(len(task.settings) for task in own))
     chosen = asked.chosen(tasks)
     make_folder(asked.place)
-    write_atomically(asked.place / _NOTE, to_json({"scale": asked.scale, "seeds": seeds}))
+    if asked.run or not (asked.place / _NOTE).exists():  # a page alone adds no seeds
+        write_atomically(asked.place / _NOTE, to_json({"scale": asked.scale, "seeds": seeds if asked.run else 0}))
     refused = running.restore(tasks)  # first, since a run that is half restored is no run
     if asked.run:
         running.begin_tasks(tasks)
