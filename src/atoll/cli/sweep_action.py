@@ -167,6 +167,7 @@ def search(asked: SweepOptions, runs: Sequence[Settings], resume: bool) -> Watch
             note["runs"] = {each.name: dict(each.texts) for each in study.trials()}
             folders.write_note(asked.folder, note)
 
+        write_down()  # with a trial that was proposed just before a kill
         count, done = asked.trials or 20, sum(each.state != "running" for each in study.trials())
         jobs = study.jobs(count, asked.modules, asked.jobs, write_down)
         how = asked.goal.metric, asked.is_quiet, asked.verbose
