@@ -14,11 +14,13 @@ import tomli_w
 from atoll.report.reading.groups import group_runs
 from atoll.report.reading.runs import find_runs
 from atoll.reproduce.claim_results import gather
-from atoll.reproduce.kept_runs import FILES, PLANS, keep_plans, kept_file, seeds_kept, unpack_plans
+from atoll.reproduce.kept_runs import FILES, PLANS, keep_plans, kept_file, seeds_in, unpack_plans
 from atoll.reproduce.recipe_plans import read_plans
 from atoll.reproduce.recipe_runs import RecipeTask, begin_tasks, carry_out_task, plan_tasks, restore
 from atoll.settings.validation import validate
 from atoll.support import environment
+from atoll.support.errors import InputError
+from tests.made_runs import make_rows, write_run
 
 COMMIT = "0123abc"
 SMALL = {"name": "small", "data": {"clients": 4}, "clustering": {"clusters": 2}, "rounds": 2, "label": "A, seed 0"}
@@ -251,11 +253,11 @@ def test_a_folder_gets_kept_clusterings_if_there_are_more_than_it_holds(tmp_path
 
 
 def test_seeds_are_counted_by_the_names_of_files(tmp_path: Path) -> None:
-    assert seeds_kept(tmp_path, "r", "tiny") == 0
+    assert seeds_in(tmp_path / "r/tiny") == 0
     for name in ("a-seed-0", "a-seed-4", "b-seed-2"):
         (tmp_path / "r/tiny").mkdir(parents=True, exist_ok=True)
         (tmp_path / "r/tiny" / f"{name}.json.gz").touch()
-    assert seeds_kept(tmp_path, "r", "tiny") == 5
+    assert seeds_in(tmp_path / "r/tiny") == 5
 
 
 def test_tasks_of_a_recipe_name_their_files(tmp_path: Path) -> None:
@@ -272,3 +274,13 @@ def test_of_further_seeds_a_recipe_has_those_that_are_kept(tmp_path: Path) -> No
     (tmp_path / "kept/quickstart/tiny/fedavg-seed-2.json.gz").touch()
     tasks = plan_tasks("quickstart", "tiny", tmp_path, True, seeds=1, evidence=tmp_path / "kept")
     assert [task.folder.name for task in tasks] == ["fedcluster-m-10-seed-0", "fedavg-seed-0", "fedavg-seed-2"]
+
+
+def test_of_further_seeds_a_recipe_has_those_that_its_folder_holds(tmp_path: Path) -> None:
+    write_run(tmp_path / "r/fedavg-seed-2", make_rows(2))
+    tasks = plan_tasks("quickstart", "tiny", tmp_path / "r", True, seeds=1)
+    assert [task.folder.name for task in tasks] == ["fedcluster-m-10-seed-0", "fedavg-seed-0", "fedavg-seed-2"]
+    begin_tasks(tasks)  # which refuses a folder that holds anything else
+    (tmp_path / "r/notes").mkdir()
+    with pytest.raises(InputError, match="holds files other than this experiment's runs"):
+        begin_tasks(plan_tasks("quickstart", "tiny", tmp_path / "r", True, seeds=1))

@@ -19,7 +19,7 @@ from atoll.reproduce import recipe_runs as running
 from atoll.reproduce.claim_results import ClaimResult, at_largest_scale, gather
 from atoll.reproduce.claims import PAPERS, Paper, is_trained, read_paper
 from atoll.reproduce.judging import Verdict
-from atoll.reproduce.kept_runs import seeds_kept
+from atoll.reproduce.kept_runs import seeds_in
 from atoll.reproduce.recipe_runs import RecipeTask
 from atoll.reproduce.record import RECORD, record
 from atoll.reproduce.reproduce_progress import ReproduceProgress
@@ -93,7 +93,7 @@ def _share_out(asked: ReproduceOptions, recipes: Sequence[str]) -> list[_Share]:
     """Return the recipes at the scale asked for; at the largest, at each scale that is kept, or else the smallest."""
 
     def share(name: str, scale: str) -> _Share:
-        held = asked.kept is not None and seeds_kept(asked.kept, name, scale) > 0
+        held = asked.kept is not None and seeds_in(asked.kept / name / scale) > 0
         return _Share(name, scale, asked.place / (scale if asked.scale == LARGEST else "") / name, held)
 
     if asked.scale != LARGEST:

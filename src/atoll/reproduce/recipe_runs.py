@@ -15,7 +15,7 @@ import torch
 from atoll.experiment.client_data import load_dataset
 from atoll.experiment.experiment import Experiment
 from atoll.report.reading.runs import listed_folders
-from atoll.reproduce.kept_runs import PLANS, as_ran, keep, keep_plans, kept_file, seeds_kept, unpack, unpack_plans
+from atoll.reproduce.kept_runs import PLANS, as_ran, keep, keep_plans, kept_file, seeds_in, unpack, unpack_plans
 from atoll.reproduce.recipe_plans import make_plans, read_plans
 from atoll.runs.run import run_events
 from atoll.runs.run_folder import RunFolder
@@ -96,17 +96,15 @@ def plan_tasks(
 ) -> list[RecipeTask]:
     """Return all tasks of a recipe, finished or not; writes nothing.
 
-    `evidence` is where runs are kept; of the seeds beyond `seeds` a run has those that are kept.
+    `evidence` is where runs are kept; of the seeds beyond `seeds` a run has those that are kept, or in the folder.
     """
     runs = settings_of(recipe, scale, seeds, device)
     if not trained:
         kept = None if evidence is None else evidence / recipe / scale / f"{PLANS}.gz"
         return [RecipeTask(recipe, f"{len(runs)} clusterings", folder, tuple(runs), False, kept)]
-    if evidence is not None and (held := seeds_kept(evidence, recipe, scale)) > seeds:
-        more = settings_of(recipe, scale, held, device)[len(runs) :]
-        runs += [settings for settings in more if kept_file(evidence, recipe, scale, settings).exists()]
-    names = name_folders([Experiment(settings) for settings in runs])
-    return [
+    held = max(seeds, seeds_in(folder, ""), 0 if evidence is None else seeds_in(evidence / recipe / scale))
+    every = settings_of(recipe, scale, held, device)
+    tasks = [
         RecipeTask(
             recipe,
             title_of(settings) or settings.name,
@@ -114,8 +112,10 @@ def plan_tasks(
             (settings,),
             kept=None if evidence is None else kept_file(evidence, recipe, scale, settings),
         )
-        for settings, name in zip(runs, names, strict=True)
+        for settings, name in zip(every, name_folders(list(map(Experiment, every))), strict=True)
     ]
+    more = (task for task in tasks[len(runs) :] if RunFolder(task.folder).is_run or (task.kept and task.kept.exists()))
+    return [*tasks[: len(runs)], *more]
 
 
 def restore(tasks: Sequence[RecipeTask]) -> dict[Path, str]:
