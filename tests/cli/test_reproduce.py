@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from atoll.reproduce import recipe_runs as running
 from atoll.support import environment
 from atoll.support.errors import RunError
 from tests.cli.conftest import Command
+from tests.cli.pages import ROOT
 
 FOLDER = Path("runs/reproduce-quickstart-tiny")
 
@@ -109,6 +111,24 @@ def test_without_any_data_it_ends_with_an_error(
     done = atoll("reproduce", "cfl-mgd-table-2", "--jobs", "1", "--json")
     assert done.refused(1) == "cifar10 cannot be downloaded; mnist cannot be downloaded"
     assert not Path("runs/reproduce-cfl-mgd-table-2-tiny/index.html").exists()
+
+
+def test_without_data_what_is_finished_is_judged_and_the_rest_told(
+    atoll: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def offline(name: str, base: Path) -> Path:
+        raise RunError(f"{name} cannot be downloaded")
+
+    monkeypatch.setenv("ATOLL_DATA", str(tmp_path))
+    monkeypatch.setattr("atoll.data.datasets.download", offline)
+    kept = Path("kept/cfl-mgd-figure-4/tiny")
+    shutil.copytree(ROOT / "evidence/cfl-mgd-figure-4/tiny", kept)
+    (kept / "fedavg-seed-1.json.gz").unlink()
+    made = json.loads(atoll("reproduce", "cfl-mgd-figure-4", "--jobs", "1", "--evidence", "kept", "--json").succeeded())
+    assert made["problems"] == {"cfl-mgd-figure-4": ["mnist cannot be downloaded"]}
+    (result,) = made["recipes"]
+    assert (result["runs"], result["finished"]) == (12, 11)
+    assert [claim["seeds"] for claim in result["claims"]] == [2, 2, 3]
 
 
 def test_a_clustering_of_any_place_can_be_chosen(atoll: Command) -> None:

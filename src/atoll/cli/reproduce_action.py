@@ -241,13 +241,14 @@ def _run(
 ) -> int:
     """Carry out the tasks; add what went wrong to `problems`, by recipe, and return how many failed."""
     missing = running.find_missing(tasks)
-    if missing and all(task.settings[0].data.dataset in missing for task in tasks):  # then no claim can be judged
+    if missing and not progress.finished and all(task.settings[0].data.dataset in missing for task in tasks):
         raise RunError("; ".join(missing.values()))
     for sentence in missing.values():
         err.print(f"not run: {sentence}")
     going, failures = list[RecipeTask](), 0
     for task in tasks:
-        if (reason := missing.get(task.settings[0].data.dataset)) is not None:
+        reason = None if task.folder in progress.finished else missing.get(task.settings[0].data.dataset)
+        if reason is not None:
             problems.setdefault(task.recipe, []).append(reason)
         else:
             going.append(task)
