@@ -14,7 +14,7 @@ from atoll.report.tables.formats import Cells, TextTable
 from atoll.reproduce.claim_results import gather
 from atoll.reproduce.claims import PAPERS, Paper, is_trained, read_paper
 from atoll.reproduce.evidence import LEAST_SEEDS
-from atoll.reproduce.kept_runs import seeds_kept
+from atoll.reproduce.kept_runs import seeds_in
 from atoll.reproduce.recipe_runs import SEEDS, plan_tasks, restore
 from atoll.reproduce.record import record_recipe
 from atoll.reproduce.verdict_wording import NONE, STATUSES
@@ -61,7 +61,7 @@ def judge_kept(evidence: Path) -> list[dict[str, Any]]:
     with TemporaryDirectory() as folder:
         for place in sorted({file.parent for file in evidence.glob("*/*/*.json.gz")}):
             recipe, scale, out = place.parent.name, place.name, Path(folder) / place.name / place.parent.name
-            seeds = seeds_kept(evidence, recipe, scale)
+            seeds = seeds_in(evidence / recipe / scale)
             tasks = plan_tasks(recipe, scale, out, is_trained(recipe, papers), 1, evidence=evidence)
             if refused := restore(tasks):
                 raise ValueError(next(iter(refused.values())))

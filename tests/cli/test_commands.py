@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -423,6 +424,12 @@ def test_a_report_refuses_what_only_a_folder_has_and_counts_a_run_once(atoll: Co
     told = "eft out: 2 of the 3 runs have no rows yet: runs/b, runs/c"
     assert f"warning: l{told}" in " ".join(done.err.split())
     assert f"L{told}" in Path("page.html").read_text()
+    shutil.copytree("runs/a", "runs/b")
+    Path("runs/b/metrics.jsonl").write_text("{}]\n")
+    lines = atoll("report", "runs", "runs", "--html", "page.html").err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("warning: left out: runs/b/metrics.jsonl, line 1: ")
+    assert lines[1] == "warning: left out: 1 of the 3 runs have no rows yet: runs/c"
 
 
 def test_a_sweep_says_that_its_runs_lack_the_metric(atoll: Command) -> None:

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from atoll.reproduce import recipe_runs as running
 from atoll.support import environment
 from atoll.support.errors import RunError
 from tests.cli.conftest import Command
+from tests.cli.pages import ROOT
 
 FOLDER = Path("runs/reproduce-quickstart-tiny")
 
@@ -109,6 +111,24 @@ def test_without_any_data_it_ends_with_an_error(
     done = atoll("reproduce", "cfl-mgd-table-2", "--jobs", "1", "--json")
     assert done.refused(1) == "cifar10 cannot be downloaded; mnist cannot be downloaded"
     assert not Path("runs/reproduce-cfl-mgd-table-2-tiny/index.html").exists()
+
+
+def test_without_data_what_is_finished_is_judged_and_the_rest_told(
+    atoll: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def offline(name: str, base: Path) -> Path:
+        raise RunError(f"{name} cannot be downloaded")
+
+    monkeypatch.setenv("ATOLL_DATA", str(tmp_path))
+    monkeypatch.setattr("atoll.data.datasets.download", offline)
+    kept = Path("kept/cfl-mgd-figure-4/tiny")
+    shutil.copytree(ROOT / "evidence/cfl-mgd-figure-4/tiny", kept)
+    (kept / "fedavg-seed-1.json.gz").unlink()
+    made = json.loads(atoll("reproduce", "cfl-mgd-figure-4", "--jobs", "1", "--evidence", "kept", "--json").succeeded())
+    assert made["problems"] == {"cfl-mgd-figure-4": ["mnist cannot be downloaded"]}
+    (result,) = made["recipes"]
+    assert (result["runs"], result["finished"]) == (12, 11)
+    assert [claim["seeds"] for claim in result["claims"]] == [2, 2, 3]
 
 
 def test_a_clustering_of_any_place_can_be_chosen(atoll: Command) -> None:
@@ -233,11 +253,17 @@ def test_the_command_takes_kept_runs_as_done_and_makes_the_page_from_them_alone(
     assert len(list(Path("kept/quickstart/tiny").glob("*.gz"))) == 4
     again = atoll("reproduce", "quickstart", "--jobs", "1", "--out", "again", "--evidence", "kept", "--seeds", "1")
     assert again.err.count("(already finished)") == 4  # the evidence has a second seed
+    Path("again/quickstart/fedavg-seed-1/config.toml").unlink()  # as when it is killed while it takes them
+    words = ("--jobs", "1", "--out", "again", "--evidence", "kept")
+    assert atoll("reproduce", "quickstart", *words).err.count("(already finished)") == 4
     Path("kept").rename("evidence")
     done = atoll("reproduce", "quickstart", "--no-run", "--out", "page", "--json")
     (result,) = json.loads(done.succeeded())["recipes"]
     assert (result["finished"], result["runs"]) == (4, 4)
     assert json.loads(Path("page/reproduce.json").read_text())["scale"] == "largest"
+    atoll("reproduce", "quickstart", "--no-run", "--out", "again", "--seeds", "9").succeeded()
+    again = atoll("reproduce", "quickstart", "--jobs", "1", "--out", "again", "--seeds", "2")
+    assert again.err.count("(already finished)") == 4, "a page alone adds no seeds to the folder"
     Path("evidence/quickstart/tiny/fedavg-seed-1.json.gz").write_bytes(b"")
     refused = atoll("reproduce", "quickstart", "--jobs", "1", "--out", "new")
     assert "it is cut short or too long" in refused.err

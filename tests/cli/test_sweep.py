@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from atoll.cli import sweep_action
-from atoll.report.reading.runs import read_run
+from atoll.report.reading.runs import find_runs, read_run
+from atoll.sweep.sweep_folder import read_note, write_note
 from tests.cli.conftest import Command, Done
 from tests.cli.pages import ROOT, write_files
 
@@ -167,6 +168,9 @@ def test_a_search(atoll: Command, folder: Path) -> None:
     printed = atoll(*words, "--trials", 2, "--out", "s").succeeded()
     assert "best" in printed
     assert (folder / "s/trial-001/summary.json").is_file()
+    write_note(folder / "s", (read_note(folder / "s") or {}) | {"runs": {"trial-000": {}}})  # as a kill may leave it
+    assert atoll(*words, "--trials", 2, "--out", "s", "--resume").succeeded()
+    assert [run.folder.name for run in find_runs([folder / "s"])] == ["trial-000", "trial-001"]
     found = json.loads(atoll(*words, "--trials", 3, "--out", "s", "--resume", "--json").succeeded())
     assert [trial["trial"] for trial in found["trials"]] == [0, 1, 2]
     accuracies = [read_run(folder / "s" / f"trial-00{i}").rows["test_accuracy"][-1] for i in range(3)]

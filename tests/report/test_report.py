@@ -30,6 +30,7 @@ from atoll.report.reading.groups import overlay
 from atoll.report.reading.runs import Run, find_runs, read_run
 from atoll.report.reading.units import format_bytes, format_count, time_unit
 from atoll.report.report_files import save_figure, write_report
+from atoll.report.tables.formats import TextTable
 from atoll.report.tables.frames import read_runs
 from atoll.report.tables.run_tables import lead_of, rounds_to_target
 from atoll.report.tables.spread import spread_over_seeds
@@ -502,6 +503,10 @@ class TestTables:
             "\n"
             "To a target: round / client updates / virtual time / bytes sent of the first measurement that meets it.\n"
         )
+
+    def test_a_column_of_one_letter_has_a_rule_that_markdown_reads(self) -> None:
+        lines = TextTable([["Run", "p"], ["a", "–"]], 1).as_markdown().splitlines()
+        assert lines == ["| Run |  p |", "| --- | -: |", "| a   |  – |"]
 
     def test_runs_without_accuracies_show_the_test_loss(self, tmp_path: Path) -> None:
         rows = [make_row(i, loss=1.0, accuracy=None, test_loss=3.0 - i) for i in range(2)]

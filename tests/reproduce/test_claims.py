@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from atoll.reproduce.claims import OF_CLUSTERS, PAPERS, needs_training, read_paper
+from atoll.reproduce.claims import OF_CLUSTERS, PAPERS, is_trained, read_paper
 from atoll.reproduce.judging import is_of
 from atoll.reproduce.kept_runs import digest_anywhere
 from atoll.reproduce.recipe_runs import settings_of
@@ -63,13 +63,10 @@ def test_a_recipes_claims_are_all_of_clusterings_or_none_is() -> None:
 
 
 def test_clustering_figures_are_not_trained() -> None:
-    untrained = {
-        recipe
-        for recipe in {claim.recipe for claim in CLAIMS}
-        if not needs_training([claim for claim in CLAIMS if claim.recipe == recipe])
-    }
+    papers = list(map(read_paper, PAPERS))
+    untrained = {recipe for recipe in {claim.recipe for claim in CLAIMS} if not is_trained(recipe, papers)}
     assert untrained == {f"feduc-figure-{number}" for number in (5, 6, 7, 8)}
-    assert needs_training([])
+    assert is_trained("quickstart", papers), "without claims"
 
 
 def test_panels_and_words_stand_for_claims_of_their_own() -> None:

@@ -13,11 +13,14 @@ import tomli_w
 
 from atoll.report.reading.groups import group_runs
 from atoll.report.reading.runs import find_runs
-from atoll.reproduce.kept_runs import FILES, PLANS, keep_plans, kept_file, seeds_kept, unpack_plans
+from atoll.reproduce.claim_results import gather
+from atoll.reproduce.kept_runs import FILES, PLANS, keep_plans, kept_file, seeds_in, unpack_plans
 from atoll.reproduce.recipe_plans import read_plans
-from atoll.reproduce.recipe_runs import RecipeTask, carry_out_task, plan_tasks, restore
+from atoll.reproduce.recipe_runs import RecipeTask, begin_tasks, carry_out_task, plan_tasks, restore
 from atoll.settings.validation import validate
 from atoll.support import environment
+from atoll.support.errors import InputError
+from tests.made_runs import make_rows, write_run
 
 COMMIT = "0123abc"
 SMALL = {"name": "small", "data": {"clients": 4}, "clustering": {"clusters": 2}, "rounds": 2, "label": "A, seed 0"}
@@ -197,6 +200,30 @@ def test_a_run_of_no_commit_is_not_kept(commit: str | None, task: RecipeTask, mo
     assert not task.kept.exists()
 
 
+def test_what_is_kept_later_is_read_with_the_other_runs_of_a_folder(tmp_path: Path) -> None:
+    made = [validate({**SMALL, "label": f"A, seed {seed}", "seed": seed}) for seed in range(3)]
+    files = [kept_file(tmp_path / "kept", "r", "tiny", settings) for settings in made]
+    for settings, file in zip(made, files, strict=True):
+        assert not carry_out_task(RecipeTask("r", "A", tmp_path / file.name, (settings,), kept=file)).note
+    pairs = enumerate(zip(made, files, strict=True))
+    tasks = [RecipeTask("r", "A", tmp_path / f"r/{number}", (each,), kept=file) for number, (each, file) in pairs]
+    assert restore(tasks[:2]) == {}
+    begin_tasks(tasks[:2])  # writes experiment.json
+    assert restore(tasks) == {}
+    assert [run.folder.name for run in find_runs([tmp_path / "r"])] == ["0", "1", "2"]
+
+
+def test_a_run_of_other_settings_is_refused_and_not_judged(task: RecipeTask) -> None:
+    assert not carry_out_task(task).note
+    other = replace(task, settings=(task.settings[0].but("local", lr=0.2),))
+    (told,) = restore([other]).values()
+    assert "was run with other settings: local.lr was 0.05, is now 0.2" in told
+    assert restore([task]) == {}
+    place = task.folder.parent
+    assert [run.folder for run in gather("quickstart", [], "tiny", place).runs] == [task.folder]
+    assert gather("quickstart", [], "tiny", place, refused=restore([other])).runs == ()
+
+
 def test_clusterings_are_kept_as_one_file(tmp_path: Path) -> None:
     (tmp_path / PLANS).write_text('{"settings": [], "plans": []}')
     file = tmp_path / "kept/r/tiny" / f"{PLANS}.gz"
@@ -226,11 +253,11 @@ def test_a_folder_gets_kept_clusterings_if_there_are_more_than_it_holds(tmp_path
 
 
 def test_seeds_are_counted_by_the_names_of_files(tmp_path: Path) -> None:
-    assert seeds_kept(tmp_path, "r", "tiny") == 0
+    assert seeds_in(tmp_path / "r/tiny") == 0
     for name in ("a-seed-0", "a-seed-4", "b-seed-2"):
         (tmp_path / "r/tiny").mkdir(parents=True, exist_ok=True)
         (tmp_path / "r/tiny" / f"{name}.json.gz").touch()
-    assert seeds_kept(tmp_path, "r", "tiny") == 5
+    assert seeds_in(tmp_path / "r/tiny") == 5
 
 
 def test_tasks_of_a_recipe_name_their_files(tmp_path: Path) -> None:
@@ -247,3 +274,13 @@ def test_of_further_seeds_a_recipe_has_those_that_are_kept(tmp_path: Path) -> No
     (tmp_path / "kept/quickstart/tiny/fedavg-seed-2.json.gz").touch()
     tasks = plan_tasks("quickstart", "tiny", tmp_path, True, seeds=1, evidence=tmp_path / "kept")
     assert [task.folder.name for task in tasks] == ["fedcluster-m-10-seed-0", "fedavg-seed-0", "fedavg-seed-2"]
+
+
+def test_of_further_seeds_a_recipe_has_those_that_its_folder_holds(tmp_path: Path) -> None:
+    write_run(tmp_path / "r/fedavg-seed-2", make_rows(2))
+    tasks = plan_tasks("quickstart", "tiny", tmp_path / "r", True, seeds=1)
+    assert [task.folder.name for task in tasks] == ["fedcluster-m-10-seed-0", "fedavg-seed-0", "fedavg-seed-2"]
+    begin_tasks(tasks)  # which refuses a folder that holds anything else
+    (tmp_path / "r/notes").mkdir()
+    with pytest.raises(InputError, match="holds files other than this experiment's runs"):
+        begin_tasks(plan_tasks("quickstart", "tiny", tmp_path / "r", True, seeds=1))

@@ -61,8 +61,9 @@ def plan(
 
     Example: atoll plan feduc-digits --only "CenSyn, ComAw" --seconds 200 --target 0.5 --out plans/digits
     """
-    if folder is not None and not race:
-        raise InputError(f"--out {folder}: --no-race writes nothing; leave out one of them")
+    for option in (f"--out {folder}" if folder else None, "--resume" if resume else None):
+        if option and not race:
+            raise InputError(f"{option}: --no-race writes nothing; leave out one of them")
     for option, value in (("--seconds", seconds), ("--bytes", size)):
         if value is not None and not 0 < value < float("inf"):
             raise InputError(f"{option} {value:g}: must be a positive number")

@@ -1,5 +1,6 @@
 """`atoll report` and `atoll watch`: what runs have found, and find."""
 
+import os
 import shlex
 import webbrowser
 from collections.abc import Mapping, Sequence
@@ -134,9 +135,9 @@ def _read(folders: Sequence[Path], is_overlay: bool) -> "tuple[Sequence[Run], li
     from atoll.report.reading.runs import find_readable, listed_folders
 
     runs, faults = find_readable(folders)
-    told = {run.folder.resolve() for run in runs}
     asked = {each.resolve(): str(each) for path in folders for each in listed_folders(path)[0]}
-    told |= {Path(fault.partition(": ")[0]).resolve() for fault in faults}
+    told = {folder for folder, name in asked.items() if any(fault.startswith(name + os.sep) for fault in faults)}
+    told |= {run.folder.resolve() for run in runs}
     missing = [name for folder, name in asked.items() if folder not in told]
     if missing:
         rest = f" and {len(missing) - _NAMED} more" * (len(missing) > _NAMED)

@@ -19,7 +19,7 @@ from atoll.reproduce import recipe_runs as running
 from atoll.reproduce.claim_results import ClaimResult, at_largest_scale, gather
 from atoll.reproduce.claims import PAPERS, Paper, is_trained, read_paper
 from atoll.reproduce.judging import Verdict
-from atoll.reproduce.kept_runs import seeds_kept
+from atoll.reproduce.kept_runs import seeds_in
 from atoll.reproduce.recipe_runs import RecipeTask
 from atoll.reproduce.record import RECORD, record
 from atoll.reproduce.reproduce_progress import ReproduceProgress
@@ -93,7 +93,7 @@ def _share_out(asked: ReproduceOptions, recipes: Sequence[str]) -> list[_Share]:
     """Return the recipes at the scale asked for; at the largest, at each scale that is kept, or else the smallest."""
 
     def share(name: str, scale: str) -> _Share:
-        held = asked.kept is not None and seeds_kept(asked.kept, name, scale) > 0
+        held = asked.kept is not None and seeds_in(asked.kept / name / scale) > 0
         return _Share(name, scale, asked.place / (scale if asked.scale == LARGEST else "") / name, held)
 
     if asked.scale != LARGEST:
@@ -124,10 +124,11 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
         expected.append(sum(len(task.settings) for task in own))
     chosen = asked.chosen(tasks)
     make_folder(asked.place)
-    write_atomically(asked.place / _NOTE, to_json({"scale": asked.scale, "seeds": seeds}))
+    if asked.run or not (asked.place / _NOTE).exists():  # a page alone adds no seeds
+        write_atomically(asked.place / _NOTE, to_json({"scale": asked.scale, "seeds": seeds if asked.run else 0}))
+    refused = running.restore(tasks)  # first, since a run that is half restored is no run
     if asked.run:
         running.begin_tasks(tasks)
-    refused = running.restore(tasks)
     progress = ReproduceProgress(chosen, asked.jobs or count_cores())
     problems: dict[str, list[str]] = {}
     for task in tasks:
@@ -146,7 +147,7 @@ def reproduce_papers(asked: ReproduceOptions) -> int:
     gathered: dict[str, list[ClaimResult]] = {}
     for share, number in zip(shares, expected, strict=True):
         known = problems.get(share.recipe, ())
-        found = gather(share.recipe, papers, share.scale, share.folder, known, number)
+        found = gather(share.recipe, papers, share.scale, share.folder, known, number, refused)
         for told in found.problems[len(known) :]:
             err.print(f"warning: {told}")
         gathered.setdefault(share.recipe, []).append(found)
@@ -240,13 +241,14 @@ def _run(
 ) -> int:
     """Carry out the tasks; add what went wrong to `problems`, by recipe, and return how many failed."""
     missing = running.find_missing(tasks)
-    if missing and all(task.settings[0].data.dataset in missing for task in tasks):  # then no claim can be judged
+    if missing and not progress.finished and all(task.settings[0].data.dataset in missing for task in tasks):
         raise RunError("; ".join(missing.values()))
     for sentence in missing.values():
         err.print(f"not run: {sentence}")
     going, failures = list[RecipeTask](), 0
     for task in tasks:
-        if (reason := missing.get(task.settings[0].data.dataset)) is not None:
+        reason = None if task.folder in progress.finished else missing.get(task.settings[0].data.dataset)
+        if reason is not None:
             problems.setdefault(task.recipe, []).append(reason)
         else:
             going.append(task)

@@ -167,6 +167,7 @@ def search(asked: SweepOptions, runs: Sequence[Settings], resume: bool) -> Watch
             note["runs"] = {each.name: dict(each.texts) for each in study.trials()}
             folders.write_note(asked.folder, note)
 
+        write_down()  # with a trial that was proposed just before a kill
         count, done = asked.trials or 20, sum(each.state != "running" for each in study.trials())
         jobs = study.jobs(count, asked.modules, asked.jobs, write_down)
         how = asked.goal.metric, asked.is_quiet, asked.verbose
@@ -223,13 +224,9 @@ def _note(asked: SweepOptions) -> dict[str, Any]:
     return {**given, "metric": asked.goal.metric, "target": asked.goal.target}
 
 
-def _print_errors(watched: Watched) -> None:
+def _print_end(asked: SweepOptions, watched: Watched, command: str | None) -> None:
     for name, error in watched.failed.items():
         err.print(f"error: {name}: {error}")
-
-
-def _print_end(asked: SweepOptions, watched: Watched, command: str | None) -> None:
-    _print_errors(watched)
     if command:
         out.print(f"Best: {command}")
     out.print(f"Results: {asked.folder}")
@@ -238,6 +235,7 @@ def _print_end(asked: SweepOptions, watched: Watched, command: str | None) -> No
 
 
 def _print_json(asked: SweepOptions, watched: Watched, command: str | None, **rows: Any) -> None:
-    _print_errors(watched)
+    for name, error in watched.failed.items():
+        err.print(f"error: {name}: {error}")
     told = {"failed": watched.failed, "best": command, "folder": str(asked.folder)}
     print_json({"metric": asked.goal.metric, **rows, **told})

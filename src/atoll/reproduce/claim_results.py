@@ -1,6 +1,6 @@
 """Everything that a page of reproduced figures shows, read from folders."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,12 +58,19 @@ def _counted(own: Sequence[Verdict]) -> Verdict:
 
 
 def gather(
-    recipe: str, papers: Sequence[Paper], scale: str, folder: Path, problems: Sequence[str] = (), expected: int = 0
+    recipe: str,
+    papers: Sequence[Paper],
+    scale: str,
+    folder: Path,
+    problems: Sequence[str] = (),
+    expected: int = 0,
+    refused: Collection[Path] = (),
 ) -> ClaimResult:
-    """Return what a recipe's folder holds, out of so many runs expected, and the verdicts on all claims about it."""
+    """Return what a recipe's folder holds, without refused runs, of so many expected, and verdicts on its claims."""
     claims = [claim for paper in papers for claim in paper.claims if claim.recipe == recipe]
     trained = is_trained(recipe, papers)
-    runs, faults = read_begun([folder]) if trained else ([], [])
+    found, faults = read_begun([folder]) if trained else ([], [])
+    runs = [run for run in found if run.folder not in refused]
     plans = () if trained else tuple(read_plans(folder)["plans"])
     return ClaimResult(
         recipe=recipe,

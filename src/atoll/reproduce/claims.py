@@ -166,11 +166,7 @@ def _texts(entry: dict[str, object], key: str) -> Sequence[str]:
     return [str(text) for text in value] if isinstance(value, list) else [str(value)]
 
 
-def needs_training(claims: Sequence[Claim]) -> bool:
-    """Return whether these claims need the recipe trained; without claims it is."""
-    return not claims or any(claim.measure not in OF_CLUSTERS for claim in claims)
-
-
 def is_trained(recipe: str, papers: Sequence[Paper]) -> bool:
-    """Return whether a recipe's claims need its runs trained, not only its clusterings made."""
-    return needs_training([claim for paper in papers for claim in paper.claims if claim.recipe == recipe])
+    """Return whether a recipe's claims need its runs trained, not only its clusterings made; without claims it is."""
+    claims = [claim for paper in papers for claim in paper.claims if claim.recipe == recipe]
+    return not claims or any(claim.measure not in OF_CLUSTERS for claim in claims)

@@ -69,14 +69,9 @@ def _factor(run: Run, paper: Settings) -> float | None:
     works = [local_seconds(settings) for settings in (here, paper)]
     if works[0] is None or works[1] is None:
         return None
-    return _length(here, paper) * _side_by_side(paper) / _side_by_side(here) * works[1] / works[0]
-
-
-def _length(here: Settings, paper: Settings) -> float:
-    """Return how many times as long a run is at paper scale, in rounds or virtual time."""
-    if here.run.virtual_seconds and paper.run.virtual_seconds:
-        return paper.run.virtual_seconds / here.run.virtual_seconds
-    return paper.rounds / here.rounds
+    seconds = here.run.virtual_seconds, paper.run.virtual_seconds
+    length = seconds[1] / seconds[0] if seconds[0] and seconds[1] else paper.rounds / here.rounds
+    return length * _side_by_side(paper) / _side_by_side(here) * works[1] / works[0]
 
 
 def work_of(settings: Settings) -> float | None:

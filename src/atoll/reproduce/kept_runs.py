@@ -137,7 +137,7 @@ def as_ran(settings: Settings, folder: RunFolder) -> Settings:
     return settings.but("run", device=flatten(folder.settings_table()).get("run.device", settings.run.device))
 
 
-def seeds_kept(place: Path, recipe: str, scale: str) -> int:
-    """Return how many seeds the kept runs of a recipe have at most, by their files' names; clusterings count as one."""
-    found = (re.search(r"seed-(\d+)\.json\.gz$", file.name) for file in (place / recipe / scale).glob("*.json.gz"))
+def seeds_in(folder: Path, ending: str = ".json.gz") -> int:
+    """Return how many seeds the runs of a folder have at most, by names that end so; one without seed counts as one."""
+    found = (re.search(rf"seed-(\d+){ending}$", each.name) for each in folder.glob(f"*{ending}"))
     return max((int(each[1]) + 1 if each else 1 for each in found), default=0)

@@ -2,11 +2,10 @@
 
 import base64
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from html import escape
 from importlib import resources
 from io import BytesIO
-from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -15,10 +14,10 @@ from atoll.report.figures.comparisons import plot_bars
 from atoll.report.figures.curves import has_column, plot_curves, plot_probe
 from atoll.report.figures.sizes import plot_size_against
 from atoll.reproduce.claim_results import ClaimResult
+from atoll.reproduce.judging import Plans
 from atoll.runs.titles import without_seed
 
 MEANS = "mean over seeds with its 95 % t interval"
-Plans = Sequence[Mapping[str, Any]]
 
 
 def draw(result: ClaimResult) -> Iterator[tuple[str, str]]:

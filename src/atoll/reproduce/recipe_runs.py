@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ import torch
 
 from atoll.experiment.client_data import load_dataset
 from atoll.experiment.experiment import Experiment
-from atoll.reproduce.kept_runs import PLANS, as_ran, keep, keep_plans, kept_file, seeds_kept, unpack, unpack_plans
+from atoll.report.reading.runs import listed_folders
+from atoll.reproduce.kept_runs import PLANS, as_ran, keep, keep_plans, kept_file, seeds_in, unpack, unpack_plans
 from atoll.reproduce.recipe_plans import make_plans, read_plans
 from atoll.runs.run import run_events
 from atoll.runs.run_folder import RunFolder
@@ -63,8 +64,7 @@ class Outcome:
     is_final: bool = False
 
 
-SEEDS = 3
-"""Seeds of each run by default."""
+SEEDS = 3  # of each run by default
 
 
 def settings_of(recipe: str, scale: str, seeds: int = SEEDS, device: str = "cpu") -> list[Settings]:
@@ -96,17 +96,15 @@ def plan_tasks(
 ) -> list[RecipeTask]:
     """Return all tasks of a recipe, finished or not; writes nothing.
 
-    `evidence` is where runs are kept; of the seeds beyond `seeds` a run has those that are kept.
+    `evidence` is where runs are kept; of the seeds beyond `seeds` a run has those that are kept, or in the folder.
     """
     runs = settings_of(recipe, scale, seeds, device)
     if not trained:
         kept = None if evidence is None else evidence / recipe / scale / f"{PLANS}.gz"
         return [RecipeTask(recipe, f"{len(runs)} clusterings", folder, tuple(runs), False, kept)]
-    if evidence is not None and (held := seeds_kept(evidence, recipe, scale)) > seeds:
-        more = settings_of(recipe, scale, held, device)[len(runs) :]
-        runs += [settings for settings in more if kept_file(evidence, recipe, scale, settings).exists()]
-    names = name_folders([Experiment(settings) for settings in runs])
-    return [
+    held = max(seeds, seeds_in(folder, ""), 0 if evidence is None else seeds_in(evidence / recipe / scale))
+    every = settings_of(recipe, scale, held, device)
+    tasks = [
         RecipeTask(
             recipe,
             title_of(settings) or settings.name,
@@ -114,31 +112,36 @@ def plan_tasks(
             (settings,),
             kept=None if evidence is None else kept_file(evidence, recipe, scale, settings),
         )
-        for settings, name in zip(runs, names, strict=True)
+        for settings, name in zip(every, name_folders(list(map(Experiment, every))), strict=True)
     ]
+    more = (task for task in tasks[len(runs) :] if RunFolder(task.folder).is_run or (task.kept and task.kept.exists()))
+    return [*tasks[: len(runs)], *more]
 
 
-def restore(tasks: Iterable[RecipeTask]) -> dict[Path, str]:
-    """Put kept runs into their tasks' folders, unless these hold the run; return why some cannot be used, by folder."""
+def restore(tasks: Sequence[RecipeTask]) -> dict[Path, str]:
+    """Put kept runs into their tasks' folders, unless these hold the run; return which cannot be used, and why."""
     faults: dict[Path, str] = {}
-    for task in tasks:
-        if task.kept and task.kept.exists() and not RunFolder(task.folder).is_run:
-            try:
-                if task.is_trained:
-                    unpack(task.kept, task.folder, task.settings[0])
-                else:
-                    unpack_plans(task.kept, task.folder, len(read_plans(task.folder)["plans"]))
-            except InputError as error:
-                faults[task.folder] = str(error)
+    for task, folder in ((task, RunFolder(task.folder)) for task in tasks):
+        try:
+            if folder.is_run:
+                folder.require_same(as_ran(task.settings[0], folder))
+            elif task.kept and task.kept.exists() and task.is_trained:
+                unpack(task.kept, task.folder, task.settings[0])
+            elif task.kept and task.kept.exists():
+                unpack_plans(task.kept, task.folder, len(read_plans(task.folder)["plans"]))
+        except InputError as error:
+            faults[task.folder] = str(error)
+    for place in {task.folder.parent for task in tasks if task.is_trained}:  # what is new is read with the others
+        names = [task.folder.name for task in tasks if task.folder.parent == place and RunFolder(task.folder).is_run]
+        begin_folders(place, list(dict.fromkeys([*(each.name for each in listed_folders(place)[0]), *names])))
     return faults
 
 
 def begin_tasks(tasks: Iterable[RecipeTask]) -> None:
     """Check that the tasks' folders can be used, and record which runs they hold."""
     by_folder: dict[Path, list[str]] = {}
-    for task in tasks:
-        if task.is_trained:
-            by_folder.setdefault(task.folder.parent, []).append(task.folder.name)
+    for task in (task for task in tasks if task.is_trained):
+        by_folder.setdefault(task.folder.parent, []).append(task.folder.name)
     for folder, names in by_folder.items():
         prepare_folders(names, folder if len(names) > 1 else folder / names[0], resume=True, overwrite=False)
         begin_folders(folder, names)

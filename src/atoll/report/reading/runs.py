@@ -119,7 +119,7 @@ def find_readable(paths: Iterable[Path | str]) -> tuple[list[Run], list[str]]:
         faults += wrong
     if not runs:
         raise InputError(faults[0] if faults else "paths: holds no folders")
-    return _told_apart(runs), faults
+    return _told_apart(runs), list(dict.fromkeys(faults))
 
 
 def read_begun(paths: Iterable[Path | str]) -> tuple[list[Run], list[str]]:

@@ -64,7 +64,7 @@ class TextTable:
     def as_markdown(self) -> str:
         """Return it in Markdown, with aligned columns."""
         header, *body = [[cell.replace("|", "\\|") for cell in line] for line in self.cells]
-        widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
+        widths = [max(2, *map(len, column)) for column in zip(header, *body, strict=True)]  # "-:" at least
         rule = ["-" * width if index < self.texts else "-" * (width - 1) + ":" for index, width in enumerate(widths)]
         pads = [str.ljust if index < self.texts else str.rjust for index in range(len(header))]
         lines = [
