@@ -445,12 +445,13 @@ def by_pace(network: Network) -> np.ndarray:
     return np.resize(order, network.clients)
 
 
-def test_a_clustering_by_frequencies_is_made_for_each_pattern() -> None:
+@pytest.mark.parametrize("moving", [{}, {"metres_per_round": 0.1}], ids=["still", "moving"])
+def test_a_clustering_by_frequencies_is_made_for_each_pattern(moving: dict[str, float]) -> None:
     """Frequencies that follow from transfers depend on the pattern, and so does a user's rule that goes by them."""
     table = {
         "data": {"dataset": "digits", "clients": 12, "samples": 10},
         "clustering": {"method": "tests.planner.test_schedules:by_pace", "clusters": 6},
-        "network": {"frequencies": "transfer"},
+        "network": {"frequencies": "transfer", **moving},
         "method": {"name": "hierarchical", "pattern": "cenasy"},
     }
     one, other = (make_runs(table, changes=[f"method.pattern={name}"])[0] for name in ("cenasy", "decasy"))

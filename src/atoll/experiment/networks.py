@@ -65,8 +65,8 @@ def is_same_network(one: Settings, other: Settings) -> bool:
     wanted = one.network
     if wanted != other.network or one.clustering.clusters != other.clustering.clusters:
         return False
-    if wanted.trace_file is not None or wanted.metres_per_round is not None:
-        return one.rounds == other.rounds
+    if one.rounds != other.rounds and (wanted.trace_file is not None or wanted.metres_per_round is not None):
+        return False
     is_any_pattern = wanted.file is None and wanted.frequencies is None
     return is_any_pattern or one.method.get("pattern") == other.method.get("pattern")
 
