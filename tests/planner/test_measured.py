@@ -23,7 +23,7 @@ FEDAVG = {"name": "fedavg", "fraction": 0.5}
 HIERARCHY = {"name": "hierarchical", "pattern": "censyn", "intra_rounds": 3}
 
 
-def settings_of(method: dict[str, Any]) -> Settings:
+def settings_of(method: dict[str, Any], **others: dict[str, Any]) -> Settings:
     table: dict[str, Any] = {
         "rounds": 12,
         "data": {"clients": 4, "samples": 10},
@@ -31,6 +31,7 @@ def settings_of(method: dict[str, Any]) -> Settings:
         "local": {"steps": 1 if "pattern" in method else 5, "batch_size": 10},
         "clustering": {"clusters": 2, "method": "dataw"},
         "method": method,
+        **others,
     }
     (settings,) = make_runs(table)
     return settings
@@ -46,9 +47,9 @@ def as_on_a_fleet(planned: Schedule) -> Schedule:
     return replace(planned, events=tuple(events))
 
 
-def fleet_run(place: Path, method: dict[str, Any]) -> Schedule:
+def fleet_run(place: Path, method: dict[str, Any], **others: dict[str, Any]) -> Schedule:
     """Write the folder of a run on a fleet; return what happened in it."""
-    settings = settings_of(method)
+    settings = settings_of(method, **others)
     folder, happened = RunFolder(place), as_on_a_fleet(Experiment(settings).method.schedule)
     place.mkdir()
     folder.create(settings, happened, is_live=True)
@@ -69,6 +70,19 @@ def test_a_run_is_predicted_by_what_it_measured(method: dict[str, Any], tmp_path
     took = happened.events[-1].seconds
     assert predicted_seconds(measured, tmp_path / "out") == pytest.approx(took, rel=0.1)
     assert (measured.events, measured.seconds, measured.lost) == (len(happened), took, 0.0)
+
+
+@pytest.mark.parametrize("method", [FEDAVG, HIERARCHY], ids=["fedavg", "hierarchical"])
+@pytest.mark.parametrize(
+    "sent", [{"travel": {"codec": "int8"}}, {"secure": {"sums": True, "least_nodes": 2}}], ids=["int8", "sums"]
+)
+def test_what_was_measured_of_smaller_and_larger_uploads_is_their_time(
+    sent: dict[str, Any], method: dict[str, Any], tmp_path: Path
+) -> None:
+    """Round trips were those of the messages; the clock makes uploads as long as these are beside a model."""
+    happened = fleet_run(tmp_path / "run", method, **sent)
+    predicted = predicted_seconds(read_measurements(tmp_path / "run"), tmp_path / "out")
+    assert predicted == pytest.approx(happened.events[-1].seconds, rel=0.01)
 
 
 def test_events_in_which_no_cluster_trains_take_no_training(tmp_path: Path) -> None:
