@@ -93,6 +93,15 @@ def test_a_partition_goes_through_a_file(tmp_path: Path) -> None:
         Experiment(validate({"data": data})).check()
 
 
+@pytest.mark.parametrize("partition", ["one-label", "major-class", "some-labels"])
+def test_few_clients_are_tested_on_the_classes_that_they_hold(partition: str) -> None:
+    """As many test clients per sample were two, of the classes 0 and 5."""
+    settings = {"data": {"partition": partition, "clients": 10}, "method": {"name": "ifca", "clusters": 2}}
+    clients = Experiment(validate(settings)).clients
+    held, tested = (each.class_counts().sum(axis=0) for each in (clients.dealt, clients.test))
+    np.testing.assert_allclose(tested / tested.sum(), held / held.sum(), atol=0.01)
+
+
 @pytest.mark.parametrize("partition", ["one-label", "major-class", "dirichlet"])
 def test_data_may_have_more_classes_than_a_byte_counts(partition: str) -> None:
     """Samples are drawn by class, and labels above 127 are drawn like the others."""
