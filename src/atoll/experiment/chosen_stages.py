@@ -119,8 +119,7 @@ def _make_codec(settings: Settings) -> Stage:
     codec = call("travel.codec", resolve("travel.codec", wanted.codec, CODECS), dict(wanted), wanted.model_extra)
     if not isinstance(codec, Codec):
         raise InputError(f"{told}: must return an atoll.Codec, it returned {type(codec).__name__!r}")
-    is_own = ":" in wanted.codec
-    return code_updates(Coding(told, codec), wanted.feedback, settings.seed, is_own, wanted.model_dump())
+    return code_updates(Coding(told, codec), wanted.feedback, settings.seed, ":" in wanted.codec, wanted.model_dump())
 
 
 def _require_updates(settings: Settings, stage: Stage) -> None:
