@@ -1,6 +1,8 @@
 """Partitions by quantity, by some labels, by both, and from a file."""
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,6 +61,16 @@ def test_labels_and_sizes_differ_together() -> None:
     assert np.log(sizes).std() > 1.3 * np.log(even).std()
     shares = np.array([np.bincount(LABELS[part], minlength=10) / len(part) for part in parts])
     assert shares.max(axis=1).mean() > 0.3  # 0.1 if labels were mixed
+
+
+@pytest.mark.parametrize("rule", [quantity, partial(labels_and_quantity, classes=10)], ids=["quantity", "both"])
+def test_sizes_that_no_number_holds_are_refused(rule: Any) -> None:
+    """Shares of infinity over infinity are none, and clients would hold the same samples."""
+    with pytest.raises(
+        InputError, match=r"data.sigma = 1000.0: must be a finite number of at least 0 and at most 100$"
+    ):
+        rule(labels=LABELS, clients=10, rng=rng(), sigma=1000.0)
+    assert_whole(quantity(LABELS, 10, rng(), sigma=100.0))
 
 
 def test_small_clients_are_left_out() -> None:
