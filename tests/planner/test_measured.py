@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, Settings, make_runs
+from atoll.experiment.network_clients import NetworkClients
 from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.planner.measured_runs import apply, predicted_seconds, read_measurements
 from atoll.runs.run_folder import RunFolder
@@ -166,6 +167,31 @@ def test_what_was_measured_replaces_positions_and_frequencies(network: dict[str,
     (other,) = make_runs({**resolved(plain), "network": network})
     made = [Experiment(apply(measured, each, tmp_path / "plan")).method.schedule for each in (plain, other)]
     assert [event.seconds for event in made[0].events] == [event.seconds for event in made[1].events]
+
+
+NAMED = {"network": {"file": "links.csv", "clients_file": "sites.csv"}}
+AWAY = {"faults": {"availability_file": "away.csv"}}
+
+
+@pytest.mark.parametrize(
+    ("method", "others"), [(FEDAVG, NAMED), (HIERARCHY, NAMED | AWAY)], ids=["fedavg", "hierarchy"]
+)
+def test_clients_keep_their_names(
+    method: dict[str, Any], others: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is a network; other files, such as that of when they are available, name them as well."""
+    monkeypatch.chdir(tmp_path)
+    names = ["ann", "bea", '"the ""old"", Carl"', "dot"]
+    Path("sites.csv").write_text("client,seconds_per_sample\n" + "".join(f"{name},0.1\n" for name in names))
+    Path("away.csv").write_text("client,seconds,up\n" + "".join(f"{n},0,up\n{n},9999,down\n" for n in names))
+    links = "".join(f"{name},{'north' if name < 'c' else 'south'},1\n" for name in names)
+    Path("links.csv").write_text(f"from,to,up_seconds\n{links}north,server,1\nsouth,server,1\n")
+    happened = fleet_run(tmp_path / "run", method, **others)
+    measured = read_measurements(tmp_path / "run")
+    assert predicted_seconds(measured, tmp_path / "out") == pytest.approx(happened.events[-1].seconds, rel=0.1)
+    planned = apply(measured, measured.settings, tmp_path / "out")
+    told = ("ann", "bea", 'the "old", Carl', "dot") if method is HIERARCHY else ("0", "1", "2", "3")
+    assert NetworkClients(planned, 4).names == told
 
 
 def test_other_clients(tmp_path: Path) -> None:
