@@ -159,8 +159,7 @@ def _run_each(
                 _run_one(each, place, resume, overwrite, title if progress else None, on_row)
                 for each, place, title in bar
             ]
-    kept = [result if out else replace(result, folder=None) for result in results]
-    return dict(zip(titles, kept, strict=True))
+    return dict(zip(titles, [result if out else replace(result, folder=None) for result in results], strict=True))
 
 
 def _run_one(

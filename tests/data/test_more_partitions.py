@@ -1,6 +1,8 @@
 """Partitions by quantity, by some labels, by both, and from a file."""
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,6 +63,16 @@ def test_labels_and_sizes_differ_together() -> None:
     assert shares.max(axis=1).mean() > 0.3  # 0.1 if labels were mixed
 
 
+@pytest.mark.parametrize("rule", [quantity, partial(labels_and_quantity, classes=10)], ids=["quantity", "both"])
+def test_sizes_that_no_number_holds_are_refused(rule: Any) -> None:
+    """Shares of infinity over infinity are none, and clients would hold the same samples."""
+    with pytest.raises(
+        InputError, match=r"data.sigma = 1000.0: must be a finite number of at least 0 and at most 100$"
+    ):
+        rule(labels=LABELS, clients=10, rng=rng(), sigma=1000.0)
+    assert_whole(quantity(LABELS, 10, rng(), sigma=100.0))
+
+
 def test_small_clients_are_left_out() -> None:
     owners = np.array([0, 0, 1, 2, 2, 2])
     assert [rows.tolist() for rows in natural(2, owners, min_samples=2)] == [[0, 1], [3, 4, 5]]
@@ -91,6 +103,15 @@ def test_a_partition_goes_through_a_file(tmp_path: Path) -> None:
     np.savez(path, indices=np.arange(3))
     with pytest.raises(InputError, match=r"is not a partition .*; it must hold indices, offsets, digest, test_indices"):
         Experiment(validate({"data": data})).check()
+
+
+@pytest.mark.parametrize("partition", ["one-label", "major-class", "some-labels"])
+def test_few_clients_are_tested_on_the_classes_that_they_hold(partition: str) -> None:
+    """As many test clients per sample were two, of the classes 0 and 5."""
+    settings = {"data": {"partition": partition, "clients": 10}, "method": {"name": "ifca", "clusters": 2}}
+    clients = Experiment(validate(settings)).clients
+    held, tested = (each.class_counts().sum(axis=0) for each in (clients.dealt, clients.test))
+    np.testing.assert_allclose(tested / tested.sum(), held / held.sum(), atol=0.01)
 
 
 @pytest.mark.parametrize("partition", ["one-label", "major-class", "dirichlet"])

@@ -59,10 +59,10 @@ def write_clients(path: Path, **changed: Any) -> None:
     write_table(path, client=range(CLIENTS), **columns | changed)
 
 
-def write_links(path: Path) -> None:
+def write_links(path: Path, transfer: np.ndarray = TRANSFER) -> None:
     """Write a link from each client to each aggregator, and of these to the server."""
     rows = [(str(k), f"a{j}", UPLOAD[k, j]) for k in range(CLIENTS) for j in range(AGGREGATORS)]
-    rows += [(f"a{j}", "server", seconds) for j, seconds in enumerate(TRANSFER)]
+    rows += [(f"a{j}", "server", seconds) for j, seconds in enumerate(transfer)]
     sender, receiver, seconds = zip(*rows, strict=True)
     write_table(path, **{"from": sender, "to": receiver, "up_seconds": seconds})
 
@@ -503,6 +503,13 @@ def test_the_clock_and_the_bound_read_the_same_frequencies() -> None:
     assert network.frequencies.tolist() == (1 / network.transfer_seconds).tolist()
 
 
+@pytest.mark.parametrize("pattern", ["cenasy", "decasy"])
+def test_one_aggregator_waits_for_nobody(pattern: str) -> None:
+    changes = (f"method.pattern={pattern}", "clustering.clusters=1")
+    waiting, free = (made(*changes, *more).method.schedule for more in (["network.frequencies=transfer"], []))
+    assert [event.seconds for event in waiting.events] == [event.seconds for event in free.events]
+
+
 def test_limits_may_be_one_an_aggregator() -> None:
     np.savetxt("limits.csv", [[3.0], [2.0], [4.0], [5.0]])
     for given in ("[3, 2, 4, 5]", "limits.csv"):
@@ -544,6 +551,10 @@ REFUSED: list[tuple[list[str], list[str]]] = [
     ),
     (["network.frequencies=[1, 2, 3]"], ["network.frequencies = [1.0, 2.0, 3.0]", "clustering.clusters = 4"]),
     (["network.frequencies=transfer", "method.pattern=censyn"], ["network.frequencies", "'cenasy'", "'censyn'"]),
+    (
+        ["network.file=beside.csv", "network.frequencies=transfer"],
+        ["network.frequencies = 'transfer'", "aggregator 1 takes no time"],
+    ),
     (["network.topology=rng"], ["network.topology = 'rng'", "did you mean 'ring'?", "module:function"]),
     (["network.topology=regular"], ["network.degree is not set", "'regular'"]),
     (["network.topology=erdos-renyi"], ["network.probability is not set", "'erdos-renyi'"]),
@@ -586,6 +597,7 @@ def test_networks_that_are_refused(changes: list[str], told: list[str]) -> None:
     write_clients(Path("lost.csv"), x=x)
     x[2], x[7], y[7] = 1, 10, 30
     write_clients(Path("near.csv"), x=x, y=y)
+    write_links(Path("beside.csv"), TRANSFER * [1, 0, 1, 1])
     write_table(Path("few.csv"), client=range(11), samples=SAMPLES[:11])
     Path("linking.py").write_text(OWN)
     with pytest.raises(InputError) as error:

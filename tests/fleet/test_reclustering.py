@@ -16,7 +16,8 @@ from atoll.clustering.clustering import Clustering
 from atoll.experiment.conditions import ReportedClients
 from atoll.fleet.node.node import Reporting
 from atoll.fleet.server.measured_times import MeasuredTimes
-from atoll.network.completion import completion_of
+from atoll.fleet.server.reclustering import _measured_network
+from atoll.network.completion import completion_of, event_seconds
 from atoll.runs.result import read_result
 from atoll.runs.saved import read_saved
 from atoll.runs.verify import verify_run
@@ -120,6 +121,18 @@ def test_who_became_slow_is_clustered_by_what_was_measured(
     carry(Experiment(replay[0]), tmp_path / "replay", schedule=tmp_path / "live" / "happened.jsonl")
     assert last_models(tmp_path / "replay") == last_models(tmp_path / "live")
     assert not (tmp_path / "replay" / "clusterings.jsonl").exists()
+
+
+def test_downloads_count_once_in_what_was_measured() -> None:
+    """Round trips of 0.5 s besides 1 s of training: uploads one after the other, and no download before them."""
+    changes = (*HIERARCHICAL, "method.pattern=censyn", "network.downloads=true")
+    planned, measured = Experiment(make_runs(BASE, changes=changes)[0]).conditions.networks[0], MeasuredTimes(6)
+    assert planned.download_seconds is not None
+    for client in range(6):
+        measured.add(client, 4, 1.0, 1.5)
+    network = _measured_network(planned, measured)
+    work = event_seconds(network, np.array([0, 0, 0, 1, 1, 1]), "decsyn", 1)
+    assert work == pytest.approx(1 + 3 * 0.5 + planned.exchange_seconds[0, 1])
 
 
 @pytest.mark.parametrize("pattern", ["decsyn", "decasy"])

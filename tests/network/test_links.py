@@ -189,11 +189,14 @@ def test_toml_and_json_say_the_same() -> None:
 
 
 def test_joules_by_hand() -> None:
-    """Power by seconds, of one training with its transfers; a client that is left out takes none."""
+    """Power by seconds, of one training with its transfers, or what happens of it; a client left out takes none."""
     joules = training_joules(network_of(), np.array([0, 1, -1]))
     assert joules is not None
     up, down = 0.1 + 8 / 6, 0.05 + 0.5
-    assert joules.tolist() == pytest.approx([3 * 1 + up + 0.5 * down, 2 * 1 + 2.32 + 0.5 * 0.92, 0])
+    answers, late, dropped = joules.tolist()
+    assert answers == pytest.approx([3 * 1 + up + 0.5 * down, 2 * 1 + 2.32 + 0.5 * 0.92, 0])
+    assert late == pytest.approx([3 * 1 + 0.5 * down, 2 * 1 + 0.5 * 0.92, 0])
+    assert dropped == pytest.approx([0.5 * down, 0.5 * 0.92, 0])
 
 
 PRICED = """from,to,up_seconds,up_price,down_seconds,down_price
@@ -222,7 +225,8 @@ def test_prices_by_hand() -> None:
     labels = np.array([0, 1, -1])
     paid = training_prices(network, labels)
     assert paid is not None
-    assert (1000 * paid).tolist() == pytest.approx([1100 + 2200, 5000, 0])
+    lost = pytest.approx([2200, 0, 0])
+    assert (1000 * paid).tolist() == [pytest.approx([1100 + 2200, 5000, 0]), lost, lost]
     merged = merge_prices(network, labels, has_server=True)
     assert merged is not None
     assert (1000 * merged).tolist() == pytest.approx([10 + 7 + 20 + 9, 40 + 7 + 80 + 9])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from atoll import Experiment, InputError, Settings, make_runs
+from atoll.experiment.network_clients import NetworkClients
 from atoll.fleet.server.measured_times import MeasuredTimes
 from atoll.planner.measured_runs import apply, predicted_seconds, read_measurements
 from atoll.runs.run_folder import RunFolder
@@ -23,7 +24,7 @@ FEDAVG = {"name": "fedavg", "fraction": 0.5}
 HIERARCHY = {"name": "hierarchical", "pattern": "censyn", "intra_rounds": 3}
 
 
-def settings_of(method: dict[str, Any]) -> Settings:
+def settings_of(method: dict[str, Any], **others: dict[str, Any]) -> Settings:
     table: dict[str, Any] = {
         "rounds": 12,
         "data": {"clients": 4, "samples": 10},
@@ -31,6 +32,7 @@ def settings_of(method: dict[str, Any]) -> Settings:
         "local": {"steps": 1 if "pattern" in method else 5, "batch_size": 10},
         "clustering": {"clusters": 2, "method": "dataw"},
         "method": method,
+        **others,
     }
     (settings,) = make_runs(table)
     return settings
@@ -46,9 +48,9 @@ def as_on_a_fleet(planned: Schedule) -> Schedule:
     return replace(planned, events=tuple(events))
 
 
-def fleet_run(place: Path, method: dict[str, Any]) -> Schedule:
+def fleet_run(place: Path, method: dict[str, Any], **others: dict[str, Any]) -> Schedule:
     """Write the folder of a run on a fleet; return what happened in it."""
-    settings = settings_of(method)
+    settings = settings_of(method, **others)
     folder, happened = RunFolder(place), as_on_a_fleet(Experiment(settings).method.schedule)
     place.mkdir()
     folder.create(settings, happened, is_live=True)
@@ -69,6 +71,19 @@ def test_a_run_is_predicted_by_what_it_measured(method: dict[str, Any], tmp_path
     took = happened.events[-1].seconds
     assert predicted_seconds(measured, tmp_path / "out") == pytest.approx(took, rel=0.1)
     assert (measured.events, measured.seconds, measured.lost) == (len(happened), took, 0.0)
+
+
+@pytest.mark.parametrize("method", [FEDAVG, HIERARCHY], ids=["fedavg", "hierarchical"])
+@pytest.mark.parametrize(
+    "sent", [{"travel": {"codec": "int8"}}, {"secure": {"sums": True, "least_nodes": 2}}], ids=["int8", "sums"]
+)
+def test_what_was_measured_of_smaller_and_larger_uploads_is_their_time(
+    sent: dict[str, Any], method: dict[str, Any], tmp_path: Path
+) -> None:
+    """Round trips were those of the messages; the clock makes uploads as long as these are beside a model."""
+    happened = fleet_run(tmp_path / "run", method, **sent)
+    predicted = predicted_seconds(read_measurements(tmp_path / "run"), tmp_path / "out")
+    assert predicted == pytest.approx(happened.events[-1].seconds, rel=0.01)
 
 
 def test_events_in_which_no_cluster_trains_take_no_training(tmp_path: Path) -> None:
@@ -152,6 +167,31 @@ def test_what_was_measured_replaces_positions_and_frequencies(network: dict[str,
     (other,) = make_runs({**resolved(plain), "network": network})
     made = [Experiment(apply(measured, each, tmp_path / "plan")).method.schedule for each in (plain, other)]
     assert [event.seconds for event in made[0].events] == [event.seconds for event in made[1].events]
+
+
+NAMED = {"network": {"file": "links.csv", "clients_file": "sites.csv"}}
+AWAY = {"faults": {"availability_file": "away.csv"}}
+
+
+@pytest.mark.parametrize(
+    ("method", "others"), [(FEDAVG, NAMED), (HIERARCHY, NAMED | AWAY)], ids=["fedavg", "hierarchy"]
+)
+def test_clients_keep_their_names(
+    method: dict[str, Any], others: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is a network; other files, such as that of when they are available, name them as well."""
+    monkeypatch.chdir(tmp_path)
+    names = ["ann", "bea", '"the ""old"", Carl"', "dot"]
+    Path("sites.csv").write_text("client,seconds_per_sample\n" + "".join(f"{name},0.1\n" for name in names))
+    Path("away.csv").write_text("client,seconds,up\n" + "".join(f"{n},0,up\n{n},9999,down\n" for n in names))
+    links = "".join(f"{name},{'north' if name < 'c' else 'south'},1\n" for name in names)
+    Path("links.csv").write_text(f"from,to,up_seconds\n{links}north,server,1\nsouth,server,1\n")
+    happened = fleet_run(tmp_path / "run", method, **others)
+    measured = read_measurements(tmp_path / "run")
+    assert predicted_seconds(measured, tmp_path / "out") == pytest.approx(happened.events[-1].seconds, rel=0.1)
+    planned = apply(measured, measured.settings, tmp_path / "out")
+    told = ("ann", "bea", 'the "old", Carl', "dot") if method is HIERARCHY else ("0", "1", "2", "3")
+    assert NetworkClients(planned, 4).names == told
 
 
 def test_other_clients(tmp_path: Path) -> None:

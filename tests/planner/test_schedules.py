@@ -1,5 +1,6 @@
 """What plans are made, what their schedules say of them, and which of them are not worth a race."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from atoll.network.network import Network
 from atoll.planner.budget import PlanBudget
 from atoll.planner.candidates import Candidate, make_candidates, usual_axes
 from atoll.planner.entrants import Entrant
+from atoll.planner.plan_costs import energy_of
 from atoll.planner.plan_scores import Hop, PlanScore, score
 from atoll.planner.plan_table import note_of, score_table, table_of
 from atoll.planner.planning import Field, sort_out
@@ -148,6 +150,28 @@ def test_what_a_plan_costs(tmp_path: Path) -> None:
     assert score_table([plan]).cells[0][-1] == "price"
     (plan,) = sorted_out(settings_of(tmp_path), [*ONE, "method.pattern=censyn"], seconds=30.0).plans
     assert plan.score.price is None
+
+
+@pytest.mark.parametrize("faults", [{"dropout": 0.5}, {"deadline_seconds": 3.5}], ids=["dropped", "late"])
+def test_whoever_is_lost_costs_what_it_has_done(tmp_path: Path, faults: dict[str, float]) -> None:
+    """All receive for 0.25 s at 5 W; those that are late, client 3 with its 4 s, compute for 1 s at 2 W as well."""
+    settings = settings_of(tmp_path, faults=faults)
+    watts = "compute_watts,send_watts,receive_watts"
+    rows = "".join(f"{k},0.1,10,2,3,5\n" for k in range(4))
+    (tmp_path / "clients.csv").write_text(f"client,seconds_per_sample,samples,{watts}\n{rows}", encoding="utf-8")
+    links = "".join(f"{k},{'north' if k < 2 else 'south'},{1 + 2 * (k > 2)},1,0.25,10\n" for k in range(4))
+    ways = "up_seconds,up_price,down_seconds,down_price"
+    lines = f"from,to,{ways}\n{links}north,server,1,0,1,0\nsouth,server,1,0,1,0\n"
+    (tmp_path / "links.csv").write_text(lines, encoding="utf-8")
+    found, events = score(experiment := Experiment(settings)), experiment.method.schedule.events
+    assert found.price == pytest.approx((found.hops[0].up + 10 * found.hops[0].down) / 1e9)
+    answers = [2 + 3 * (3 if client > 2 else 1) for event in events for client in event.cohort]
+    late = sum(event.late for event in events)
+    assert late == (2 if "deadline_seconds" in faults else 0)
+    assert found.joules == pytest.approx(2 * (sum(answers) + 2 * late + 5 * 0.25 * 4 * len(events)))
+    spending = energy_of(experiment)
+    assert spending is not None
+    assert spending.by(experiment, np.array([math.inf])) == pytest.approx(found.joules)
 
 
 def test_one_network_with_prices_beside_one_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,12 +469,13 @@ def by_pace(network: Network) -> np.ndarray:
     return np.resize(order, network.clients)
 
 
-def test_a_clustering_by_frequencies_is_made_for_each_pattern() -> None:
+@pytest.mark.parametrize("moving", [{}, {"metres_per_round": 0.1}], ids=["still", "moving"])
+def test_a_clustering_by_frequencies_is_made_for_each_pattern(moving: dict[str, float]) -> None:
     """Frequencies that follow from transfers depend on the pattern, and so does a user's rule that goes by them."""
     table = {
         "data": {"dataset": "digits", "clients": 12, "samples": 10},
         "clustering": {"method": "tests.planner.test_schedules:by_pace", "clusters": 6},
-        "network": {"frequencies": "transfer"},
+        "network": {"frequencies": "transfer", **moving},
         "method": {"name": "hierarchical", "pattern": "cenasy"},
     }
     one, other = (make_runs(table, changes=[f"method.pattern={name}"])[0] for name in ("cenasy", "decasy"))

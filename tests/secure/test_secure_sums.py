@@ -85,6 +85,20 @@ def test_uploads_take_as_long_as_their_bytes() -> None:
     assert hidden.method.schedule.events[-1].seconds > plain.method.schedule.events[-1].seconds
 
 
+def half_frozen(shape: tuple[int, ...], classes: int) -> nn.Module:
+    made = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+    made[1].kept = nn.Parameter(torch.zeros(5000, dtype=torch.bfloat16), requires_grad=False)
+    return made
+
+
+def test_uploads_of_a_part_take_as_long_as_its_bytes() -> None:
+    """What stays, frozen in half precision as of a pretrained model, would be masked in four times its bytes."""
+    model = {"name": f"{__name__}:half_frozen", "travels": "trainable"}
+    made = summed(model=model, method={"name": "fedavg", "fraction": 1.0})
+    assert made.traffic.update_bytes == 2 * made.traffic.message_bytes
+    assert made.initial.upload_share == 2.0
+
+
 def test_dropouts_and_attackers_of_a_simulation_go_with_it(tmp_path: Path) -> None:
     faults = {"dropout": 0.3, "attackers": 0.2, "attack": "sign-flip"}
     carry_out(summed(faults=faults, rounds=3, data={"clients": 20, "samples": 40}), tmp_path / "run", None)

@@ -83,8 +83,7 @@ def _at(entry: Entry, column: str, cost: str, amount: float) -> float:
 
 def _first(entry: Entry, goal: float) -> int | None:
     """Return the first row with this score."""
-    scores = enumerate(entry.columns[SCORE])
-    return next((row for row, score in scores if score is not None and score >= goal), None)
+    return next((row for row, score in enumerate(entry.columns[SCORE]) if score is not None and score >= goal), None)
 
 
 def average_ranks(suites: Iterable[Sequence[Placing]]) -> dict[str, float]:

@@ -83,8 +83,7 @@ def without_empty(clustering: Clustering) -> Clustering:
     if len(kept) == clustering.clusters:
         return clustering
     labels = np.where(clustering.labels < 0, -1, np.searchsorted(kept, clustering.labels))
-    hours = clustering.hours and tuple(clustering.hours[c] for c in kept)
-    return Clustering(labels, len(kept), hours)
+    return Clustering(labels, len(kept), clustering.hours and tuple(clustering.hours[c] for c in kept))
 
 
 def one_cluster(clients: int) -> Clustering:

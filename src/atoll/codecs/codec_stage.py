@@ -33,8 +33,7 @@ class Coder:
         change = subtract(update.model, task.start)
         wanted = {name: own + kept[name] if name in kept else own for name, own in change.items()}
         payload = self.coding.encode(wanted, generator(self.seed, "codec", *task.key))
-        lost = self._lost(wanted, payload) if self.feedback else None
-        return ClientUpdate(as_sent(payload), update.loss, lost)
+        return ClientUpdate(as_sent(payload), update.loss, self._lost(wanted, payload) if self.feedback else None)
 
     def receive(self, sent: Model, start: Model, form: Form) -> Model:
         """Return the start model plus the decoded update; what was lost of a running variance leaves it at least 0."""

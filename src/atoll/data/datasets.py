@@ -75,8 +75,7 @@ def find(name: str, root: str | Path | None = None) -> Path | None:
     if name in BUILT_IN:
         return None
     base = _resolve_root(root)
-    folders = (base / SOURCES[name].folder, base)
-    return next((folder for folder in folders if not missing(name, folder)), None)
+    return next((folder for folder in (base / SOURCES[name].folder, base) if not missing(name, folder)), None)
 
 
 def make_regression(

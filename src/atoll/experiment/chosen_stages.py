@@ -94,9 +94,7 @@ def upload_share(settings: Settings, module: nn.Module) -> float:
     if not form:
         return 1.0  # nothing is communicated, which `let_stay` rejects
     sent = sent_form(list(sending_stages(settings)), form)
-    whole = form_of(module.state_dict())
-    masked = bytes_of_form(masked_form(whole)) / bytes_of_form(whole) if settings.secure.sums else 1.0
-    return masked * (bytes_of_form(sent) / bytes_of_form(form))
+    return bytes_of_form(masked_form(sent) if settings.secure.sums else sent) / bytes_of_form(form)
 
 
 def _make_stage(settings: Settings, name: str) -> Stage:
@@ -119,8 +117,7 @@ def _make_codec(settings: Settings) -> Stage:
     codec = call("travel.codec", resolve("travel.codec", wanted.codec, CODECS), dict(wanted), wanted.model_extra)
     if not isinstance(codec, Codec):
         raise InputError(f"{told}: must return an atoll.Codec, it returned {type(codec).__name__!r}")
-    is_own = ":" in wanted.codec
-    return code_updates(Coding(told, codec), wanted.feedback, settings.seed, is_own, wanted.model_dump())
+    return code_updates(Coding(told, codec), wanted.feedback, settings.seed, ":" in wanted.codec, wanted.model_dump())
 
 
 def _require_updates(settings: Settings, stage: Stage) -> None:

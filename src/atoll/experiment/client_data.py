@@ -14,7 +14,7 @@ import numpy.typing as npt
 from atoll.data.array_inputs import kind_of
 from atoll.data.client_columns import read_clients
 from atoll.data.dataset import Dataset
-from atoll.data.dealing.partition import PARTITIONS, rows_by_owner
+from atoll.data.dealing.partition import BY_CLASS, PARTITIONS, rows_by_owner
 from atoll.data.dealing.ranges import Parts, Ranges
 from atoll.data.named_datasets import DATASETS, stamp
 from atoll.data.population import Population, as_ranges, make_population, rows_of_clients
@@ -68,7 +68,7 @@ def _skewed(settings: Settings, data: Dataset, parts: Parts) -> Dataset:
 
 
 def make_test_clients(settings: Settings, population: Population) -> Population:
-    """Return clients that hold the test samples, by the same partition, as many per sample, from every group."""
+    """Return clients that hold the test samples, by the same partition, as many per sample, of each group and class."""
     test, wanted = population.data.test, settings.data
     if wanted.partition == "natural":
         return make_population(test, _own_tests(settings, test, population))
@@ -76,8 +76,8 @@ def make_test_clients(settings: Settings, population: Population) -> Population:
     with reading(f"data.test_samples = {few}: too few to partition") if few == wanted.test_samples else nullcontext():
         if wanted.skew != "none" and wanted.partition != "file":
             return make_population(test, _deal_by_level(settings, test, len(population.data)))
-        groups = int(test.groups_of(np.arange(len(test))).max()) + 1
-        clients = max(min(groups, wanted.clients), wanted.clients * len(test) // len(population.data))
+        kinds = max(1 + int(test.groups_of(np.arange(len(test))).max()), test.classes * (wanted.partition in BY_CLASS))
+        clients = max(min(kinds, wanted.clients), wanted.clients * len(test) // len(population.data))
         return make_population(test, deal_out(settings, test, clients, "test partition"))
 
 

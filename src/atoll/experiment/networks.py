@@ -65,8 +65,8 @@ def is_same_network(one: Settings, other: Settings) -> bool:
     wanted = one.network
     if wanted != other.network or one.clustering.clusters != other.clustering.clusters:
         return False
-    if wanted.trace_file is not None or wanted.metres_per_round is not None:
-        return one.rounds == other.rounds
+    if one.rounds != other.rounds and (wanted.trace_file is not None or wanted.metres_per_round is not None):
+        return False
     is_any_pattern = wanted.file is None and wanted.frequencies is None
     return is_any_pattern or one.method.get("pattern") == other.method.get("pattern")
 
@@ -192,10 +192,13 @@ def _check_timing(settings: Settings) -> None:
 def _paced(settings: Settings, network: Network) -> Network:
     """Return the network with the frequencies from the settings."""
     given, pattern = settings.network.frequencies, settings.method.get("pattern")
-    if given is None:
+    if given is None or (given == "transfer" and network.aggregators == 1):
         return network
     if given == "transfer":
-        return replace(network, frequencies=1 / pattern_transfer_seconds(network, pattern))
+        if not (seconds := pattern_transfer_seconds(network, pattern)).all():
+            told = f"a transfer of aggregator {seconds.argmin()} takes no time; set network.frequencies to numbers"
+            raise InputError(f"network.frequencies = 'transfer': {told}")
+        return replace(network, frequencies=1 / seconds)
     return replace(network, frequencies=np.array(given))
 
 

@@ -54,8 +54,7 @@ def lose_clients(
             absent |= ~availability.at(cohort, began)
         dropped = ~absent & (_draw(seed, event) < dropout if dropout else False)
         slow = False if clock is None else clock.seconds_of(cohort, began) > clock.deadline_seconds
-        late = ~absent & ~dropped & slow
-        return _without(event, absent, dropped, late)
+        return _without(event, absent, dropped, late=~absent & ~dropped & slow)
 
     return replace(schedule, events=pack(map(lose, schedule.events)))
 

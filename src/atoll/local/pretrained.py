@@ -48,8 +48,7 @@ def pretrained(
         why = f"no pad_token_id below vocab_size = {config.vocab_size}; set it, since texts differ in length"
         raise InputError(f"{told}: its config.json names {why}")
     made.config.pad_token_id = padding
-    adapted = made if lora is None else _adapted(made, lora, causal)
-    return TokenLayers(adapted, causal, padding or 0, config.vocab_size)
+    return TokenLayers(made if lora is None else _adapted(made, lora, causal), causal, padding or 0, config.vocab_size)
 
 
 def _load(path: str, told: str, causal: bool, classes: int) -> Any:

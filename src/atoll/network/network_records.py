@@ -4,7 +4,7 @@ Errors in a file are InputErrors that name the file, the row and the column.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,11 +89,11 @@ def require_fields(records: list[Record], allowed: tuple[str, ...]) -> None:
             raise InputError(f"{record.where}: unknown column {unknown[0]!r}; allowed are {', '.join(allowed)}")
 
 
-def write_direct(path: Path, upload_seconds: Iterable[float], aggregators: int) -> None:
+def write_direct(path: Path, upload_seconds: Mapping[str, float], aggregators: int) -> None:
     """Write links from each client to each aggregator, and from these to the server, which take no time."""
     rows = [
         f"{client},aggregator-{j},{float(seconds)!r}"
-        for client, seconds in enumerate(upload_seconds)
+        for client, seconds in upload_seconds.items()
         for j in range(aggregators)
     ]
     rows += [f"aggregator-{j},server,0.0" for j in range(aggregators)]

@@ -123,8 +123,7 @@ def level_of(entrant: Entrant, seed: int, until: float, budget: PlanBudget) -> f
     now = (seconds <= until) & np.isfinite(values)
     if not now.any():
         return math.nan
-    late = now & (seconds >= (1 - _SMOOTHED) * min(until, float(seconds[now].max())))
-    return float(values[late].mean())
+    return float(values[now & (seconds >= (1 - _SMOOTHED) * min(until, float(seconds[now].max())))].mean())
 
 
 def rank(entrant: Entrant, until: float, budget: PlanBudget) -> tuple[bool, float]:

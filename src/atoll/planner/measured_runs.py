@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from atoll.experiment.experiment import Experiment
+from atoll.experiment.network_clients import NetworkClients
 from atoll.network.network_records import write_direct
 from atoll.planner.candidates import with_changes
 from atoll.runs.run_files import HAPPENED, MEASURED
@@ -120,17 +121,19 @@ def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
         told = f"--from {measured.folder}: has {measured.clients} clients"
         raise InputError(f"{told}, but data.clients = {settings.data.clients}")
     make_folder(out)
+    whole = measured.upload_seconds / experiment.beside(measured.settings).initial.upload_share  # clocks multiply by it
     changes = [f"network.clients_file={out / CLIENTS}", f"faults.dropout={min(measured.lost, 0.99):.4g}"]
     if method_needs(experiment.settings, "network"):
         sizes = experiment.population.sizes
         zeta = np.maximum(measured.compute_seconds / sizes, _LEAST)
-        _write(out / CLIENTS, {"client": range(len(sizes)), "seconds_per_sample": zeta, "samples": sizes})
-        write_direct(out / LINKS, measured.upload_seconds, settings.clustering.clusters)
+        names = ['"{}"'.format(name.replace('"', '""')) for name in NetworkClients(settings, len(sizes)).names]
+        _write(out / CLIENTS, {"client": names, "seconds_per_sample": zeta, "samples": sizes})
+        write_direct(out / LINKS, dict(zip(names, whole, strict=True)), settings.clustering.clusters)
         changes += [f"network.file={out / LINKS}", *(f"network.{name}=" for name in _UNUSED), "network.downloads=false"]
     else:
-        seconds = {"seconds_per_sample": measured.seconds_per_sample, "upload_seconds": measured.upload_seconds}
+        seconds = {"seconds_per_sample": measured.seconds_per_sample, "upload_seconds": whole}
         _write(out / CLIENTS, {"client": range(measured.clients), **seconds})
-    return with_changes(settings, [*changes, "run.executor=auto"])
+    return with_changes(settings, ["network.file=", *changes, "run.executor=auto"])
 
 
 def predicted_seconds(measured: Measurements, out: Path) -> float:

@@ -1,5 +1,6 @@
 """What a plan costs besides time: its clients' energy, and the price of sending."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,44 +9,47 @@ import numpy.typing as npt
 
 from atoll.experiment.experiment import Experiment
 from atoll.network.network import Network
+from atoll.schedules.events import Event
 from atoll.settings.choices import method_needs
-from atoll.support.arrays import Floats
+from atoll.support.arrays import Floats, Ids
 
 
 def training_joules(network: Network, labels: npt.NDArray[Any]) -> Floats | None:
-    """Return each client's energy for one local training with its download and upload, [clients]; None if unknown.
+    """Return each client's energy for one training if it answers, is late or drops out, [3, clients]; None if unknown.
 
-    A transfer counts for as long as it takes alone: sharing a link sends no more bits. `labels` holds each client's
-    aggregator, or -1 for a client left out, which uses nothing.
+    Late clients send nothing, and those that drop out only receive the model. A transfer counts for as long as it takes
+    alone: sharing a link sends no more bits. `labels` holds each client's aggregator, or -1 for one left out.
 
     >>> from atoll.network.network import Power
     >>> one, no = np.ones(1), np.zeros(1)
     >>> network = Network(2 * one, one[None], no, no[None], ((),), power=Power(3 * one, 5 * one, no))
-    >>> training_joules(network, np.zeros(1, int))
-    array([11.])
+    >>> training_joules(network, np.zeros(1, int)).tolist()
+    [[11.0], [6.0], [0.0]]
     """
     if (power := network.power) is None:
         return None
-    joules, own = np.zeros(network.clients), np.flatnonzero(labels >= 0)
+    joules, own = np.zeros((3, network.clients)), np.flatnonzero(labels >= 0)
     down = 0.0 if network.download_seconds is None else network.download_seconds[own, labels[own]]
-    joules[own] = (
-        power.computing[own] * network.compute_seconds[own]
-        + power.sending[own] * network.upload_seconds[own, labels[own]]
+    joules[:, own] = (
+        np.outer((1, 1, 0), power.computing[own] * network.compute_seconds[own])
+        + np.outer((1, 0, 0), power.sending[own] * network.upload_seconds[own, labels[own]])
         + power.receiving[own] * down
     )
     return joules
 
 
 def training_prices(network: Network, labels: npt.NDArray[Any]) -> Floats | None:
-    """Return the price of each client's download and upload for one training, [clients]; None if unknown.
+    """Return the price of each client's transfers for one training, [3, clients] as `training_joules`; None if unknown.
 
     `labels` holds each client's aggregator, or -1 for a client left out, which costs nothing.
     """
     if network.prices is None:
         return None
     own = np.flatnonzero(labels >= 0)
-    paid = np.zeros(network.clients)
-    paid[own] = network.prices.upload[own, labels[own]] + network.prices.download[own, labels[own]]
+    paid = np.zeros((3, network.clients))
+    paid[:, own] = (
+        np.outer((1, 0, 0), network.prices.upload[own, labels[own]]) + network.prices.download[own, labels[own]]
+    )
     return paid
 
 
@@ -70,7 +74,7 @@ class Spending:
     """The cost of one training and of one merge.
 
     Attributes:
-        training: of each client, with its download and upload, [clients].
+        training: of each client that answers, is late, or drops out, [3, clients].
         merge: of each aggregator, [aggregators].
     """
 
@@ -80,22 +84,31 @@ class Spending:
     def of_clusters(self, experiment: Experiment) -> Floats:
         """Return each cluster's cost over the whole schedule, with its aggregator's, [clusters]."""
         labels, clusters = experiment.clustering.labels, experiment.clustering.clusters
-        times, works = np.zeros(len(labels)), np.zeros(clusters)
+        spent, works = np.zeros(len(labels)), np.zeros(clusters)
         for event in experiment.method.schedule.events:
-            times[event.cohort] += event.intra_rounds
+            for clients, costs in self._of_clients(event, labels):
+                spent[clients] += costs
             works[list(event.active)] += 1
         own = labels >= 0
-        return np.asarray(np.bincount(labels[own], (self.training * times)[own], clusters) + works * self.merge)
+        return np.asarray(np.bincount(labels[own], spent[own], clusters) + works * self.merge)
 
     def by(self, experiment: Experiment, seconds: Floats) -> Floats:
         """Return the total cost up to each of these virtual times."""
-        events = experiment.method.schedule.events
+        events, labels = experiment.method.schedule.events, experiment.clustering.labels
         each = (
-            self.training[event.cohort].sum() * event.intra_rounds + self.merge[list(event.active)].sum()
+            sum(costs.sum() for _, costs in self._of_clients(event, labels)) + self.merge[list(event.active)].sum()
             for event in events
         )
         sums = np.cumsum([0.0, *each])
         return np.asarray(sums[np.searchsorted([event.seconds for event in events], seconds, side="right")])
+
+    def _of_clients(self, event: Event, labels: npt.NDArray[Any]) -> Iterator[tuple[Ids, Floats]]:
+        """Yield clients and their costs in an event: those that answer, then the others, all alike on average."""
+        yield event.cohort, self.training[0, event.cohort] * event.intra_rounds
+        if event.late or event.dropped:
+            others = np.setdiff1d(np.flatnonzero(np.isin(labels, event.active)), event.cohort)
+            counts = np.array([event.late, event.dropped]) / max(1, len(others))
+            yield others, counts @ self.training[1:, others] * event.intra_rounds
 
 
 def energy_of(experiment: Experiment) -> Spending | None:

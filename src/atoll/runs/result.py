@@ -134,8 +134,7 @@ def read_result(folder: Path | str, warnings: Sequence[str] = (), **given: Any) 
     place = RunFolder(saved.folder)
     if not saved.is_finished:
         raise InputError(f"{folder}: the run is not finished; continue it by `atoll run` with --resume")
-    summary = place.summary()
-    return Result(saved.settings, saved.folder, columns_of(place.rows()), summary, saved.state, tuple(warnings))
+    return Result(saved.settings, saved.folder, columns_of(place.rows()), place.summary(), saved.state, tuple(warnings))
 
 
 def columns_of(rows: Sequence[Row]) -> dict[str, Floats]:

@@ -103,8 +103,7 @@ def buffered(
         server = mix(sorted(jobs, key=lambda job: int(job.cohort[0])), index)
         return merge_jobs(sizes, index, sorted(jobs, key=lambda job: job.place), server, begun[index + 1])
 
-    places = 1 + max(job.place for jobs in full for job in jobs)
-    return Schedule(pack(starmap(row, enumerate(full))), places, events)
+    return Schedule(pack(starmap(row, enumerate(full))), 1 + max(job.place for jobs in full for job in jobs), events)
 
 
 def _fill_buffers(clock: Clock, events: int, concurrency: int, buffer: int, seed: int) -> list[list[PendingWork]]:

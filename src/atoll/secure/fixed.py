@@ -96,8 +96,7 @@ _NEEDS = {
 
 def masked_form(form: Form) -> Form:
     """Return the form of the masked numbers that replace a model of this form."""
-    count = sum(shape.numel() for shape, _ in form.values())
-    return {MASKED: (torch.Size([count]), torch.int64)}
+    return {MASKED: (torch.Size([sum(shape.numel() for shape, _ in form.values())]), torch.int64)}
 
 
 def flat(total: Model, form: Form) -> Numbers:

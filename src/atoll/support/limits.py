@@ -11,6 +11,7 @@ Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+LogDeviation = Annotated[float, Field(ge=0, le=100)]  # of log-normal numbers, which may overflow beyond
 Share = Annotated[float, Field(gt=0, le=1)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Cosine = Annotated[float, Field(ge=-1, le=1)]

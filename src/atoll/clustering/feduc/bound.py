@@ -110,8 +110,7 @@ def samples_of(problem: Problem, labels: Ids) -> Floats:
     """Return the samples that each aggregator's clients hold, D_j, [aggregators]."""
     check_labels(problem.network, labels)
     assigned = labels >= 0
-    held = np.bincount(labels[assigned], problem.sizes[assigned], minlength=problem.network.aggregators)
-    return held.astype(float)
+    return np.bincount(labels[assigned], problem.sizes[assigned], minlength=problem.network.aggregators).astype(float)
 
 
 def clock_of(problem: Problem, labels: Ids, samples: Floats) -> tuple[Floats, Floats]:

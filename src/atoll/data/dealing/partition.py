@@ -268,3 +268,5 @@ PARTITIONS: dict[str, Callable[..., Parts]] = {
     "labels-and-quantity": labels_and_quantity,
     "file": from_file,
 }
+BY_CLASS = ("major-class", "one-label", "some-labels")
+"""Partitions in which a client's number decides its classes, so that few clients hold few of them."""

@@ -8,7 +8,7 @@ from atoll.data.dealing.class_counts import Indices, cuts_of, permutation, requi
 from atoll.data.dealing.partition_checks import checked_rule
 from atoll.data.dealing.ranges import Parts
 from atoll.support.errors import InputError
-from atoll.support.limits import NotNegative, Positive, PositiveFloat
+from atoll.support.limits import LogDeviation, Positive, PositiveFloat
 
 
 @checked_rule
@@ -17,7 +17,7 @@ def quantity(
     clients: int,
     rng: np.random.Generator,
     sizes: Literal["log-normal", "dirichlet"] = "log-normal",
-    sigma: NotNegative = 1.0,
+    sigma: LogDeviation = 1.0,
     alpha: PositiveFloat = 0.5,
 ) -> Parts:
     """Deal the whole pool out in disjoint parts of different sizes, with the same label mix (Li et al. 2022).
@@ -68,7 +68,7 @@ def labels_and_quantity(
     classes: int,
     rng: np.random.Generator,
     alpha: PositiveFloat = 0.5,
-    sigma: NotNegative = 1.0,
+    sigma: LogDeviation = 1.0,
 ) -> Parts:
     """Deal every class out in disjoint parts, with Dirichlet shares times log-normal sizes.
 

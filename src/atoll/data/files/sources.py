@@ -26,8 +26,7 @@ _IDX = tuple(f"{pool}-{kind}-ubyte" for pool in ("train", "t10k") for kind in _K
 
 def _idx_source(folder: str, url: str, *checksums: str) -> DownloadSource:
     """Return the source of four IDX files, with their checksums in the order of `_IDX`."""
-    urls = (f"{url}/{file}.gz" for file in _IDX)
-    return DownloadSource(folder, _IDX, dict(zip(urls, checksums, strict=True)))
+    return DownloadSource(folder, _IDX, dict(zip((f"{url}/{file}.gz" for file in _IDX), checksums, strict=True)))
 
 
 SOURCES = {

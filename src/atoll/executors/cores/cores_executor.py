@@ -146,8 +146,7 @@ class Cores(Distributed):
         """
         units = list(self.units(cohorts, combine, screening, self.workers.count))
         with ending_on_error(self.close):
-            updates = self._train(units, kept=not needs_only_mean(combine))
-            return self.merge(cohorts, combine, updates, screening)
+            return self.merge(cohorts, combine, self._train(units, kept=not needs_only_mean(combine)), screening)
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""

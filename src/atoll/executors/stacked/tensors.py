@@ -26,8 +26,7 @@ def stack_tensors(models: Sequence[Model], names: Sequence[str], device: torch.d
 def stacked_names(module: nn.Module) -> list[str]:
     """Return the names of the module's parameters, each once though layers may share it, and of its sent buffers."""
     buffers = {name for name, _ in module.named_buffers(remove_duplicate=False)}
-    parameters = [name for name, _ in module.named_parameters()]
-    return parameters + [name for name in module.state_dict() if name in buffers]
+    return [name for name, _ in module.named_parameters()] + [name for name in module.state_dict() if name in buffers]
 
 
 def weigh(stack: Stack, shares: Floats) -> Model:

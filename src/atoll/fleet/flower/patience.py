@@ -112,5 +112,4 @@ class PatientServer(Server):
             self._accepting = asyncio.create_task(accepting)
 
     def _protocol_of(self, lost: Callable[[], None]) -> Patient:
-        state = self.lifespan.state
-        return Patient(config=self.config, server_state=self.server_state, app_state=state, lost=lost)
+        return Patient(config=self.config, server_state=self.server_state, app_state=self.lifespan.state, lost=lost)

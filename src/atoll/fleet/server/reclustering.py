@@ -249,7 +249,7 @@ def _lacking(experiment: Experiment, table: ReportedTable, joined: Joined) -> li
 def _measured_network(network: Network, measured: MeasuredTimes) -> Network:
     """Return the network with measured seconds, with the same upload time to every aggregator.
 
-    Clients without measurements get the median of the others.
+    Clients without measurements get the median of the others. Downloads are part of what was measured.
     """
     if not measured.replies.any():
         raise InputError("no client has been measured yet")
@@ -257,6 +257,5 @@ def _measured_network(network: Network, measured: MeasuredTimes) -> Network:
         np.where(np.isnan(seconds), np.nanmedian(seconds), seconds)
         for seconds in (measured.compute_seconds, measured.upload_seconds)
     )
-    return replace(
-        network, compute_seconds=compute, upload_seconds=np.repeat(upload[:, None], network.aggregators, axis=1)
-    )
+    uploads = upload[:, None].repeat(network.aggregators, axis=1)
+    return replace(network, compute_seconds=compute, upload_seconds=uploads, download_seconds=None)

@@ -187,8 +187,7 @@ def _tells_apart(runs: Sequence[Run], firsts: Sequence[int | None]) -> bool:
     if len(runs) == 1:
         return bool(firsts[0])
     lead = lead_of(runs)
-    costs = {None if first is None else run.rows[lead][first] for run, first in zip(runs, firsts, strict=True)}
-    return len(costs) > 1
+    return len({None if first is None else run.rows[lead][first] for run, first in zip(runs, firsts, strict=True)}) > 1
 
 
 def _number(value: float) -> float | None:

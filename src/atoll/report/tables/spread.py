@@ -168,8 +168,7 @@ def choose_targets(groups: Sequence[Group], stable: bool) -> list[float]:
         return []
     top = max(target for target, count in reaching.items() if count)
     low = max((target for target, count in reaching.items() if count == max(reaching.values())), default=top)
-    middle = min(reaching, key=lambda target: abs(target - (low + top) / 2))
-    return sorted({low, middle, top})
+    return sorted({low, min(reaching, key=lambda target: abs(target - (low + top) / 2)), top})
 
 
 def _targets(rows: Sequence[Row]) -> Iterator[TargetSpread]:
