@@ -109,7 +109,8 @@ def set_y(row: Sequence[Axes], panels: Sequence[Floats], axis: CurveAxis) -> Non
 
 
 def _spans_decades(values: Floats) -> bool:
-    return bool(values.max(initial=0.0) > LOG_RATIO * values.min(initial=math.inf, where=values > 0))
+    signed = values.min(initial=0.0) < 0  # which a logarithmic axis leaves out
+    return not signed and bool(values.max(initial=0.0) > LOG_RATIO * values.min(initial=math.inf, where=values > 0))
 
 
 def _limits(panels: Sequence[Floats], axis: CurveAxis, *, log: bool) -> Iterator[Limits]:
