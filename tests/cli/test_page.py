@@ -255,6 +255,18 @@ def save_all(page: Any) -> dict[str, list[dict[str, str]]]:
 
 
 @pytest.mark.more
+def test_what_falls_below_0_has_no_logarithmic_axis(browser: Any, tmp_path: Path, atoll: Command) -> None:
+    rows = [row | {"gap": loss, "train_loss": loss} for row, loss in zip(make_rows(4), (5, 0.1, 0.01, -1), strict=True)]
+    write_run(tmp_path / "a", rows)
+    atoll("report", tmp_path, "--html", tmp_path / "page.html").succeeded()
+    with opened(browser, tmp_path / "page.html") as page:
+        assert not page.locator("#log").is_checked()
+        page.locator("#log").check()
+        page.locator("#y1").select_option("gap")
+        path = page.locator("#charts .plot >> nth=1").locator("path.curve").get_attribute("d")
+        assert len(path.split("L")) == 4, "also the point below 0"
+
+
 def test_curves_and_found_clusters_are_saved_as_image_drawing_and_data(browser: Any, page_file: Path) -> None:
     with opened(browser, page_file) as page:
         until(page, CURVES, 2)

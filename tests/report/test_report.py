@@ -309,6 +309,8 @@ class TestCurves:
             assert figure.axes[0].get_yscale() == "linear"
         rows = [row | {"gap": 0.001 * 10**i} for i, row in enumerate(make_rows([0.1, 0.2, 0.3]))]
         assert plot_probe([read_run(write_run(tmp_path / "gap", rows))], "gap").axes[0].get_yscale() == "log"
+        rows[1]["gap"] = -0.01
+        assert plot_probe([read_run(write_run(tmp_path / "signed", rows))], "gap").axes[0].get_yscale() == "linear"
 
     def test_panels_over_each_other_are_told_apart(self, tmp_path: Path) -> None:
         runs = [*write_pair(tmp_path / "1", "first"), *write_pair(tmp_path / "2", "second")]

@@ -254,7 +254,7 @@ def test_a_folder_gets_kept_clusterings_if_there_are_more_than_it_holds(tmp_path
 
 def test_seeds_are_counted_by_the_names_of_files(tmp_path: Path) -> None:
     assert seeds_in(tmp_path / "r/tiny") == 0
-    for name in ("a-seed-0", "a-seed-4", "b-seed-2"):
+    for name in ("a-seed-0", "a-seed-4", "b-seed-2", "no-run-of-seed-4294967295"):
         (tmp_path / "r/tiny").mkdir(parents=True, exist_ok=True)
         (tmp_path / "r/tiny" / f"{name}.json.gz").touch()
     assert seeds_in(tmp_path / "r/tiny") == 5

@@ -139,5 +139,5 @@ def as_ran(settings: Settings, folder: RunFolder) -> Settings:
 
 def seeds_in(folder: Path, ending: str = ".json.gz") -> int:
     """Return how many seeds the runs of a folder have at most, by names that end so; one without seed counts as one."""
-    found = (re.search(rf"seed-(\d+){ending}$", each.name) for each in folder.glob(f"*{ending}"))
+    found = (re.search(rf"seed-(\d{{1,4}}){ending}$", each.name) for each in folder.glob(f"*{ending}"))
     return max((int(each[1]) + 1 if each else 1 for each in found), default=0)

@@ -92,7 +92,8 @@ def set_x(column: Sequence[Axes], values: Floats, axis: CurveAxis, *, stacked: b
 def set_y(row: Sequence[Axes], panels: Sequence[Floats], axis: CurveAxis) -> None:
     """Set scale, limits and title of the vertical axes of a row of charts, given each one's values."""
     wide = any(each.max(initial=0.0) > LOG_RATIO * each.min(initial=math.inf, where=each > 0) for each in panels)
-    log = axis.log or (wide and not rises(axis.column) and not is_share(axis.column))
+    signed = any(each.min(initial=0.0) < 0 for each in panels)  # which a logarithmic axis leaves out
+    log = axis.log or (wide and not signed and not rises(axis.column) and not is_share(axis.column))
     leftmost = row[:: panel_columns(len(row))]
     limits = list(_common(list(_limits(panels, axis, log=log)), log=log))
     for axes, panel_limits, values in zip(row, limits, panels, strict=True):

@@ -40,9 +40,18 @@ function* valuesOf(panel, name) {
   for (const group of panel.groups) for (const run of group.runs) yield* column(run[name]) || [];
 }
 
+/** Whether a column has values below 0, which a logarithmic axis leaves out. */
+function isSigned(panel, name) {
+  for (const value of valuesOf(panel, name)) if (value < 0) return true;
+  return false;
+}
+
+function isLog(panel, y) { return view.log && !y.share && !isSigned(panel, y.column); }
+
 function spansDecades(name) {
   let low = Infinity, high = 0;
   for (const panel of data.curves.panels) {
+    if (isSigned(panel, name)) return false;
     for (const value of valuesOf(panel, name)) {
       if (value > 0) { low = Math.min(low, value); high = Math.max(high, value); }
     }
@@ -124,7 +133,7 @@ function marksOf(panel, y, factor, unit) {
     const scaled = (xs) => xs.map((x) => x * factor);
     const x = scaled(mean.x);
     if (runs.length > 1 && view.band !== "none") {
-      const bottom = y.share || !view.log ? mean.low : mean.low.map((v, i) => Math.max(v, mean.y[i] / 100)); // log: none below 0
+      const bottom = !isLog(panel, y) ? mean.low : mean.low.map((v, i) => Math.max(v, mean.y[i] / 100)); // log: none below 0
       marks.push({ type: "area", x, y0: bottom, y1: mean.high, fill: faded(style.color, panel.groups.length > 4 ? 0.1 : 0.16) });
     }
     if (runs.length > 1 && panel.groups.length <= 3) {
@@ -203,7 +212,7 @@ function drawCurve(element, panel, slot) {
   figure.querySelector("h3, h4").textContent = y.title + (y.share ? " (%)" : "");
   figure.querySelector("button").setAttribute("aria-label", `Zoom out: ${y.title}${where}`);
   nameButtons(figure, y.title + where);
-  const log = view.log && !y.share;
+  const log = isLog(panel, y);
   const across = { title, zero: true, tight: true, whole: axis.kind === "count" };
   plot(element, { key: `${view.x} ${y.column} ${log}`, x: across, y: { log }, marks, title: what, rows: () => curveRows(panel, y.column) }); // the zoom stays as long
 }
