@@ -86,6 +86,19 @@ def test_what_was_measured_of_smaller_and_larger_uploads_is_their_time(
     assert predicted == pytest.approx(happened.events[-1].seconds, rel=0.01)
 
 
+@pytest.mark.parametrize("clustering", ["comaw", "feduc"])
+def test_clusters_that_go_by_places_stay_in_plans(clustering: str, tmp_path: Path) -> None:
+    """Of a method without aggregators, whose clock goes by the same file of clients."""
+    method, wanted = {"name": "fedcluster", "fraction": 1.0}, {"clusters": 2, "method": clustering}
+    happened = fleet_run(tmp_path / "run", method, clustering=wanted)
+    measured = read_measurements(tmp_path / "run")
+    assert predicted_seconds(measured, tmp_path / "out") == pytest.approx(happened.events[-1].seconds, rel=0.1)
+    planned = apply(measured, measured.settings, tmp_path / "out")
+    one, other = (Experiment(each).conditions.networks[0] for each in (measured.settings, planned))
+    np.testing.assert_allclose(other.upload_seconds, one.upload_seconds)
+    assert other.compute_seconds.tolist() != one.compute_seconds.tolist()
+
+
 def test_events_in_which_no_cluster_trains_take_no_training(tmp_path: Path) -> None:
     happened = fleet_run(tmp_path / "run", FEDAVG)
     before = read_measurements(tmp_path / "run")
