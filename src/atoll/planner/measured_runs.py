@@ -51,7 +51,7 @@ class Measurements:
         seconds_per_sample: of training, [clients].
         compute_seconds: of one training, [clients].
         upload_seconds: of a round trip without training, with the estimated rest, [clients].
-        lost: share of begun trainings whose results never arrived, or too late.
+        lost: share of trainings whose results never arrived or, without `faults.deadline_seconds`, too late.
         events: how many took place.
         seconds: that they took.
     """
@@ -84,7 +84,7 @@ def read_measurements(folder: Path) -> Measurements:
     if {len(row) for row in rows} != {len(found.replies)} or not any(found.replies):
         raise InputError(f"{told}: {MEASURED} has no client's times")
     zeta, compute, upload = (np.where(np.isnan(row), np.nanmedian(row), row) for row in np.array(rows, np.float64))
-    lost = sum(event.dropped + event.late for event in events)  # trainings that were begun and not merged
+    lost = sum(event.dropped + event.late * (settings.faults.deadline_seconds is None) for event in events)
     return Measurements(
         folder=folder,
         settings=settings,
