@@ -86,6 +86,19 @@ def test_what_was_measured_of_smaller_and_larger_uploads_is_their_time(
     assert predicted == pytest.approx(happened.events[-1].seconds, rel=0.01)
 
 
+@pytest.mark.parametrize("clustering", ["comaw", "feduc"])
+def test_clusters_that_go_by_places_stay_in_plans(clustering: str, tmp_path: Path) -> None:
+    """Of a method without aggregators, whose clock goes by the same file of clients."""
+    method, wanted = {"name": "fedcluster", "fraction": 1.0}, {"clusters": 2, "method": clustering}
+    happened = fleet_run(tmp_path / "run", method, clustering=wanted)
+    measured = read_measurements(tmp_path / "run")
+    assert predicted_seconds(measured, tmp_path / "out") == pytest.approx(happened.events[-1].seconds, rel=0.1)
+    planned = apply(measured, measured.settings, tmp_path / "out")
+    one, other = (Experiment(each).conditions.networks[0] for each in (measured.settings, planned))
+    np.testing.assert_allclose(other.upload_seconds, one.upload_seconds)
+    assert other.compute_seconds.tolist() != one.compute_seconds.tolist()
+
+
 def test_events_in_which_no_cluster_trains_take_no_training(tmp_path: Path) -> None:
     happened = fleet_run(tmp_path / "run", FEDAVG)
     before = read_measurements(tmp_path / "run")
@@ -112,16 +125,19 @@ def test_another_plan_of_the_same_clients_is_predicted_too(tmp_path: Path) -> No
     assert planned == pytest.approx(12 * (event + SERVER_SECONDS), rel=0.05)
 
 
-def test_what_was_lost_is_lost_in_plans(tmp_path: Path) -> None:
-    happened = fleet_run(tmp_path / "run", FEDAVG)
+@pytest.mark.parametrize(("faults", "lost"), [({}, 2 / 4), ({"deadline_seconds": 60.0}, 1 / 3)])
+def test_what_was_lost_is_lost_in_plans(faults: dict[str, float], lost: float, tmp_path: Path) -> None:
+    """But who is late follows in a plan from its own deadline, and is not lost twice."""
+    happened = fleet_run(tmp_path / "run", FEDAVG, faults=faults)
     path = RunFolder(tmp_path / "run").happened
     path.unlink()
     losing = replace(happened, events=tuple(replace(event, dropped=1, late=1) for event in happened.events))
     for line in lines_of(losing):
         append_line(path, line)
     measured = read_measurements(tmp_path / "run")
-    assert measured.lost == 0.5  # two of four
-    assert apply(measured, settings_of(FEDAVG), tmp_path / "out").faults.dropout == 0.5
+    assert measured.lost == pytest.approx(lost)
+    planned = apply(measured, settings_of(FEDAVG, faults=faults), tmp_path / "out")
+    assert planned.faults.dropout == pytest.approx(lost, abs=1e-4)
 
 
 def test_a_client_that_never_answered_is_like_the_others(tmp_path: Path) -> None:

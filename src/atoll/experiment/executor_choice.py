@@ -103,8 +103,7 @@ def choose_executor(
 def _why_single(method: Method, trainer: ClientTrainer) -> str:
     """Return why workers cannot send sums of models; empty if they can."""
     stages = (stage.told for stage in reversed(method.stages) if stage.combine)
-    rule = next(stages, method.told(Need.MEAN))
-    return why_single(method.combined_by, method.screening, trainer.keeps_state, rule)
+    return why_single(method.combined_by, method.screening, trainer.keeps_state, next(stages, method.told(Need.MEAN)))
 
 
 def _may_gain(trainer: ClientTrainer) -> bool:

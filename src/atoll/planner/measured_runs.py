@@ -20,7 +20,7 @@ from atoll.planner.candidates import with_changes
 from atoll.runs.run_files import HAPPENED, MEASURED
 from atoll.schedules.events import Event
 from atoll.schedules.schedule_files import read_schedule
-from atoll.settings.choices import method_needs
+from atoll.settings.choices import method_needs, uses_network
 from atoll.settings.validation import Settings, validate
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError, refusing
@@ -51,7 +51,7 @@ class Measurements:
         seconds_per_sample: of training, [clients].
         compute_seconds: of one training, [clients].
         upload_seconds: of a round trip without training, with the estimated rest, [clients].
-        lost: share of begun trainings whose results never arrived, or too late.
+        lost: share of trainings whose results never arrived or, without `faults.deadline_seconds`, too late.
         events: how many took place.
         seconds: that they took.
     """
@@ -84,7 +84,7 @@ def read_measurements(folder: Path) -> Measurements:
     if {len(row) for row in rows} != {len(found.replies)} or not any(found.replies):
         raise InputError(f"{told}: {MEASURED} has no client's times")
     zeta, compute, upload = (np.where(np.isnan(row), np.nanmedian(row), row) for row in np.array(rows, np.float64))
-    lost = sum(event.dropped + event.late for event in events)  # trainings that were begun and not merged
+    lost = sum(event.dropped + event.late * (settings.faults.deadline_seconds is None) for event in events)
     return Measurements(
         folder=folder,
         settings=settings,
@@ -116,7 +116,7 @@ def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
 
     If a network is needed, every client reaches every aggregator in its own seconds, and all else takes no time.
     """
-    experiment = Experiment(settings)
+    experiment, known = Experiment(settings), NetworkClients(settings, measured.clients)
     if settings.data.clients != measured.clients:
         told = f"--from {measured.folder}: has {measured.clients} clients"
         raise InputError(f"{told}, but data.clients = {settings.data.clients}")
@@ -126,12 +126,15 @@ def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
     if method_needs(experiment.settings, "network"):
         sizes = experiment.population.sizes
         zeta = np.maximum(measured.compute_seconds / sizes, _LEAST)
-        names = ['"{}"'.format(name.replace('"', '""')) for name in NetworkClients(settings, len(sizes)).names]
+        names = ['"{}"'.format(name.replace('"', '""')) for name in known.names]
         _write(out / CLIENTS, {"client": names, "seconds_per_sample": zeta, "samples": sizes})
         write_direct(out / LINKS, dict(zip(names, whole, strict=True)), settings.clustering.clusters)
         changes += [f"network.file={out / LINKS}", *(f"network.{name}=" for name in _UNUSED), "network.downloads=false"]
     else:
         seconds = {"seconds_per_sample": measured.seconds_per_sample, "upload_seconds": whole}
+        xy = experiment.conditions.networks[0].clients_xy if uses_network(settings) else None
+        if xy is not None:  # by which they are clustered
+            seconds |= {"x": xy[:, 0], "y": xy[:, 1], "power": 1000 * known.watts}
         _write(out / CLIENTS, {"client": range(measured.clients), **seconds})
     return with_changes(settings, ["network.file=", *changes, "run.executor=auto"])
 

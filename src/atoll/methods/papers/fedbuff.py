@@ -60,5 +60,4 @@ def fedbuff(
         left = 0.0 if len(fresh) == buffer and server_lr == 1 else 1.0 - sum(share for _, share in fresh)
         return Mix(left, fresh, stale)
 
-    schedule = buffered(population.sizes, clock, rounds, concurrency, buffer, mix, seed)
-    return Method(schedule, rule, combine=only_model)
+    return Method(buffered(population.sizes, clock, rounds, concurrency, buffer, mix, seed), rule, combine=only_model)

@@ -56,8 +56,7 @@ class MeanAndShare:
                 answered += 1
                 yield pair
 
-        average = mean(counted())
-        return average | {SHARE: torch.tensor(answered / self.clients, dtype=torch.float64)}
+        return mean(counted()) | {SHARE: torch.tensor(answered / self.clients, dtype=torch.float64)}
 
 
 def take_share(merged: Model) -> tuple[Model, float]:
