@@ -50,6 +50,7 @@ NEEDS = {
     "fedper": ("model.name=mlp",),
     "fedrep": ("model.name=mlp",),
     "lcfed": ("model.name=mlp",),
+    "moon": ("model.name=mlp",),
 }
 
 ON = {
