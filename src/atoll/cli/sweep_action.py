@@ -224,9 +224,13 @@ def _note(asked: SweepOptions) -> dict[str, Any]:
     return {**given, "metric": asked.goal.metric, "target": asked.goal.target}
 
 
-def _print_end(asked: SweepOptions, watched: Watched, command: str | None) -> None:
+def _print_errors(watched: Watched) -> None:
     for name, error in watched.failed.items():
         err.print(f"error: {name}: {error}")
+
+
+def _print_end(asked: SweepOptions, watched: Watched, command: str | None) -> None:
+    _print_errors(watched)
     if command:
         out.print(f"Best: {command}")
     out.print(f"Results: {asked.folder}")
@@ -235,7 +239,6 @@ def _print_end(asked: SweepOptions, watched: Watched, command: str | None) -> No
 
 
 def _print_json(asked: SweepOptions, watched: Watched, command: str | None, **rows: Any) -> None:
-    for name, error in watched.failed.items():
-        err.print(f"error: {name}: {error}")
+    _print_errors(watched)
     told = {"failed": watched.failed, "best": command, "folder": str(asked.folder)}
     print_json({"metric": asked.goal.metric, **rows, **told})

@@ -3,7 +3,7 @@
 import multiprocessing
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -59,11 +59,15 @@ def run_jobs(
                 if news.state == "running" and news.row is not None:
                     _tell(one, "go on" if judge is None else judge(one.job, news))
     except KeyboardInterrupt:
-        for one in running.values():
-            one.process.terminate()
+        _terminate(running.values())
         raise
     finally:
         _stop(list(running.values()))
+
+
+def _terminate(running: Iterable[_Running]) -> None:
+    for one in running:
+        one.process.terminate()
 
 
 def _context() -> Any:
@@ -114,8 +118,7 @@ def _stop(running: list[_Running]) -> None:
         for one in running:
             _drain(one)
     except KeyboardInterrupt:
-        for one in running:
-            one.process.terminate()
+        _terminate(running)
         raise
     finally:
         for one in running:
