@@ -100,27 +100,26 @@ def test_claims_in_two_processes(atoll: Command) -> None:
     assert "Theorem 1" in Path(made["page"]).read_text()
 
 
-def test_without_any_data_it_ends_with_an_error(
-    atoll: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def without_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let no data set be here, nor be downloaded."""
+
     def offline(name: str, base: Path) -> Path:
         raise RunError(f"{name} cannot be downloaded")
 
     monkeypatch.setenv("ATOLL_DATA", str(tmp_path))
     monkeypatch.setattr("atoll.data.datasets.download", offline)
+
+
+@pytest.mark.usefixtures("without_data")
+def test_without_any_data_it_ends_with_an_error(atoll: Command) -> None:
     done = atoll("reproduce", "cfl-mgd-table-2", "--jobs", "1", "--json")
     assert done.refused(1) == "cifar10 cannot be downloaded; mnist cannot be downloaded"
     assert not Path("runs/reproduce-cfl-mgd-table-2-tiny/index.html").exists()
 
 
-def test_without_data_what_is_finished_is_judged_and_the_rest_told(
-    atoll: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def offline(name: str, base: Path) -> Path:
-        raise RunError(f"{name} cannot be downloaded")
-
-    monkeypatch.setenv("ATOLL_DATA", str(tmp_path))
-    monkeypatch.setattr("atoll.data.datasets.download", offline)
+@pytest.mark.usefixtures("without_data")
+def test_without_data_what_is_finished_is_judged_and_the_rest_told(atoll: Command) -> None:
     kept = Path("kept/cfl-mgd-figure-4/tiny")
     shutil.copytree(ROOT / "evidence/cfl-mgd-figure-4/tiny", kept)
     (kept / "fedavg-seed-1.json.gz").unlink()
