@@ -46,7 +46,6 @@ class Clustering:
             raise InputError(f"clustering: {len(self.hours)} times of day for {self.clusters} clusters")
 
     def __repr__(self) -> str:
-        """Show the sizes of clusters, not their clients."""
         low, high = int(self.sizes.min()), int(self.sizes.max())
         each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
         out = f", {len(self.left_out):,} left out" if len(self.left_out) else ""

@@ -78,7 +78,6 @@ class Population:
                 raise InputError(f"attribute {name!r} has {len(rows)} rows, but data.clients = {len(self)}")
 
     def __repr__(self) -> str:
-        """Summarise it: clients, data set and sizes."""
         low, high = int(self.sizes.min()), int(self.sizes.max())
         each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
         return f"Population({len(self):,} clients of {self.data.name!r}, {each} samples each)"

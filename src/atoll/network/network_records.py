@@ -11,7 +11,7 @@ from typing import Any
 
 from atoll.support.cells import read_cells
 from atoll.support.errors import InputError, refusing
-from atoll.support.files import write_atomically
+from atoll.support.files import csv_text, write_atomically
 from atoll.support.untrusted import parse_json, parse_toml, read_bytes
 from atoll.support.wording import show
 
@@ -91,10 +91,7 @@ def require_fields(records: list[Record], allowed: tuple[str, ...]) -> None:
 
 def write_direct(path: Path, upload_seconds: Mapping[str, float], aggregators: int) -> None:
     """Write links from each client to each aggregator, and from these to the server, which take no time."""
-    rows = [
-        f"{client},aggregator-{j},{float(seconds)!r}"
-        for client, seconds in upload_seconds.items()
-        for j in range(aggregators)
-    ]
-    rows += [f"aggregator-{j},server,0.0" for j in range(aggregators)]
-    write_atomically(path, ("\n".join(["from,to,up_seconds", *rows]) + "\n").encode())
+    names = [f"aggregator-{j}" for j in range(aggregators)]
+    uploads = ((client, name, seconds) for client, seconds in upload_seconds.items() for name in names)
+    rows = [("from", "to", "up_seconds"), *uploads, *((name, "server", 0.0) for name in names)]
+    write_atomically(path, csv_text(rows).encode())

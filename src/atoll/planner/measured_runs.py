@@ -24,7 +24,7 @@ from atoll.settings.choices import method_needs, uses_network
 from atoll.settings.validation import Settings, validate
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError, refusing
-from atoll.support.files import make_folder, write_atomically
+from atoll.support.files import csv_text, make_folder, write_atomically
 from atoll.support.limits import StrictRecord
 from atoll.support.untrusted import read_bytes, read_toml
 
@@ -126,9 +126,8 @@ def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
     if method_needs(experiment.settings, "network"):
         sizes = experiment.population.sizes
         zeta = np.maximum(measured.compute_seconds / sizes, _LEAST)
-        names = ['"{}"'.format(name.replace('"', '""')) for name in known.names]
-        _write(out / CLIENTS, {"client": names, "seconds_per_sample": zeta, "samples": sizes})
-        write_direct(out / LINKS, dict(zip(names, whole, strict=True)), settings.clustering.clusters)
+        _write(out / CLIENTS, {"client": known.names, "seconds_per_sample": zeta, "samples": sizes})
+        write_direct(out / LINKS, dict(zip(known.names, whole, strict=True)), settings.clustering.clusters)
         changes += [f"network.file={out / LINKS}", *(f"network.{name}=" for name in _UNUSED), "network.downloads=false"]
     else:
         seconds = {"seconds_per_sample": measured.seconds_per_sample, "upload_seconds": whole}
@@ -146,5 +145,4 @@ def predicted_seconds(measured: Measurements, out: Path) -> float:
 
 
 def _write(path: Path, columns: Mapping[str, Iterable[Any]]) -> None:
-    rows = zip(*columns.values(), strict=True)
-    write_atomically(path, ("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]) + "\n").encode())
+    write_atomically(path, csv_text([columns, *zip(*columns.values(), strict=True)]).encode())

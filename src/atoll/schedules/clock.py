@@ -89,7 +89,6 @@ class Clock:
             raise InputError(f"clock: deadline_seconds = {self.deadline_seconds}: must be greater than 0")
 
     def __repr__(self) -> str:
-        """Show the slowest client's seconds, not all."""
         longest = float((self.compute_seconds + self.upload_seconds).max(initial=0))
         return f"Clock({len(self.compute_seconds):,} clients, at most {longest:g} s each)"
 

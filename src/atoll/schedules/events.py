@@ -168,7 +168,6 @@ class Schedule:
     has_server: bool = True
 
     def __repr__(self) -> str:
-        """Show its size, not every event."""
         return f"Schedule({len(self):,} events, {self.rounds:,} rounds, {self.clusters:,} clusters)"
 
     def __len__(self) -> int:

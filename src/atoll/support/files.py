@@ -3,12 +3,14 @@
 Functions that write raise RunError if the disk is full or read-only, or the folder is not writable.
 """
 
+import csv
 import errno
+import io
 import json
 import os
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -18,6 +20,13 @@ from atoll.support.errors import RunError, reason_of
 from atoll.support.untrusted import MOST_BYTES_OF_LINES, parse_json, read_bytes
 
 _SEAL = re.compile(rb', "crc32": "[0-9a-f]{8}"\}$')
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Return rows as comma-separated values; None is empty."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def write_atomically(path: Path, content: bytes, flush: bool = True) -> None:

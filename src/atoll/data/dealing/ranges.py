@@ -44,7 +44,6 @@ class DrawnIndices:
         return self.clients * self.samples
 
     def __getitem__(self, where: slice | Ids) -> npt.NDArray[np.int32]:
-        """Return the indices in a range, or at these positions."""
         size = _BLOCK * self.samples
         if isinstance(where, slice):
             low, high, _ = where.indices(len(self))

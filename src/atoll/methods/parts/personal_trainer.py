@@ -84,7 +84,6 @@ class DittoTrainer(PersonalTrainer):
     """Trains the received model like `Trainer`, then the client's personal model, pulled toward the received one."""
 
     def __init__(self, module: nn.Module, *given: Any, penalty: float, **named: Any) -> None:
-        """Set up a `PersonalTrainer` with the penalty weight lambda."""
         super().__init__(module, *given, **named)
         self.penalty = penalty
 

@@ -1,7 +1,5 @@
 """Tables of text as Markdown, LaTeX and comma-separated values, and for the terminal."""
 
-import csv
-import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +7,8 @@ from typing import Any
 
 from rich.table import Table
 from rich.text import Text
+
+from atoll.support.files import csv_text
 
 DASH = "\u2013"
 
@@ -111,11 +111,7 @@ class TextTable:
 def csv_table(records: Sequence[Mapping[str, Any]]) -> str:
     """Return records as comma-separated values, with a column for each name in any of them; None is empty."""
     names = list(dict.fromkeys(name for record in records for name in record))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
+    return csv_text([names, *([record.get(name) for name in names] for record in records)])
 
 
 def upright(cells: Cells) -> Cells:
