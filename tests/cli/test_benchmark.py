@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from atoll.reproduce import recipe_runs
+from atoll.support.errors import RunError
 from atoll.support.lock import LOCK, claimed
 from tests.cli.conftest import Command
 from tests.cli.pages import ROOT, blocks, shell, write_files
@@ -40,7 +42,29 @@ def test_results_elsewhere_count_as_done_and_tables_are_made_without_running(ato
     assert not Path("here/work").exists()
     (own,) = found["suites"]["regression-tiny"]
     assert (own["method"], len(own["scores"]), found["failed"]) == ("fedavg", 1, [])
-    assert "fedavg" in atoll(*words, "--out", "there", "--no-run", "--budget", "bytes").succeeded().lower()
+    again = atoll(*words[:2], "--scale", "tiny", "--out", "there", "--no-run", "--budget", "bytes")
+    assert "fedavg" in again.succeeded().lower()
+
+
+def test_a_run_that_fails_ends_the_command_with_an_error(atoll: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone it leaves nothing to show; beside finished runs the tables are made all the same."""
+    words = ("benchmark", "regression", "--methods", "fedavg", "--scale", "tiny", "--trials", "1", "--quiet")
+    train = recipe_runs._train
+
+    def fail(task: recipe_runs.RecipeTask) -> recipe_runs.Outcome:
+        if task.title.endswith(fails):
+            raise RunError("the disk is full")
+        return train(task)
+
+    monkeypatch.setattr(recipe_runs, "_train", fail)
+    fails = ""
+    assert "the disk is full" in atoll(*words, "--seeds", "1", "--out", "out").refused(code=1)
+    fails = "seed 1"
+    found = atoll(*words, "--seeds", "2", "--out", "out")
+    assert found.code == 1
+    assert "failed: " in found.out
+    assert "the disk is full" in found.out
+    assert Path("out/index.html").is_file()
 
 
 def test_an_out_that_is_a_file_is_refused_before_anything_runs(atoll: Command) -> None:
@@ -81,6 +105,9 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path: Path, atoll: Command) -
         (["--updates", "0"], "--updates 0: must be at least 1"),
         (["regression", "--updates", "3"], "--updates 3: is too few for suite regression, where a round"),
         (["--results", "nowhere"], "--results nowhere: is not a folder"),
+        (["--no-run", "--methods", "ifca"], "--methods ifca: chooses what is run; leave out --no-run"),
+        (["--no-run", "--trials", "3"], "--trials 3: chooses what is run; leave out --no-run"),
+        (["--no-run", "--seeds", "5"], "--seeds 5: chooses what is run; leave out --no-run"),
         (["--no-run"], "--out runs/benchmark: holds no results; leave out --no-run to make them"),
     ],
 )  # fmt: skip

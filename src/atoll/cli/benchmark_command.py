@@ -7,7 +7,7 @@ import typer
 
 from atoll.cli.common import app, err, out, print_json, refuse_below_file
 from atoll.cli.options import JsonOption, QuietOption
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, RunError
 from atoll.support.files import make_folder, write_atomically
 from atoll.support.lock import claimed
 
@@ -27,8 +27,10 @@ def benchmark(
     updates: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Client updates of a run; by default the suite's.")
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, metavar="N", help="Trials of each method on each suite.")] = 3,
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Seeds of each run.")] = 5,
+    trials: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Trials of each method on each suite; by default 3.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, metavar="N", help="Seeds of each run; by default 5.")] = None,
     scale: Annotated[str | None, typer.Option(help="tiny: seconds a suite.")] = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder for results and page.")] = Path("runs/benchmark"),
     results: Annotated[
@@ -57,6 +59,9 @@ def benchmark(
         raise InputError(f"--budget {budget}: {unknown(budget, COST_OF)}")
     if scale not in (None, "tiny"):
         raise InputError(f"--scale {scale}: must be tiny; leave it out for the published size")
+    for option, given in (("--methods", methods), ("--trials", trials), ("--seeds", seeds)):
+        if given is not None and not run:
+            raise InputError(f"{option} {given}: chooses what is run; leave out --no-run")
     others = results if results is not None else [PUBLISHED] if PUBLISHED.is_dir() else []
     if strange := [each for each in others if not each.is_dir()]:
         raise InputError(f"--results {strange[0]}: is not a folder")
@@ -67,11 +72,13 @@ def benchmark(
     chosen = [Suite(name, scale, updates) for name in require_suites(suites or [])]
     contestants = find_contestants(() if methods is None else [name.strip() for name in methods.split(",")])
     say = (lambda _: None) if quiet or as_json else (lambda text: err.print(text))
-    campaign = Campaign(chosen, contestants, trials, seeds, (folder, *others), jobs, say)
+    campaign = Campaign(chosen, contestants, trials or 3, seeds or 5, (folder, *others), jobs, say)
     if run:
         with claimed(folder):
             campaign.carry_out()
     _show(campaign, budget, folder, as_json)
+    if campaign.failed:
+        raise typer.Exit(1)
 
 
 def _show(campaign: "Campaign", budget: str, folder: Path, as_json: bool) -> None:
@@ -80,6 +87,8 @@ def _show(campaign: "Campaign", budget: str, folder: Path, as_json: bool) -> Non
     from atoll.benchmark.standings import stand
 
     files = {suite.key: list(campaign.results(suite).values()) for suite in campaign.suites}
+    if campaign.failed and not any(one.counted for own in files.values() for one in own):
+        raise RunError(campaign.failed[0])
     if not any(files.values()):
         raise InputError(f"--out {folder}: holds no results; leave out --no-run to make them")
     found = {key: stand(own, budget) for key, own in files.items() if own}
