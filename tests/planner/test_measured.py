@@ -210,6 +210,25 @@ def test_clients_keep_their_names(
     assert NetworkClients(planned, 4).names == told
 
 
+def test_clients_keep_their_samples_and_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose measured times stand whatever these are; a column that the file lacks is 0 watts."""
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{client},{10 + client},0.1,{2 + client},7\n" for client in range(4))
+    Path("sites.csv").write_text(f"client,samples,seconds_per_sample,compute_watts,receive_watts\n{rows}")
+    links = "".join(f"{client},{'north' if client < 2 else 'south'},1\n" for client in range(4))
+    Path("links.csv").write_text(f"from,to,up_seconds\n{links}north,server,1\nsouth,server,1\n")
+    fleet_run(tmp_path / "run", HIERARCHY, **NAMED)
+    measured = read_measurements(tmp_path / "run")
+    planned = Experiment(apply(measured, measured.settings, tmp_path / "out"))
+    network = planned.conditions.networks[0]
+    assert NetworkClients(planned.settings, 4).samples(np.ones(4, np.int64)).tolist() == [10, 11, 12, 13]
+    np.testing.assert_allclose(network.compute_seconds, COMPUTE)
+    assert network.power is not None
+    np.testing.assert_array_equal(network.power.computing, [2, 3, 4, 5])
+    np.testing.assert_array_equal(network.power.sending, np.zeros(4))
+    np.testing.assert_array_equal(network.power.receiving, np.full(4, 7))
+
+
 def test_other_clients(tmp_path: Path) -> None:
     fleet_run(tmp_path / "run", FEDAVG)
     other = settings_of(FEDAVG)

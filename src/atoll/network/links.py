@@ -17,10 +17,10 @@ from atoll.support.wording import show
 SERVER, ALL = "server", "*"
 _WAYS = ("up_mbps", "up_seconds", "up_ms", "down_mbps", "down_seconds", "down_ms")
 _PRICES = ("up_price", "down_price")
-_WATTS = ("compute_watts", "send_watts", "receive_watts")
+WATTS = ("compute_watts", "send_watts", "receive_watts")
 LINK_FIELDS = ("from", "to", *_WAYS, *_PRICES)
-CLIENT_FIELDS = ("client", "device", "x", "y", "samples", "seconds_per_sample", *_WATTS)
-DEVICE_FIELDS = ("seconds_per_sample", *_WATTS, *_WAYS)
+CLIENT_FIELDS = ("client", "device", "x", "y", "samples", "seconds_per_sample", *WATTS)
+DEVICE_FIELDS = ("seconds_per_sample", *WATTS, *_WAYS)
 _KEYS = ("server", "clients", "devices", "links")
 
 
@@ -137,7 +137,7 @@ def read_clients(records: Sequence[Record], devices: Mapping[str, Mapping[str, A
     x, y, samples = columns["x"], columns["y"], columns["samples"]
     if samples is not None and (broken := (samples != np.floor(samples)) | (samples >= 2**53)).any():
         raise InputError(f"{rows[int(broken.argmax())].where}: 'samples' must be a whole number")
-    watts, zeros = [columns[name] for name in _WATTS], np.zeros(len(rows))
+    watts, zeros = [columns[name] for name in WATTS], np.zeros(len(rows))
     return ClientTable(
         clients=len(rows),
         clients_xy=None if x is None or y is None else np.column_stack([x, y]),
@@ -206,7 +206,7 @@ def _way(row: Record, way: str, model_bytes: int) -> Way:
 def _column(rows: Sequence[Record], name: str) -> Floats | None:
     """Return a column that all rows have, or None if no row has it."""
     least = -np.inf if name in ("x", "y") else 0.0
-    values = [row.number(name, least, above=name not in _WATTS) for row in rows]
+    values = [row.number(name, least, above=name not in WATTS) for row in rows]
     lacking = [row for row, value in zip(rows, values, strict=True) if value is None]
     if len(lacking) == len(rows):
         return None

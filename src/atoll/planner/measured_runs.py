@@ -6,7 +6,7 @@ the run's events and added to the seconds of every training.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ from pydantic import Field
 
 from atoll.experiment.experiment import Experiment
 from atoll.experiment.network_clients import NetworkClients
+from atoll.network.links import WATTS
 from atoll.network.network_records import write_direct
 from atoll.planner.candidates import with_changes
 from atoll.runs.run_files import HAPPENED, MEASURED
@@ -124,9 +125,10 @@ def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
     whole = measured.upload_seconds / experiment.beside(measured.settings).initial.upload_share  # clocks multiply by it
     changes = [f"network.clients_file={out / CLIENTS}", f"faults.dropout={min(measured.lost, 0.99):.4g}"]
     if method_needs(experiment.settings, "network"):
-        sizes = experiment.population.sizes
-        zeta = np.maximum(measured.compute_seconds / sizes, _LEAST)
-        _write(out / CLIENTS, {"client": known.names, "seconds_per_sample": zeta, "samples": sizes})
+        samples, power = known.samples(experiment.population.sizes), known.table and known.table.power
+        zeta = np.maximum(measured.compute_seconds / samples, _LEAST)
+        watts = {} if power is None else dict(zip(WATTS, astuple(power), strict=True))
+        _write(out / CLIENTS, {"client": known.names, "seconds_per_sample": zeta, "samples": samples, **watts})
         write_direct(out / LINKS, dict(zip(known.names, whole, strict=True)), settings.clustering.clusters)
         changes += [f"network.file={out / LINKS}", *(f"network.{name}=" for name in _UNUSED), "network.downloads=false"]
     else:
