@@ -235,7 +235,11 @@ def test_bad_input(atoll: Command) -> None:
     told = atoll("reproduce", "quickstart", "--only", "FedAvg", "--no-run").refused()
     assert told == "--only FedAvg: chooses what is run; leave out --no-run"
     assert "holds files other than reproduced figures" in atoll("reproduce", "quickstart", "--out", ".").refused()
-    assert "holds no reproduced figures" in atoll("reproduce", "quickstart", "--no-run").refused()
+    told = "--out new: holds no reproduced figures; leave out --no-run"
+    assert atoll("reproduce", "quickstart", "--no-run", "--out", "new").refused() == f"{told}, or give --evidence"
+    Path("kept").mkdir()
+    given = atoll("reproduce", "quickstart", "--no-run", "--out", "new", "--evidence", "kept")
+    assert given.refused() == f"{told}; kept has none at this scale"
     assert "holds files other than" in atoll("reproduce", "quickstart", "--out", "tiny.toml").refused()
     told = atoll("reproduce", "quickstart", "--evidence", "tiny.toml").refused()
     assert told == "--evidence tiny.toml: is not a folder"

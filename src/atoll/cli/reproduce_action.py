@@ -215,7 +215,8 @@ def _seeds_of(asked: ReproduceOptions, has_kept: bool) -> int:
         if place.exists() and (place.is_file() or {each.name for each in place.iterdir()} - {_HALF}):
             raise InputError(f"--out {place}: holds files other than reproduced figures; give another folder")
         if not asked.run and not has_kept:
-            raise InputError(f"--out {place}: holds no reproduced figures; leave out --no-run, or give --evidence")
+            more = ", or give --evidence" if asked.kept is None else f"; {asked.kept} has none at this scale"
+            raise InputError(f"--out {place}: holds no reproduced figures; leave out --no-run{more}")
     elif (scale := before["scale"]) != asked.scale:
         raise InputError(f"--out {place}: holds runs at scale {scale}; add --scale {scale}, or give another folder")
     held = before.get("seeds", 0)
