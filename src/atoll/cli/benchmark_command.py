@@ -27,10 +27,8 @@ def benchmark(
     updates: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Client updates of a run; by default the suite's.")
     ] = None,
-    trials: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Trials of each method on each suite; by default 3.")
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, metavar="N", help="Seeds of each run; by default 5.")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, metavar="N", help="Of each method; by default 3.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, metavar="N", help="Of each run; by default 5.")] = None,
     scale: Annotated[str | None, typer.Option(help="tiny: seconds a suite.")] = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder for results and page.")] = Path("runs/benchmark"),
     results: Annotated[
