@@ -7,6 +7,7 @@ from typing import Any, Self
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from atoll.cli.common import err
+from atoll.report.reading.units import format_seconds
 from atoll.support.wording import counted
 
 LOG_SECONDS = 30.0  # between lines without a terminal
@@ -58,7 +59,7 @@ class Runs:
         if self.logs and now - self._told >= self.log_seconds:
             self._told = now
             left = (now - self._begun) * (total - done) / done if done else None
-            about = "" if left is None else f", about {_minutes(left)} left"
+            about = "" if left is None else f", about {format_seconds(left)} left"
             measured = f", {self.latest}" if self.latest else ""
             err.print(f"{self.title}: {done:,} of {counted(total, 'event')}{about}{measured}")
 
@@ -74,8 +75,6 @@ class Runs:
 
 def describe(row: dict[str, Any]) -> str:
     """Return a row of metrics in short."""
-    from atoll.report.reading.units import format_seconds
-
     accuracy = "" if row["test_accuracy"] is None else f"  accuracy {row['test_accuracy']:.3f}"
     return f"loss {row['train_loss']:.4f}{accuracy}  virtual {format_seconds(row['virtual_time'])}"
 
@@ -83,14 +82,3 @@ def describe(row: dict[str, Any]) -> str:
 def _fit(title: str) -> str:
     """Return a title cut or padded to the same width in every line."""
     return f"{title if len(title) <= _TITLE else title[: _TITLE - 3] + '...':{_TITLE}}"
-
-
-def _minutes(seconds: float) -> str:
-    """Return a duration in words.
-
-    >>> _minutes(40), _minutes(400), _minutes(10_000)
-    ('40 s', '7 min', '2.8 h')
-    """
-    if seconds >= 7200:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

@@ -28,14 +28,12 @@ class Teller:
         with self._lock:
             if self._console.is_terminal:
                 self._replace(sentence)
-            elif not isinstance(sentence, Waiting):
-                self._unsaid, self._gap = 0, 1
+                return
+            is_waiting = isinstance(sentence, Waiting)
+            self._unsaid += 1
+            if self._unsaid >= self._gap or not is_waiting:
+                self._unsaid, self._gap = 0, min(2 * self._gap, _LONGEST_GAP) if is_waiting else 1
                 self._console.print(sentence)
-            else:
-                self._unsaid += 1
-                if self._unsaid >= self._gap:
-                    self._unsaid, self._gap = 0, min(2 * self._gap, _LONGEST_GAP)
-                    self._console.print(sentence)
 
     def _replace(self, sentence: str) -> None:
         self._console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
