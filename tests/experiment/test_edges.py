@@ -523,7 +523,7 @@ def dropping(shape: tuple[int, ...], classes: int) -> nn.Module:
     return Dropping(classes)
 
 
-@pytest.mark.parametrize("executor", ["weighted", "auto", "serial"])
+@pytest.mark.parametrize("executor", ["cores", "auto", "serial"])
 def test_functional_dropout_draws_from_the_seed(tmp_path: Path, executor: str) -> None:
     found = []
     for state in (0, 1):
@@ -630,7 +630,7 @@ def tracking(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), Tracking(), nn.Linear(math.prod(shape), classes))
 
 
-@pytest.mark.parametrize("name", ["centring", "tracking"])
+@pytest.mark.parametrize("name", ["centring", "tracking", "dropping"])
 def test_clients_are_not_weighted_together_where_their_samples_would_mix(name: str) -> None:
     model, local = {"name": f"{__name__}:{name}"}, {"steps": 1}
     with pytest.raises(InputError, match="output for a sample depends on the rest of the batch"):
