@@ -575,9 +575,14 @@ def noting(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), Noting(math.prod(shape), classes))
 
 
+def marked(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.ModuleDict({"a@b": nn.Linear(math.prod(shape), classes)}))
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [
+        ("marked", "'1.a@b.weight' has an '@', which marks optimisers' moments; rename it"),
         ("spectral", "'1.weight' is of complex64, whose means would be wrong or inexact; make it float32"),
         ("shifted", "'shift' is of float16, whose means would be wrong or inexact; make it float32"),
         ("frozen", "'1.fixed' is of bfloat16, whose means would be wrong or inexact; make it float32"),
