@@ -130,10 +130,10 @@ def read_result(folder: Path | str, warnings: Sequence[str] = (), **given: Any) 
         InputError: there is no run, it is not finished, or it is damaged.
     """
     named(given)  # which remembers what it names
-    saved = read_saved(folder)
-    place = RunFolder(saved.folder)
+    place = RunFolder((saved := read_saved(folder)).folder)
     if not saved.is_finished:
-        raise InputError(f"{folder}: the run is not finished; continue it by `atoll run` with --resume")
+        told = "has lost its last checkpoint; delete summary.json and" if place.is_finished else "is not finished;"
+        raise InputError(f"{folder}: the run {told} continue it by `atoll run` with --resume")
     return Result(saved.settings, saved.folder, columns_of(place.rows()), place.summary(), saved.state, tuple(warnings))
 
 
