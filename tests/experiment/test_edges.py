@@ -523,7 +523,7 @@ def dropping(shape: tuple[int, ...], classes: int) -> nn.Module:
     return Dropping(classes)
 
 
-@pytest.mark.parametrize("executor", ["weighted", "auto", "serial"])
+@pytest.mark.parametrize("executor", ["cores", "auto", "serial"])
 def test_functional_dropout_draws_from_the_seed(tmp_path: Path, executor: str) -> None:
     found = []
     for state in (0, 1):
@@ -575,9 +575,14 @@ def noting(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), Noting(math.prod(shape), classes))
 
 
+def marked(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.ModuleDict({"a@b": nn.Linear(math.prod(shape), classes)}))
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [
+        ("marked", "'1.a@b.weight' has an '@', which marks optimisers' moments; rename it"),
         ("spectral", "'1.weight' is of complex64, whose means would be wrong or inexact; make it float32"),
         ("shifted", "'shift' is of float16, whose means would be wrong or inexact; make it float32"),
         ("frozen", "'1.fixed' is of bfloat16, whose means would be wrong or inexact; make it float32"),
@@ -630,7 +635,7 @@ def tracking(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), Tracking(), nn.Linear(math.prod(shape), classes))
 
 
-@pytest.mark.parametrize("name", ["centring", "tracking"])
+@pytest.mark.parametrize("name", ["centring", "tracking", "dropping"])
 def test_clients_are_not_weighted_together_where_their_samples_would_mix(name: str) -> None:
     model, local = {"name": f"{__name__}:{name}"}, {"steps": 1}
     with pytest.raises(InputError, match="output for a sample depends on the rest of the batch"):

@@ -97,6 +97,18 @@ def test_a_resumed_run_asks_whom_it_would_have_asked(stop: int, tmp_path: Path) 
     assert_replays(experiment, tmp_path)
 
 
+def test_a_run_resumed_without_strikes_asks_everybody_at_once(tmp_path: Path) -> None:
+    experiment, asked = averaging(rounds=6, run={"checkpoint_every": 1}), list[int]()
+    fleet = MemoryFleet(open_sites(experiment, tmp_path / "data"), {"node-1": late_in(lambda n: n < 3, asked)})
+    with closing(run_events(experiment, tmp_path / "live", fleet=fleet)) as steps:
+        next(progress for progress in steps if progress.events_done == 4)
+    assert read_strikes(tmp_path / "live" / "strikes.jsonl")[1].pause
+    without = Experiment(experiment.settings.but("fleet", strikes="off"))
+    carry(without, fleet, tmp_path / "live", resume=True)
+    assert asked == [0, 1, 2, 4, 5]
+    assert read_strikes(tmp_path / "live" / "strikes.jsonl") == {}
+
+
 def test_where_nobody_answers_nobody_is_blamed() -> None:
     attendance = Attendance(1)
     attendance.take({0: "a", 1: "b", 2: "c"}, set(), set())

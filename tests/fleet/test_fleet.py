@@ -371,8 +371,9 @@ def test_with_nobody_there_the_start_is_kept(tmp_path: Path) -> None:
     assert np.isnan(executor.losses([cohort.start], cohort.clients, 0)).all()
 
 
-def test_losses_are_those_of_simulation_to_rounding_and_unknown_ones_nan(tmp_path: Path) -> None:
-    experiment = small(method={"name": "ifca"})
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])  # of training, in which nobody measures
+def test_losses_are_those_of_simulation_to_rounding_and_unknown_ones_nan(precision: str, tmp_path: Path) -> None:
+    experiment = small(method={"name": "ifca"}, run={"precision": precision})
     fleet = MemoryFleet(open_sites(experiment, tmp_path))
     executor = join(experiment, fleet)
     fleet.gone.add("node-3")

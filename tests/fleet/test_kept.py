@@ -19,6 +19,7 @@ from atoll.fleet.node.store import FolderStore, Store
 from atoll.fleet.node.versions import SPARE, Versions, name_of, named
 from atoll.fleet.server.fleet_executor import FleetExecutor
 from atoll.runs.checkpoint import KEPT, kept_by_checkpoints
+from atoll.runs.result import read_result
 from tests.fleet.test_fleet import one_cohort
 from tests.fleets import agreement_of, open_sites, sending, small
 from tests.memory_fleet import MemoryFleet
@@ -228,11 +229,29 @@ def test_a_node_learns_of_no_other_client(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "probe": ({"run": {"probes": ["personal_model_accuracy"]}}, "run.probes = 'personal_model_accuracy': is measured"),
     "clients": ({"run": {"probes": ["client_accuracy"]}}, "run.probes = 'client_accuracy': is measured with what"),
+    "loss": ({"run": {"probes": ["client_loss"]}}, "run.probes = 'client_loss': is measured with what clients keep"),
     "trained": (
         {"run": {"probes": ["trained_client_accuracy"]}},
         "which never leaves their nodes with run.executor = 'fleet'",
     ),
 }
+
+
+@pytest.mark.parametrize("name", ["scaffold", "int8"])
+def test_clients_that_keep_no_model_are_measured_with_the_one_they_receive(name: str, tmp_path: Path) -> None:
+    experiment = made(name, run={"probes": ["client_accuracy", "client_loss"]})
+    carry_out(experiment, tmp_path / "run", MemoryFleet(open_sites(experiment, tmp_path / "shards")))
+    here = Experiment(experiment.settings.but("run", executor="serial"))
+    for _ in run_events(here, tmp_path / "here"):
+        pass
+    columns = "client_accuracy", "worst_client_accuracy", "client_loss"
+    live, simulated = ([row[key] for row in rows(tmp_path / each) for key in columns] for each in ("run", "here"))
+    assert live == simulated
+    found = read_result(tmp_path / "run").clients()["accuracy"]
+    assert float(np.mean(found)) == pytest.approx(live[-3])
+    trained = made(name, run={"probes": ["trained_client_accuracy"]})
+    with pytest.raises(InputError, match=r"run\.probes = 'trained_client_accuracy': is measured"):
+        carry_out(trained, tmp_path / "trained", MemoryFleet({}))
 
 
 @pytest.mark.parametrize(("changes", "told"), REFUSED.values(), ids=REFUSED)

@@ -13,6 +13,7 @@ import pytest
 from atoll import Experiment, InputError, make_runs, run_events
 from atoll.aggregation.mean import mean
 from atoll.clustering.clustering import Clustering
+from atoll.evaluation.personal import OwnTests
 from atoll.experiment.conditions import ReportedClients
 from atoll.fleet.node.node import Reporting
 from atoll.fleet.server.measured_times import MeasuredTimes
@@ -149,6 +150,12 @@ def test_aggregators_weigh_what_the_clustering_in_force_gives_them(
     weights = [np.bincount(line["labels"], line["samples"], minlength=2).tolist() for line in lines]
     assert weights[-1] not in weights[:-1]
     result = read_result(tmp_path / "live")
+    clients = result.clients()
+    assert clients["cluster"].tolist() == lines[-1]["labels"] != lines[0]["labels"]
+    tests, accuracies = OwnTests(experiment.population, experiment.initial.copy(), False), list[float]()
+    for client, cluster in enumerate(lines[-1]["labels"]):
+        accuracies += tests.scores(result.state.starts[cluster], [client]).tolist()
+    assert clients["accuracy"].tolist() == accuracies
     average = mean(zip(weights[-1], result.state.starts, strict=True))
     score = experiment.execution.make_evaluator().score
     assert score(result.model()) == score(average)

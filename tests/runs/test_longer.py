@@ -264,6 +264,19 @@ def test_an_interrupted_run_may_become_longer_or_shorter(tmp_path: Path) -> None
         run(tmp_path / "a", 5, resume=True)
 
 
+@pytest.mark.parametrize("rounds", [5, 6])
+def test_an_interrupted_run_ends_at_no_event_that_has_no_row(rounds: int, tmp_path: Path) -> None:
+    """Saved after event 6, measured last after event 4."""
+    made = {"rounds": 9, "run": {"executor": "serial", "evaluate_every": 4}}
+    steps = atoll.run_events(atoll.Experiment(atoll.make_runs(TINY, None, made)[0]), tmp_path)
+    next(step for step in steps if step.events_done == 6)
+    steps.close()
+    told = rf"rounds was 9, is now {rounds}\): it has done 6 events, and the new schedule has {rounds}; raise rounds"
+    with pytest.raises(InputError, match=told):
+        run(tmp_path, rounds, run={"evaluate_every": 4}, resume=True)
+    assert run(tmp_path, 7, run={"evaluate_every": 4}, resume=True).summary["events"] == 7
+
+
 def test_a_run_that_would_have_begun_differently_says_what_to_do(tmp_path: Path) -> None:
     run(tmp_path / "a", 4, local={**TINY["local"], "schedule": "cosine"})
     before = (tmp_path / "a" / "config.toml").read_bytes()

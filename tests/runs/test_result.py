@@ -147,6 +147,20 @@ def test_a_run_goes_on_and_a_finished_one_is_read(tmp_path: Path) -> None:
     assert read.history["wall_time"].tolist() == resumed.history["wall_time"].tolist()
 
 
+def test_a_finished_run_whose_last_checkpoint_is_damaged_says_how_to_go_on(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "run": {"checkpoint_every": 1}}
+    whole = atoll.run(settings, tmp_path)
+    max(tmp_path.glob("checkpoint/*.safetensors")).write_bytes(b"damaged")
+    told = r"has lost its last checkpoint; delete summary\.json and continue it by `atoll run` with --resume"
+    with pytest.raises(atoll.InputError, match=told):
+        atoll.read_result(tmp_path)
+    with pytest.raises(atoll.InputError, match=told):
+        atoll.run(settings, tmp_path, resume=True)
+    (tmp_path / "summary.json").unlink()
+    resumed = atoll.run(settings, tmp_path, resume=True)
+    assert all(torch.equal(whole.model()[name], tensor) for name, tensor in resumed.model().items())
+
+
 def test_models_of_clusters_without_one_of_all() -> None:
     result = atoll.run({**SETTINGS, "method": {"name": "ifca", "clusters": 2, "fraction": 1.0}})
     assert result.history["cluster_clients"].shape == (3, 2)

@@ -13,7 +13,7 @@ import torch
 from atoll import Experiment, make_runs, run_events
 from atoll.engine.run_state import State
 from atoll.local.models import Model
-from atoll.runs import spilling
+from atoll.runs import run_folder, spilling
 from atoll.runs.checkpoint import load_checkpoint, read_note, save_checkpoint
 from atoll.runs.fingerprint import Fingerprint
 from atoll.runs.saved import read_saved
@@ -267,3 +267,20 @@ def test_a_state_whose_name_is_damaged_is_told(tmp_path: Path) -> None:
     kept.model = None
     with pytest.raises(RunError, match="the state of client 3 cannot be read"):
         shelf.read(3, kept)
+
+
+def test_a_run_that_is_replaced_leaves_no_files_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where the next one cannot start: the disk may be full of them."""
+    run, folder = run_of("scaffold", "run.state_bytes=1"), tmp_path / "run"
+    carry_to_end(run, folder)
+    assert files_in(folder / "checkpoint")
+
+    def full(*_: object) -> None:
+        raise RunError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_folder, "write_schedule", full)
+        with pytest.raises(RunError, match="no space left"):
+            next(run_events(run, folder, overwrite=True))
+    assert list(folder.iterdir()) == []
+    assert carry_to_end(run, folder) == []

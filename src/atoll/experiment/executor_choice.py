@@ -258,5 +258,5 @@ def _why_not_weighted(method: Method, trainer: ClientTrainer) -> str:
         return trainer.why_one_by_one
     if method.screening or not is_weighted_mean(method.combined_by):
         return "the method's combine rule must be the mean of models"
-    mixed = "the model changes a buffer, or its output for a sample depends on the rest of the batch"
+    mixed = "the model draws at random, changes a buffer, or its output for a sample depends on the rest of the batch"
     return why_not_weighted(plain.rule, plain.module) or (mixed if mixes_samples(plain) else "")

@@ -52,6 +52,8 @@ def draw_module(settings: Settings, data: Dataset, cluster: int = 0, restart: in
         raise InputError(f"model.name = {name!r}: its state {odd_state!r} is no tensor; leave get_extra_state out")
     kept = staying(module, settings.model.travelling)
     for own, each in state.items():
+        if "@" in own:
+            raise InputError(f"model.name = {name!r}: {own!r} has an '@', which marks optimisers' moments; rename it")
         is_averaged = each.requires_grad or (each.is_floating_point() and own not in kept)
         if is_averaged and each.dtype not in (torch.float32, torch.float64):
             told = f"{own!r} is of {str(each.dtype)[6:]}, whose means would be wrong or inexact; make it float32"
@@ -75,8 +77,7 @@ def make_rule(settings: Settings) -> LocalRule:
     optimizer = bind("local.optimizer", make, fixed, wanted.model_extra, later=("parameters", "params", "lr"))
     if getattr(make, "__module__", "") != "atoll.local.rule":
         _try_optimizer(settings, optimizer)
-    data = settings.data
-    change = resolve("data.augment", data.augment, AUGMENTS)
+    data, change = settings.data, resolve("data.augment", settings.data.augment, AUGMENTS)
     augment = bind("data.augment", change, {**dict(data), "inputs": None}, data.model_extra, later=("inputs",))
     return LocalRule(
         optimizer=optimizer,
@@ -96,8 +97,7 @@ def _make_rates(settings: Settings) -> tuple[float, ...]:
     wanted, lr = settings.local, settings.local.lr
     if wanted.schedule == "constant" and not wanted.warmup_rounds:
         return ()
-    rounds = max(settings.rounds - wanted.warmup_rounds, 0)
-    make = resolve("local.schedule", wanted.schedule, SCHEDULES)
+    make, rounds = resolve("local.schedule", wanted.schedule, SCHEDULES), max(settings.rounds - wanted.warmup_rounds, 0)
     given = fill(dict(wanted), lr, rounds) | {"lr": lr, "rounds": rounds}
     own = partial(call, "local.schedule", make, extra=wanted.model_extra)
     if rounds and asks_for(make, "optimizer"):

@@ -89,12 +89,12 @@ def _by_model(starts: Iterable[tuple[int, Model, Ids]], kept: Mapping[int, Model
 
 
 def require_states_here(name: str, experiment: Experiment) -> None:
-    """Reject a probe of clients' states if these are on their nodes."""
-    if experiment.method.keeps_state and experiment.settings.run.executor == "fleet":
-        raise InputError(
-            f"run.probes = {name!r}: is measured with what clients keep, which never leaves their nodes "
-            "with run.executor = 'fleet'; measure it in simulation, or replay the run there with --schedule"
-        )
+    """Reject a probe of models that clients keep, or one that trains from their states, if these are on their nodes."""
+    kept = experiment.method.keeps_state if name.startswith("trained") else experiment.method.keeps_model
+    if kept and experiment.settings.run.executor == "fleet":
+        told = f"run.probes = {name!r}: is measured with what clients keep, which never leaves their nodes with"
+        again = "measure it in simulation, or replay the run there with --schedule"
+        raise InputError(f"{told} run.executor = 'fleet'; {again}")
 
 
 class _Measure:

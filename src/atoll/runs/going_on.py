@@ -97,16 +97,16 @@ def is_longer(folder: RunFolder, recorder: Recorder) -> bool:
 
 def _why_not(folder: RunFolder, first: Experiment, longer: Experiment) -> str:
     """Return why a run cannot become a longer one, and what to do; empty if it can."""
-    rows, whole = folder.rows(), len(longer.method.schedule)
-    done = rows[-1]["event"] if rows else 0
+    measured, whole = max((row["event"] for row in folder.rows()), default=0), len(longer.method.schedule)
+    done = max([measured, *(int(each.stem[6:]) for each in folder.path.glob("checkpoint/event-*.json"))])
     if longer.planned.private is not None or folder.happened.exists():
         return "its privacy budget, or its fleet, was planned for the first length"
-    if done > whole or (folder.is_finished and whole <= done and not folder.summary().get("stopped")):
+    is_over = folder.is_finished and not folder.summary().get("stopped")
+    if done > whole or (done == whole and (is_over or measured < done)):
         return f"it has done {done} events, and the new schedule has {whole}; raise rounds"
     old, new = first.method, longer.method
-    shared = min(len(old.rule.rates), len(new.rule.rates))
     unlike = [r for r, (a, b) in enumerate(zip(old.rule.rates, new.rule.rates, strict=False)) if a != b]
-    if unlike or (shared == 0 and len(old.rule.rates) != len(new.rule.rates)):
+    if unlike or bool(old.rule.rates) != bool(new.rule.rates):
         at = f"from round {unlike[0]} on" if unlike else "throughout"
         return f"learning rates would differ {at}; keep what follows from rounds, by local.T_max or local.total_steps"
     tried = [sum(event.round < each.restart_rounds for event in each.schedule.events) for each in (old, new)]

@@ -73,8 +73,7 @@ class Result:
         Raises:
             InputError: no such cluster; or each cluster has a model, and there is no common one.
         """
-        place = Path(self.settings.name) if self.folder is None else self.folder
-        return SavedRun(place, self.settings, self.state, is_finished=True).model(cluster)
+        return SavedRun(self.folder or Path(self.settings.name), self.settings, self.state, True).model(cluster)
 
     def module(self, cluster: int | None = None) -> nn.Module:
         """Return the same model as a module in evaluation mode; reads the shape of the data again."""
@@ -107,7 +106,8 @@ class Result:
         """
         column = "accuracy" if np.isfinite(self.history["test_accuracy"]).any() else "loss"
         run = {**dict(self.settings.run), "probes": [f"client_{column}"], "trackers": []}
-        settings, place = validate({**self.settings.model_dump(), "run": run}), self.folder
+        fleet = {**dict(self.settings.fleet), "recluster_every": None}  # the last clustering is in force
+        settings, place = validate({**self.settings.model_dump(), "run": run, "fleet": fleet}), self.folder
         experiment = SavedRun(place, settings, self.state, True).experiment() if place else Experiment(settings)
         probes = Probes(experiment)
         probes.measure(self.state)
@@ -130,10 +130,10 @@ def read_result(folder: Path | str, warnings: Sequence[str] = (), **given: Any) 
         InputError: there is no run, it is not finished, or it is damaged.
     """
     named(given)  # which remembers what it names
-    saved = read_saved(folder)
-    place = RunFolder(saved.folder)
+    place = RunFolder((saved := read_saved(folder)).folder)
     if not saved.is_finished:
-        raise InputError(f"{folder}: the run is not finished; continue it by `atoll run` with --resume")
+        told = "has lost its last checkpoint; delete summary.json and" if place.is_finished else "is not finished;"
+        raise InputError(f"{folder}: the run {told} continue it by `atoll run` with --resume")
     return Result(saved.settings, saved.folder, columns_of(place.rows()), place.summary(), saved.state, tuple(warnings))
 
 

@@ -57,7 +57,7 @@ def clear(path: Path) -> None:
     for name in FILES:
         place = path / name
         if place.is_dir():
-            for pattern in ("event-*", ".event-*.part"):
+            for pattern in ("event-*", "clients-*.safetensors", ".event-*.part", ".clients-*.part"):
                 for entry in place.glob(pattern):
                     entry.unlink()
             with suppress(OSError):  # it may hold the user's files, which stay

@@ -50,7 +50,7 @@ class SavedRun:
         experiment, path = Experiment(self.settings), self.folder / CLUSTERINGS
         lines = read_clusterings(path, len(experiment.population)) if path.exists() else []
         told = [(line.round, as_told(experiment.population, line)) for line in lines]
-        return experiment.given(replace(told[0][1], later=told)) if told else experiment
+        return experiment.given(replace(told[-1][1], later=told)) if told else experiment
 
     def _of_cluster(self, cluster: int) -> Model:
         models = self.state.starts if self.state.server is None else self.state.published

@@ -65,11 +65,11 @@ def try_stack(trainer: Trainer) -> Fit:
 
 @torch.no_grad()
 def mixes_samples(trainer: Trainer) -> bool:
-    """Return whether a sample's output depends on the rest of its batch, random numbers aside, or buffers change."""
+    """Return whether a sample's output depends on the rest of its batch or on random numbers, or buffers change."""
     module, inputs = _trial(trainer)
     found = []
-    for batch in (inputs, torch.cat([inputs[:2], inputs[:1].expand_as(inputs[2:])])):
-        with layers_drawing_from(0, "stacked"):
+    for seed, batch in enumerate((inputs, torch.cat([inputs[:2], inputs[:1].expand_as(inputs[2:])]))):
+        with layers_drawing_from(seed, "stacked"):
             found.append(module(batch)[:2])
     buffers = zip(module.buffers(), trainer.module.buffers(), strict=True)
     return not (_close(*found) and all(own.equal(before) for own, before in buffers))

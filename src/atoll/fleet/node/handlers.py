@@ -128,7 +128,7 @@ def losses(side: Side, store: Store, payload: bytes) -> Done:
     require_form(site, models, count=site.measures if site.chooses else len(models))
     hiding = site.hides_losses
     so_far, spent = count(site, store, client, hiding.cost if hiding else None, losses=len(models))
-    with computing(site):
+    with computing():
         row = site.trainer.losses(models, np.array([client]), request.round)[0]
     row = hiding.losses(row) if hiding else row
     finite = tuple(loss if np.isfinite(loss) else None for loss in row.tolist())

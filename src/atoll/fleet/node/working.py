@@ -15,7 +15,7 @@ from atoll.fleet.node.reports import add_to_pace, holding_of
 from atoll.fleet.node.store import Store
 from atoll.fleet.node.work_count import Tally, read_tally, write_tally
 from atoll.local.models import Model, form_of, without_moments
-from atoll.local.precision import products_in
+from atoll.local.precision import Precision, products_in
 from atoll.privacy.mechanism import Cost
 from atoll.support.process import one_thread
 
@@ -75,15 +75,15 @@ def require_form(site: Node, models: list[Model], count: int) -> list[Model]:
 
 
 @contextmanager
-def computing(site: Node) -> Iterator[None]:
-    """Compute as `executors.Serial` does, bit-identically."""
-    with _ALONE, one_thread(), products_in(site.trainer.precision):
+def computing(precision: Precision = "float32") -> Iterator[None]:
+    """Compute as `executors.Serial` does, bit-identically: it measures in float32, whatever it trains in."""
+    with _ALONE, one_thread(), products_in(precision):
         yield
 
 
 def timed(site: Node, store: Store, client: int, train: Callable[[], Trained]) -> tuple[Trained, WorkDone]:
     """Train a client; return the result and its work, which is added to the client's pace."""
-    with computing(site):
+    with computing(site.trainer.precision):
         began = time.perf_counter()
         trained = train()
         seconds = time.perf_counter() - began

@@ -57,8 +57,8 @@ class Attendance:
         kept = [line for line in lines if line.event < events_done]
         if path.exists():
             write_atomically(path, b"".join(line_as_bytes(line.model_dump()) for line in kept))
-        self._standings = {k: Standing(*row) for k, row in kept[-1].clients.items()} if kept else {}
-        self._noted = dict(self._standings)
+        self._noted = {k: Standing(*row) for k, row in kept[-1].clients.items()} if kept else {}
+        self._standings = {} if self.strikes is None else dict(self._noted)
 
     def note(self, event: int) -> None:
         """Record the standings after an event, if they changed."""
