@@ -77,7 +77,8 @@ def make_rule(settings: Settings) -> LocalRule:
     optimizer = bind("local.optimizer", make, fixed, wanted.model_extra, later=("parameters", "params", "lr"))
     if getattr(make, "__module__", "") != "atoll.local.rule":
         _try_optimizer(settings, optimizer)
-    data, change = settings.data, resolve("data.augment", settings.data.augment, AUGMENTS)
+    data = settings.data
+    change = resolve("data.augment", data.augment, AUGMENTS)
     augment = bind("data.augment", change, {**dict(data), "inputs": None}, data.model_extra, later=("inputs",))
     return LocalRule(
         optimizer=optimizer,
@@ -97,7 +98,8 @@ def _make_rates(settings: Settings) -> tuple[float, ...]:
     wanted, lr = settings.local, settings.local.lr
     if wanted.schedule == "constant" and not wanted.warmup_rounds:
         return ()
-    make, rounds = resolve("local.schedule", wanted.schedule, SCHEDULES), max(settings.rounds - wanted.warmup_rounds, 0)
+    rounds = max(settings.rounds - wanted.warmup_rounds, 0)
+    make = resolve("local.schedule", wanted.schedule, SCHEDULES)
     given = fill(dict(wanted), lr, rounds) | {"lr": lr, "rounds": rounds}
     own = partial(call, "local.schedule", make, extra=wanted.model_extra)
     if rounds and asks_for(make, "optimizer"):

@@ -73,7 +73,8 @@ class Result:
         Raises:
             InputError: no such cluster; or each cluster has a model, and there is no common one.
         """
-        return SavedRun(self.folder or Path(self.settings.name), self.settings, self.state, True).model(cluster)
+        place = self.folder or Path(self.settings.name)
+        return SavedRun(place, self.settings, self.state, is_finished=True).model(cluster)
 
     def module(self, cluster: int | None = None) -> nn.Module:
         """Return the same model as a module in evaluation mode; reads the shape of the data again."""
@@ -130,7 +131,8 @@ def read_result(folder: Path | str, warnings: Sequence[str] = (), **given: Any) 
         InputError: there is no run, it is not finished, or it is damaged.
     """
     named(given)  # which remembers what it names
-    place = RunFolder((saved := read_saved(folder)).folder)
+    saved = read_saved(folder)
+    place = RunFolder(saved.folder)
     if not saved.is_finished:
         told = "has lost its last checkpoint; delete summary.json and" if place.is_finished else "is not finished;"
         raise InputError(f"{folder}: the run {told} continue it by `atoll run` with --resume")
