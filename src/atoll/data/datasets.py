@@ -146,10 +146,7 @@ def _check_name(name: str) -> None:
         return
     meant = nearest(name, available(), cutoff=0.4)
     hint = f", did you mean {meant!r}?" if meant else "."
-    raise InputError(
-        f"data.dataset = {name!r} is not known{hint} Allowed: {', '.join(available())}, folder (data.root: one file or "
-        "subfolder per client) and module:function"
-    )
+    raise InputError(f"data.dataset = {name!r}: cannot be loaded by name{hint} Allowed: {', '.join(available())}")
 
 
 def _resolve_root(root: str | Path | None) -> Path:
