@@ -17,7 +17,8 @@ def settings_tables() -> str:
         parts.append(_table([each for each in listed if each.name not in of_choices]))
         for choice in choices:
             names = ", ".join(f"`{name}`" for name in choice.functions)
-            parts += [f"### `{choice.setting}`", f"{names}, or `module:function`."]
+            others = "" if choice.setting == "privacy.trust" else ", or `module:function`"
+            parts += [f"### `{choice.setting}`", f"{names}{others}."]
         if own := [each for each in listed if each.name in of_choices]:
             parts.append(_table(own))
     return "\n\n".join(parts)

@@ -78,7 +78,7 @@ def test_bad_exports(atoll: Command) -> None:
     assert "run/metrics.jsonl: is a file of the run" in atoll("report", "run", "--csv", "run/metrics.jsonl").refused()
     assert json.loads(atoll("export", "run", "--out", "m.pt", "--json").succeeded())["format"] == "state-dict"
     assert json.loads(atoll("export", "run", "--out", "m.pth", "--json").succeeded())["format"] == "state-dict"
-    told = "--out m.onx: must end in .safetensors, .pt, .onnx, .pth, or give --format"
+    told = "--out m.onx: must end in .safetensors, .pt, .onnx, .pth, unless --format names the format"
     assert atoll("export", "run", "--out", "m.onx").refused() == told
     assert atoll("export", "run", "--out", "tiny.toml/m.pt").refused(1).startswith("cannot make the folder tiny.toml")
 

@@ -69,8 +69,11 @@ def test_the_atoll_side_of_coming_from_flower_runs(tmp_path: Path) -> None:
 def test_the_atoll_side_of_coming_from_pfl_research_runs(tmp_path: Path) -> None:
     if not find_spec("dp_accounting"):
         pytest.skip("needs dp-accounting")
-    carried_out(DOCS / "coming-from/pfl-research.md", tmp_path)
+    page = DOCS / "coming-from/pfl-research.md"
+    carried_out(page, tmp_path)
     assert final(tmp_path / "runs/digits")["test_accuracy"] > 0.5
+    (priced,) = (block.text for block in blocks(page, "sh") if "private.toml" in block.text)
+    assert "epsilon = " in shell(priced, tmp_path), "what clip and noise cost is printed before training"
 
 
 @pytest.mark.more

@@ -61,7 +61,7 @@ def test_one_command_says_that_a_run_repeats_or_where_it_first_differs(
     atoll: Command, live: Path, folder: Path
 ) -> None:
     told = atoll("verify", "live").succeeded().splitlines()
-    assert told == ["live: 4 events and 3 rows once more", "equal"]
+    assert told == ["live: 4 events and 3 rows, run again", "equal"]
     (check,) = json.loads(atoll("verify", "live", "--json").succeeded())
     assert check["holds"]
     assert check["first_difference"] == ""
@@ -81,7 +81,7 @@ def test_one_command_says_that_a_run_repeats_or_where_it_first_differs(
 def test_an_unfinished_run_is_compared_up_to_its_last_checkpoint(atoll: Command, live: Path) -> None:
     for file in (live / "summary.json", *(live / "checkpoint").glob("event-00000004*")):
         file.unlink()
-    assert atoll("verify", "live").succeeded().splitlines() == ["live: 2 events and 2 rows once more", "equal"]
+    assert atoll("verify", "live").succeeded().splitlines() == ["live: 2 events and 2 rows, run again", "equal"]
     shutil.rmtree(live / "checkpoint")
     assert atoll("verify", "live").refused() == "live: it has no checkpoint yet, so there is no model"
     assert atoll("verify", "nowhere").refused() == "nowhere does not exist"

@@ -228,8 +228,15 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all(name: str, nearest
 
 
 def test_a_name_like_no_other_gets_no_guess() -> None:
-    with pytest.raises(InputError, match=r"not known\. Allowed: digits, regression, sea, mnist, cifar10"):
+    with pytest.raises(InputError, match=r"by name\. Allowed: digits, regression, sea, mnist, cifar10"):
         find("xyz")
+
+
+@pytest.mark.parametrize("name", ["folder", "table"])
+def test_what_an_experiment_alone_reads_is_not_offered_and_refused_at_once(name: str) -> None:
+    with pytest.raises(InputError, match=f"^data.dataset = '{name}': cannot be loaded by name. Allowed: ") as caught:
+        load(name)
+    assert name not in str(caught.value).partition("Allowed:")[2]
 
 
 def test_a_root_that_does_not_exist_is_refused_and_not_made(tmp_path: Path) -> None:

@@ -225,6 +225,8 @@ def test_what_hides_nothing_is_refused(folder: Path) -> None:
     for values in ({"noise": 0.0}, {"noise": math.inf}, {"most_samples": 0}, {"most_loss": -1.0}):
         with pytest.raises(InputError, match=rf"reports\.{next(iter(values))}"):
             Hidden(**{"noise": 1.0, "most_samples": 10, **values})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"= 0.5: needs class_counts \(--class-counts\), which it randomises$"):
+        Reporting(epsilon=0.5)
     with pytest.raises(InputError, match=r"epsilon = 0.5: cannot be used with \[reports\]"):
         Reporting(class_counts=True, epsilon=0.5, hidden=Hidden(1.0, 10))
     with pytest.raises(InputError, match="class_counts = true: tells them exactly"):

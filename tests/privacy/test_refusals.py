@@ -141,6 +141,11 @@ def test_what_is_not_proven_is_refused(what: str) -> None:
     assert str(refused.value).count("\n") == 0
 
 
+def test_a_trust_of_ones_own_is_refused_and_not_offered() -> None:
+    with pytest.raises(InputError, match=r"^privacy\.trust = 'nobody': .*Allowed: aggregator, client, none, server$"):
+        Experiment(settings_of(BASE | {"privacy.trust": "nobody"})).check()
+
+
 def test_a_delta_that_gives_a_client_away_is_warned_of() -> None:
     with pytest.warns(SettingWarning, match=r"privacy.delta = 0.2: is at least 1 / data.clients = 0.125"):
         Experiment(settings_of(BASE | {"privacy.delta": 0.2})).check()

@@ -60,7 +60,7 @@ def test_a_run_repeats_with_a_condition_that_an_event_before_its_last_had_met(tm
     assert run(tmp_path / "a", 6, stop_at="test_loss <= 100", resume=True).summary["events"] == 4
     check = verify_run(tmp_path / "a", tmp_path / "again")
     assert (check.holds, check.first_difference) == (True, "")
-    assert check.what.endswith("4 events and 5 rows once more")
+    assert check.what.endswith("4 events and 5 rows, run again")
 
 
 def test_a_stopped_run_that_is_continued_otherwise_says_which_setting_differs(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_on_row_sees_every_row_and_can_stop() -> None:
 
 def test_one_event_is_told_as_one(tmp_path: Path) -> None:
     run(tmp_path / "a", rounds=1)
-    assert verify_run(tmp_path / "a", tmp_path / "again").what.endswith("a: 1 event and 2 rows once more")
+    assert verify_run(tmp_path / "a", tmp_path / "again").what.endswith("a: 1 event and 2 rows, run again")
 
 
 @pytest.mark.parametrize("several", [np.zeros(3), torch.zeros(3)])

@@ -55,14 +55,12 @@ def export(
 
 @app.command("verify")
 def verify_command(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="A run's folder: carry out its events once more.")
-    ] = None,
+    run: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="A run's folder: run its events again.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check that runs repeat on this machine: with other executors or numbers of workers, and after resuming.
 
-    With a run's folder, carry out what happened in that run once more, one on a fleet in simulation; the last line is
+    With a run's folder, run its events again, those of a fleet in simulation, and compare; the last line is
     "equal" or the first difference. The exit code is 1 if something does not repeat. Example: atoll verify
     """
     from atoll.runs.verify import verify, verify_run

@@ -142,14 +142,10 @@ def make_sea(rng: np.random.Generator, pool: Positive = 15_000, flips: BelowOne 
 
 
 def _check_name(name: str) -> None:
-    if name in available():
-        return
-    meant = nearest(name, available(), cutoff=0.4)
-    hint = f", did you mean {meant!r}?" if meant else "."
-    raise InputError(
-        f"data.dataset = {name!r} is not known{hint} Allowed: {', '.join(available())}, folder (data.root: one file or "
-        "subfolder per client) and module:function"
-    )
+    if name not in available():
+        meant = nearest(name, available(), cutoff=0.4)
+        hint = f", did you mean {meant!r}?" if meant else "."
+        raise InputError(f"data.dataset = {name!r}: cannot be loaded by name{hint} Allowed: {', '.join(available())}")
 
 
 def _resolve_root(root: str | Path | None) -> Path:

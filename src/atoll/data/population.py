@@ -211,7 +211,8 @@ def _within(indices: Any, pool: int) -> npt.NDArray[np.int32]:
     """Return positions in the pool."""
     array = np.asarray(indices)
     if array.ndim != 1 or array.dtype.kind not in "iu" or (len(array) and (array.min() < 0 or array.max() >= pool)):
-        raise InputError(f"data.partition: indices must be integers from 0 to {pool - 1}")
+        found = f"; they are from {array.min()} to {array.max()}" if array.size and array.dtype.kind in "iu" else ""
+        raise InputError(f"data.partition: indices must be integers from 0 to {pool - 1}{found}")
     return array.astype(np.int32, copy=False)
 
 

@@ -119,6 +119,8 @@ def _concepts(settings: Settings, data: Dataset) -> Ids:
     wanted, clients = settings.drift, settings.data.clients
     phases, planted = len(wanted.rounds) + 1, int(data.groups_of(np.arange(len(data))).max()) + 1
     if not isinstance(wanted.concepts, list):
+        if wanted.kind == "groups" and (wanted.concepts or 0) > planted > 1:
+            raise InputError(f"drift.concepts = {wanted.concepts}: must be at most {planted}, the data's groups")
         start = np.arange(clients) * min(planted, wanted.concepts or planted) // clients
         among = wanted.concepts or (planted if planted > 1 else phases)
         return draw_concepts(start, among, phases, wanted.share, generator(settings.seed, "drift of concepts"))

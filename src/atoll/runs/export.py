@@ -108,7 +108,7 @@ def format_of(out: Path | str | None) -> str:
     """Return the format that a file's ending names; safetensors without one."""
     ending = Path(out).suffix if out else ""
     if ending and ending not in _FORMATS:
-        raise InputError(f"--out {out}: must end in {', '.join(_FORMATS)}, or give --format")
+        raise InputError(f"--out {out}: must end in {', '.join(_FORMATS)}, unless --format names the format")
     return _FORMATS.get(ending, "safetensors")
 
 

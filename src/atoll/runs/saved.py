@@ -67,7 +67,7 @@ class SavedRun:
         if experiment.method.finds_clusters:
             raise InputError(
                 f"{self.folder}: method.name = {self.settings.method.name!r} makes {len(state.starts)} models, none "
-                f"for all clients; choose a cluster from 0 to {len(state.starts) - 1}"
+                f"for all clients; choose a cluster from 0 to {len(state.starts) - 1} by cluster=, or --cluster"
             )
         return mean_of_aggregators(experiment, state)[0]
 

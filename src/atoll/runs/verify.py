@@ -100,7 +100,7 @@ def verify_run(run: Path | str, place: Path) -> Check:
     if private and live:
         raise InputError(f"{run}: cannot be carried out again, since its noise for privacy came from the system")
     if told := changed_data(folder, saved.settings):
-        raise InputError(f"{told}; put back what was there, to carry out the run once more")
+        raise InputError(f"{told}; put back what was there to run its events again")
     events = None if private else folder.happened if live else folder.schedule
     if live and not saved.is_finished:  # more may have happened since: it would train together with these
         events = place.with_name(f"{place.name}-{HAPPENED}")
@@ -116,7 +116,7 @@ def verify_run(run: Path | str, place: Path) -> Check:
     apart = _apart(saved, read_saved(place))
     in_models = f"after event {done}, a model's numbers: {apart:.1e} apart, relative to the largest"
     first = in_rows or in_models * (apart > 0)
-    what = f"{run}: {counted(done, 'event')} and {counted(len(pairs), 'row')} once more"
+    what = f"{run}: {counted(done, 'event')} and {counted(len(pairs), 'row')}, run again"
     return Check(what, "bits", apart, not in_rows, first)
 
 
@@ -124,7 +124,7 @@ def _difference_of_rows(first: Row, second: Row) -> str:
     """Return the first difference in columns that both rows have, in words; empty without one."""
     for name in first:
         if name in second and name != "crc32" and first[name] != second[name]:
-            return f"after event {first['event']}, {name}: {first[name]} in the run, {second[name]} once more"
+            return f"after event {first['event']}, {name}: {first[name]} in the run, {second[name]} when run again"
     return ""
 
 

@@ -29,7 +29,8 @@ def resolve(setting: str, name: str, known: Mapping[str, Any]) -> Any:
         return _GIVEN[name]
     if ":" not in name:
         of_file = "; a file of rows is data.root of 'table'" * (setting == "data.dataset" and "." in name)
-        raise InputError(f"{setting} = {name!r}: {unknown(name, known)}, or 'module:function' for your own{of_file}")
+        others = ", or 'module:function' for your own" * (setting != "privacy.trust")
+        raise InputError(f"{setting} = {name!r}: {unknown(name, known)}{others}{of_file}")
     module_name, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in f"{module_name}.{attribute}".split(".")):
         raise InputError(f"{setting} = {name!r}: must have the form 'module:function'")

@@ -64,7 +64,7 @@ class Reporting:
         if self.epsilon is not None and not LEAST_EPSILON <= self.epsilon < np.inf:
             raise InputError(f"epsilon = {self.epsilon}: must be at least {LEAST_EPSILON} and finite")
         if self.epsilon is not None and not self.class_counts:
-            raise InputError(f"epsilon = {self.epsilon}: needs class_counts = true, which it makes less telling")
+            raise InputError(f"epsilon = {self.epsilon}: needs class_counts (--class-counts), which it randomises")
         if self.epsilon is not None and self.hidden is not None:
             raise InputError(
                 f"epsilon = {self.epsilon}: cannot be used with [reports] of node.toml, which hides classes too"
