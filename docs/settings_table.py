@@ -17,7 +17,7 @@ def settings_tables() -> str:
         parts.append(_table([each for each in listed if each.name not in of_choices]))
         for choice in choices:
             names = ", ".join(f"`{name}`" for name in choice.functions)
-            others = "" if choice.setting == "privacy.trust" else ", or `module:function`"
+            others = ", or `module:function`" if choice.is_open else ""
             parts += [f"### `{choice.setting}`", f"{names}{others}."]
         if own := [each for each in listed if each.name in of_choices]:
             parts.append(_table(own))

@@ -58,8 +58,7 @@ class Runs:
         now = time.monotonic()
         if self.logs and now - self._told >= self.log_seconds:
             self._told = now
-            left = (now - self._begun) * (total - done) / done if done else None
-            about = "" if left is None else f", about {format_seconds(left)} left"
+            about = f", about {format_seconds((now - self._begun) * (total - done) / done)} left" if done else ""
             measured = f", {self.latest}" if self.latest else ""
             err.print(f"{self.title}: {done:,} of {counted(total, 'event')}{about}{measured}")
 

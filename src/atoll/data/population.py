@@ -13,7 +13,7 @@ import numpy.typing as npt
 from atoll.data.array_inputs import as_array, kind_of
 from atoll.data.dataset import Dataset
 from atoll.data.dealing.partition_file import digest_of
-from atoll.data.dealing.ranges import DrawnIndices, Parts, Ranges
+from atoll.data.dealing.ranges import DrawnIndices, Parts, Ranges, within
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.requiring import require
@@ -64,12 +64,12 @@ class Population:
         require("data", self.data, Dataset)
         indices: Any = self.indices
         if not isinstance(indices, DrawnIndices):
-            object.__setattr__(self, "indices", _within(indices, len(self.data)))
+            object.__setattr__(self, "indices", within(indices, len(self.data)))
         object.__setattr__(self, "offsets", _ascending(self.offsets, len(self.indices)))
         empty = np.flatnonzero(self.sizes == 0)
         if len(empty):
             raise InputError(f"client {empty[0]} has no samples ({len(empty)} such clients); every client needs one")
-        later = tuple((int(first), _within(indices, len(self.data))) for first, indices in self.later)
+        later = tuple((int(first), within(indices, len(self.data))) for first, indices in self.later)
         if any(len(indices) != len(self.indices) for _, indices in later):
             raise InputError("later: must have as many indices in each phase; clients' numbers of samples are fixed")
         object.__setattr__(self, "later", later)
@@ -205,15 +205,6 @@ def rows_of_clients(parts: Any, told: str = "data.partition") -> list[Ids]:
             raise InputError(f"{told}: {_FORM}; client {client} has {kind_of(array)}")
         found.append(array if len(array) else array.astype(np.int64))
     return found
-
-
-def _within(indices: Any, pool: int) -> npt.NDArray[np.int32]:
-    """Return positions in the pool."""
-    array = np.asarray(indices)
-    if array.ndim != 1 or array.dtype.kind not in "iu" or (len(array) and (array.min() < 0 or array.max() >= pool)):
-        found = f"; they are from {array.min()} to {array.max()}" if array.size and array.dtype.kind in "iu" else ""
-        raise InputError(f"data.partition: indices must be integers from 0 to {pool - 1}{found}")
-    return array.astype(np.int32, copy=False)
 
 
 def _ascending(offsets: Any, indices: int) -> Ids:

@@ -31,6 +31,7 @@ class NamedChoice:
         table: where the built-in functions are, as ``module:NAME``.
         given: the parameters that Atoll fills in, which are therefore not settings.
         parts: returns the functions that a name stands for, whose parameters are settings.
+        is_open: whether users may give functions of their own.
     """
 
     section: str
@@ -39,6 +40,7 @@ class NamedChoice:
     table: str
     given: frozenset[str]
     parts: Callable[[Function], tuple[Function, ...]] = lambda made: made if isinstance(made, tuple) else (made,)
+    is_open: bool = True
 
     @property
     def setting(self) -> str:
@@ -52,7 +54,7 @@ class NamedChoice:
 
     def resolve(self, name: str) -> Function:
         """Return the function of this name."""
-        return resolve(self.setting, name, self.functions)  # type: ignore[no-any-return]
+        return resolve(self.setting, name, self.functions, self.is_open)  # type: ignore[no-any-return]
 
 
 _OF_CLIENTS = {"labels", "groups", "classes", "owners", "dataset", "rng", "seed", "clients"}
@@ -85,7 +87,7 @@ CHOICES = (
            frozenset({"optimizer", "round", "rounds", "lr"})),
     NamedChoice("network", "topology", "grid", "atoll.network.topology:TOPOLOGIES",
            frozenset({"aggregators", "rows", "columns", "rng"})),
-    NamedChoice("privacy", "trust", "none", "atoll.privacy.named_trusts:TRUSTS", frozenset()),
+    NamedChoice("privacy", "trust", "none", "atoll.privacy.named_trusts:TRUSTS", frozenset(), is_open=False),
 )  # fmt: skip
 
 SETTINGS_OF: Mapping[str, tuple[tuple[str, str], ...]] = {

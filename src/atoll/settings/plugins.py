@@ -21,15 +21,17 @@ from atoll.support.wording import unknown
 _GIVEN: dict[str, Any] = {}  # objects that this process passed directly, by the names that stand for them
 
 
-def resolve(setting: str, name: str, known: Mapping[str, Any]) -> Any:
-    """Return the rule of this name."""
+def resolve(setting: str, name: str, known: Mapping[str, Any], is_open: bool = True) -> Any:
+    """Return the rule of this name: a known one or, if the setting is open, one of the user's own."""
     if name in known:
         return known[name]
+    if ":" in name and not is_open:
+        raise InputError(f"{setting} = {name!r}: must be one of {', '.join(known)}, not a function")
     if name in _GIVEN:
         return _GIVEN[name]
     if ":" not in name:
         of_file = "; a file of rows is data.root of 'table'" * (setting == "data.dataset" and "." in name)
-        others = ", or 'module:function' for your own" * (setting != "privacy.trust")
+        others = ", or 'module:function' for your own" * is_open
         raise InputError(f"{setting} = {name!r}: {unknown(name, known)}{others}{of_file}")
     module_name, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in f"{module_name}.{attribute}".split(".")):

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.data.dataset import Dataset
-from atoll.data.dealing.ranges import Parts
+from atoll.data.dealing.ranges import Parts, within
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.limits import Number, PositiveFloat, Share
@@ -98,9 +98,7 @@ def level_of_rows(parts: Parts, level_of_parts: Ids, otherwise: Ids) -> Ids:
     """Return each sample's level, [samples]: that of the client holding it, or `otherwise` if no client does."""
     levels = otherwise.copy()
     for part, level in zip(parts, level_of_parts.tolist(), strict=True):
-        if len(part) and not 0 <= part.min() <= part.max() < len(levels):
-            raise InputError(f"data.partition: indices must be integers from 0 to {len(levels) - 1}")
-        levels[part] = level
+        levels[within(part, len(levels))] = level
     for part, level in zip(parts, level_of_parts.tolist(), strict=True):
         if (levels[part] != level).any():
             told = "data.skew: clients of different levels hold the same sample; use a data.partition with disjoint"

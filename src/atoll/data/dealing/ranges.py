@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from atoll.data.dealing.class_counts import Indices, by_class
 from atoll.support.arrays import Ids
+from atoll.support.errors import InputError
 from atoll.support.seeds import generator
 
 _BLOCK = 16  # clients drawn together: one costs little more than alone, and all of them a fraction
@@ -95,3 +96,12 @@ class Ranges:
 
 Parts = Indices | Sequence[Indices] | Ranges
 """An array [clients, samples] of indices into the pool, one index array per client, or ranges of one."""
+
+
+def within(indices: Any, pool: int) -> npt.NDArray[np.int32]:
+    """Return positions in the pool."""
+    array = np.asarray(indices)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (len(array) and (array.min() < 0 or array.max() >= pool)):
+        found = f"; they are from {array.min()} to {array.max()}" if array.size and array.dtype.kind in "iu" else ""
+        raise InputError(f"data.partition: indices must be integers from 0 to {pool - 1}{found}")
+    return array.astype(np.int32, copy=False)
