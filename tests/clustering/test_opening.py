@@ -24,6 +24,12 @@ patterns = pytest.mark.parametrize("pattern", PATTERNS)
 openings = pytest.mark.parametrize("opening", OPENINGS)
 
 
+@pytest.mark.parametrize("given", [{"objective": "tme"}, {"opening": "fist"}, {"start": "rand"}, {"passes": -1}])
+def test_choices_that_do_not_exist_are_refused_in_scripts_too(given: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"^clustering\.\w+ = .*: must be"):
+        feduc(some_problem("censyn", 0), **given)
+
+
 def loose(pattern: Pattern, seed: int) -> Problem:
     """At least as many clients as aggregators, and limits that the printed pass keeps by itself."""
     problem = some_problem(pattern, seed)

@@ -62,6 +62,12 @@ def test_the_test_samples_of_a_concept_are_shared_out_once() -> None:
     assert sum(map(len, held(tests.at(6)))) == len(set.union(*held(tests.at(6))))
 
 
+@pytest.mark.parametrize("dealt", ["one-label", "major-class"])
+def test_labels_that_go_by_a_clients_place_would_drift_too(dealt: str) -> None:
+    with pytest.raises(InputError, match=f"needs a partition that draws labels, not data.partition = '{dealt}'"):
+        assert experiment(f"data.partition={dealt}").population
+
+
 def test_a_change_may_be_gradual() -> None:
     population = experiment("drift.gradual_rounds=2").population
     assert population.phase_rounds == (0, 3, 4, 5, 6, 7, 8)

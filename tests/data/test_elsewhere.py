@@ -76,6 +76,10 @@ def test_grey_pictures_have_one_channel_however_they_are_stored(tmp_path: Path) 
             lambda root: (root / "a").mkdir() or (root / "a/1.png").write_bytes(b"\x89PNG\r\n"),
             r"1.png: cannot be read as an image \(cannot identify image file\)$",
         ),
+        (
+            lambda root: paint(root, *(f"{half}/a/{i}.png" for half in ("train", "val") for i in range(5))),
+            "another layout",
+        ),
         (lambda root: paint(root, "train/a/1.png", "test/b/1.png"), "is a test image, but no training image has"),
         (lambda root: paint(root, "a/1.png"), "no client has 5 images of a class to hold one out"),
     ],

@@ -23,6 +23,17 @@ def experiment(seed: int = 0, **data: Any) -> Experiment:
     return Experiment(validate({"seed": seed, "data": {"clients": 12, **data}, "local": {"steps": 1}}))
 
 
+@pytest.mark.parametrize("partition", ["one-label", "some-labels"])
+def test_a_levels_test_clients_hold_all_classes(partition: str) -> None:
+    made = experiment(skew="noise", skew_levels=2, partition=partition)
+    assert (made.clients.test.class_counts() > 0).all()
+
+
+def test_test_clients_hold_the_classes_of_all_clients() -> None:
+    made = experiment(partition="one-label", clients=7, held_out_clients=2)
+    assert len(made.clients.test) == 9
+
+
 def pixels(channels: int = 1) -> np.ndarray[Any, Any]:
     return np.random.default_rng(0).integers(0, 256, (5, channels, 9, 12)).astype(np.uint8)
 

@@ -494,12 +494,30 @@ def test_a_frame_is_a_data_set(tmp_path: Path) -> None:
     assert len(atoll.from_pandas(halves[0], test=halves[1], target="y").test_inputs) == 1
 
 
+def test_clients_of_the_test_alone_are_no_clients(table: Callable[..., Dataset]) -> None:
+    columns = {"c": [*"a" * 10, *"b" * 4, *"z" * 10], "x": [0, 1, 2] * 8, "y": [0, 1] * 12}
+    data = table({**columns, "s": ["train"] * 10 + ["test"] * 4 + ["train"] * 10}, target="y", client="c", split="s")
+    assert numbers(data.owners) == [0] * 10 + [1] * 10
+    assert (data.names["owners"], data.test_owners) == (("a", "z"), None)
+
+
+def test_a_folder_says_more_than_the_names_in_it(tmp_path: Path) -> None:
+    for place in ("train/dev-1", "train/dev-2", "test/dev-1"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        write_csv(pa.table({"x": [*range(10)], "y": [0, 1] * 5}), tmp_path / place)
+    data = read_table(str(tmp_path), target="y", inputs="x")
+    assert (len(data), len(data.test_inputs)) == (20, 10)
+
+
 @pytest.mark.parametrize(
     ("frame", "settings", "told"),
     [
         ({"x": [1]}, {}, "frame: must be a data frame, not 'dict'"),
         (pa.table({"x": [1]}), {"client": 5}, "data.client = 5: must be a text, or a list"),
         (pa.table({"x": [1]}), {"clients": 3}, "from_pandas: clients: unknown, did you mean 'client'?"),
+        (pa.table({"x": [1]}), {"task": "class"}, "data.task = 'class': must be 'classes'"),
+        (pa.table({"x": [1]}), {"missing": "Drop"}, "data.missing = 'Drop': must be 'refuse'"),
+        (pa.table({"x": [1]}), {"window": 0, "time": "x"}, "data.window = 0: must be a whole number of at least 1"),
         (
             pa.table({"x": [1]}),
             {"test": pa.table({"z": [1]})},

@@ -19,6 +19,7 @@ from atoll import (
     Settings,
     make_runs,
     read_experiment,
+    run,
     run_events,
 )
 from atoll.clustering.clustering import Clustering
@@ -332,7 +333,7 @@ def test_a_stopped_run_sums_up_what_happened(tmp_path: Path) -> None:
     assert len(happened) < len(made.method.schedule)
 
 
-@pytest.mark.parametrize("name", ["availability", "links", "limits"])
+@pytest.mark.parametrize("name", ["availability", "links", "limits", "nested"])
 def test_a_run_goes_on_with_the_files_it_began_with(tmp_path: Path, name: str) -> None:
     def write(change: bool) -> None:
         later = "".join(f"{k},0,up\n{k},5,{'down' if change and k else 'up'}\n" for k in range(8))
@@ -340,6 +341,7 @@ def test_a_run_goes_on_with_the_files_it_began_with(tmp_path: Path, name: str) -
         links = "".join(f"{k},a{j},{1 + 9 * change}\n" for k in range(8) for j in range(2))
         (tmp_path / "links.csv").write_text(f"from,to,up_seconds\n{links}a0,server,1\na1,server,1\n")
         (tmp_path / "limits.csv").write_text(f"100\n{100 - 9 * change}\n")
+        (tmp_path / "net.toml").write_text('links = "links.csv"\n')
 
     path = str(tmp_path / f"{name}.csv")
     over: dict[str, Any] = {**NETWORKED, "method": {"name": "hierarchical", "intra_rounds": 1}}
@@ -347,13 +349,14 @@ def test_a_run_goes_on_with_the_files_it_began_with(tmp_path: Path, name: str) -
         "availability": {"faults": {"availability_file": path}},
         "links": {"network": {"file": path}, "clustering": {"method": "comaw"}},
         "limits": {"clustering": {"method": "feduc", "time_limit": path}},
+        "nested": {"network": {"file": str(tmp_path / "net.toml")}, "clustering": {"method": "comaw"}},
     }[name]
     write(change=False)
     going = run_events(experiment(**over, run={"checkpoint_every": 1}), tmp_path / "run")
     next(each for each in going if each.events_done == 3)
     going.close()
     write(change=True)
-    with pytest.raises(InputError, match=rf"{name}\.csv\) has changed since"):
+    with pytest.raises(InputError, match=rf"{name.replace('nested', 'links')}\.csv\) has changed since"):
         rows(experiment(**over, run={"checkpoint_every": 1}), tmp_path / "run", resume=True)
 
 
@@ -393,6 +396,35 @@ def test_weights_by_samples_may_be_by_what_clients_claim() -> None:
     faults = {"attackers": 0.2, "claimed_samples": 10.0, "attack": "none"}
     made = experiment(faults=faults, method={"name": "fedavg", "weights": "samples", "fraction": 1.0})
     assert max(made.method.schedule.events[0].weights) > 5 * min(made.method.schedule.events[0].weights)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "hierarchical"])
+def test_whoever_claims_more_samples_trains_no_longer(method: str) -> None:
+    """Else its claim would give an attacker away: it would miss every deadline."""
+    faults = {"attackers": 0.2, "attack": "none"}
+    honest, lying = (
+        experiment(rounds=20, faults=faults | claim, method={"name": method}).method.schedule.events[-1].seconds
+        for claim in ({}, {"claimed_samples": 100.0})
+    )
+    assert honest == lying
+
+
+def test_without_its_empty_aggregators_a_network_s_clusters_have_one_numbering(tmp_path: Path) -> None:
+    over = {"clustering": {"method": "comaw", "clusters": 9}, "method": {"name": "fedcluster"}}
+    made = experiment(rounds=1, data={"clients": 4}, **over)
+    result = run(made.settings, out=tmp_path / "run")
+    used = sorted(set(result.clients()["cluster"].tolist()))
+    assert used == list(range(len(used)))
+    assert result.model(cluster=used[-1])
+    summary = RunFolder(tmp_path / "run").summary()
+    assert len(summary["cluster_sizes"]) == len(summary["cluster_frequencies"]) == len(used) < 9
+
+
+def test_a_run_in_which_nobody_takes_part_is_refused() -> None:
+    """The first event has no clients, and the limit leaves no other."""
+    over = {"seed": 11, "rounds": 6, "faults": {"dropout": 0.7}, "method": {"name": "fedavg", "fraction": 0.5}}
+    with pytest.raises(InputError, match=r"^rounds = 6: no event has a client; lower faults\.dropout or end it later$"):
+        experiment(**over, run={"client_updates": 1}).check()
 
 
 @dataclass
@@ -468,6 +500,8 @@ def test_files_are_looked_for_beside_the_experiment(tmp_path: Path, monkeypatch:
     found = located(table, tmp_path)
     assert found["model"]["start"] == str(tmp_path / "a.safetensors")
     assert found["clustering"]["time_limit"] == str(tmp_path / "limits.csv")
+    own = {"data": {"start": "a.safetensors"}}
+    assert located(own, tmp_path) == own  # a setting of one's own data set
     assert located({"clustering": {"time_limit": 3.0}}, tmp_path) == {"clustering": {"time_limit": 3.0}}
     (tmp_path / "base").mkdir()
     named = {"data": {"tokenizer": "base"}, "model": {"path": "base"}}

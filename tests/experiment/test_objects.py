@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from torch import nn
@@ -143,6 +144,38 @@ def test_data_are_told_apart_by_what_they_hold() -> None:
     assert one.startswith("__main__:two_letters_")
     assert Settings(data=replace(letters(), name="2 letters")).data.dataset.startswith("__main__:_2_letters_")
     assert atoll.Experiment(data={"dataset": letters(), "clients": 4}).clients.dealt.data.name == "two letters"
+
+
+def test_ones_own_data_and_partition_may_ask_for_the_seed() -> None:
+    told = dict[str, Any]()
+
+    def make(seed: int, size: int = 8, **others: Any) -> atoll.Dataset:
+        told.update(others, size=size, seed=seed)
+        return letters()
+
+    def deal(labels: Any, clients: int, seed: int) -> Any:
+        return np.array_split(np.arange(len(labels) - seed), clients)
+
+    data = {"dataset": make, "size": 9, "start": "2024-01-01", "partition": deal, "clients": 4}
+    made = atoll.Experiment(SETTINGS, seed=3, data=data)
+    assert made.population.sizes.sum() == 40 - 3
+    assert told == {"size": 9, "start": "2024-01-01", "seed": 3}
+
+
+@pytest.mark.parametrize("held", [torch.nn.ReLU, {"a": None}, {1, 2}, torch.float32])
+def test_what_no_file_can_hold_is_refused(held: Any) -> None:
+    def net(shape: tuple[int, ...], classes: int, extra: Any = None) -> torch.nn.Module:
+        return narrow(shape, classes)
+
+    with pytest.raises(atoll.InputError, match=r"^model\.extra = .*: must be what an experiment file can hold"):
+        atoll.Experiment(SETTINGS, model={"name": net, "extra": held})
+
+
+def test_planted_groups_may_have_gaps() -> None:
+    columns = {"c": [*"aabbcc"] * 5, "g": [*"xxzzyy"] * 5, "v": [0, 1, 2] * 10, "y": [0, 1] * 15}
+    data = {"dataset": atoll.from_pandas(pa.table(columns), target="y", client="c", group="g"), "partition": "natural"}
+    made = atoll.Experiment(SETTINGS, data={**data, "clients": 2}, clustering={"method": "planted", "clusters": 2})
+    assert made.clustering.labels.tolist() == [0, 1]
 
 
 def test_settings_of_objects_are_copied_and_sent_within_a_process() -> None:

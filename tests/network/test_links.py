@@ -109,6 +109,18 @@ def test_seconds_by_hand() -> None:
     assert network.neighbours == ((), ())
 
 
+def test_the_latency_of_a_pipe_is_of_all_that_send_through_it() -> None:
+    late = LINKS.replace("*,north,6,,40,", "*,north,6,1000,40,3000")
+    Path("links.csv").write_text(late + "*,server,100,5000,100,7000\n")
+    network = network_of()
+    assert network.upload_seconds[0] == pytest.approx([1.1 + 8 / 6, 1.1 + 8 / 6 + 0.32])
+    assert network.download_seconds is not None
+    assert network.download_seconds[0] == pytest.approx([3.55, 3.55 + 0.42])
+    assert network.transfer_seconds.tolist() == pytest.approx([5 + 0.11 + 2.2, 5 + 0.21 + 2.2])
+    assert network.return_seconds is not None
+    assert network.return_seconds.tolist() == pytest.approx([7 + 1.1 + 0.21] * 2)
+
+
 def test_what_is_shared() -> None:
     sharing = network_of().sharing
     assert sharing is not None

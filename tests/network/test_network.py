@@ -9,7 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from atoll import InputError
+from atoll import Experiment, InputError, make_runs
 from atoll.network.completion import completion_of, completion_seconds, event_seconds
 from atoll.network.mobility import Trace, random_waypoint
 from atoll.network.network import Network
@@ -250,6 +250,12 @@ def test_random_topologies_follow_their_generator(name: str, options: dict[str, 
     if name == "erdos-renyi":
         links = [sum(map(len, drawn(seed))) / 2 for seed in range(200)]
         assert np.mean(links) == pytest.approx(0.2 * 190, abs=2)
+
+
+def test_a_single_aggregator_needs_no_neighbours() -> None:
+    one = {"method": {"name": "hierarchical"}, "clustering": {"clusters": 1}, "network": {"topology": "regular"}}
+    (settings,) = make_runs(one, changes=["network.degree=0", "data.clients=4", "data.samples=20"])
+    assert Experiment(settings).conditions.networks[0].neighbours == ((),)
 
 
 def test_every_topology_can_be_called_by_name(tmp_path: Path) -> None:

@@ -4,22 +4,27 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from atoll import InputError, RunError, make_runs
+from atoll.planner import entrants as entrants_module
 from atoll.planner import plan_table as table
+from atoll.planner import race as race_module
 from atoll.planner.budget import PlanBudget
 from atoll.planner.entrants import GIVES_UP, Entrant, cost_of, level_of, rows_of
 from atoll.planner.plan_folder import require_folder, write_note
 from atoll.planner.plan_page import _plan
 from atoll.planner.plan_scores import Hop
 from atoll.planner.planning import Field, sort_out
+from atoll.planner.pool import ProcessPool
 from atoll.planner.race import FINALISTS, Race, _racing, carry_out, lay_out
 from atoll.planner.scoring import Scored
 from atoll.report.reading.groups import group_runs
-from atoll.report.reading.runs import find_runs
+from atoll.report.reading.runs import Run, find_runs
 from atoll.sweep.axes import parse_axes
 from tests.planner.test_schedules import scored, settings_of
 
@@ -105,6 +110,36 @@ def test_finalists_that_miss_the_target_are_compared_by_all_their_seeds(tmp_path
     assert [each.level for each in ranked] == pytest.approx(means)
     assert means == sorted(means, reverse=True)
     assert table.judged(ranked[0], budget) == f"missed by 2 of 2: {100 * means[0]:.1f} %"
+
+
+def test_a_finalist_goes_on_where_the_other_is_late_with_another_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first meets the target after 100 s and never, the second after 120 s with both seeds."""
+    met = {("0", 0): 100.0, ("0", 1): math.inf, ("1", 0): 120.0, ("1", 1): 120.0}
+    trained = dict.fromkeys(met, 0.0)
+
+    def stub(entrant: Entrant, seed: int = 0) -> Run:
+        run = entrant.folder.name, seed
+        seconds = np.arange(0.0, trained[run] + 1, 10.0)
+        rows = {"virtual_time": seconds, "test_accuracy": np.where(seconds >= met[run], 0.9, 0.1)}
+        return cast("Run", SimpleNamespace(folder=entrant.folder, rows=rows, bytes_sent=seconds))
+
+    def train(_: object, entrant: Entrant, seed: int, until: float) -> None:
+        run = entrant.folder.name, seed
+        trained[run] = max(trained[run], min(until, met[run]))
+
+    for module in (entrants_module, race_module):
+        monkeypatch.setattr(module, "rows_of", stub)
+    monkeypatch.setattr(race_module._Track, "train", train)
+    plans = [scored(f"censyn,{n}", settings_of(tmp_path), seconds=900.0) for n in range(2)]
+    entrants = [Entrant(plan, tmp_path / str(n)) for n, plan in enumerate(plans)]
+    budget = PlanBudget(target=0.5)
+    ranked = carry_out(lay_out(plans, 2), entrants, budget, ProcessPool(), lambda _: None, lambda: False)
+    assert [(each.folder.name, each.costs, each.is_behind) for each in ranked] == [
+        ("1", [120.0, 120.0], False),
+        ("0", [100.0, math.inf], False),
+    ]
 
 
 @pytest.mark.parametrize("budget", [PlanBudget(), PlanBudget(is_regression=True), PlanBudget(target=0.9)])

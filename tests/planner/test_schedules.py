@@ -1,6 +1,7 @@
 """What plans are made, what their schedules say of them, and which of them are not worth a race."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -229,10 +230,18 @@ def test_what_is_chosen_from_unless_the_user_says_otherwise(tmp_path: Path) -> N
     assert named["method.intra_rounds"] == ("1", "2", "4")
     large = settings.model_copy(update={"data": settings.data.model_copy(update={"clients": 2_000})})
     assert {axis.name: axis.texts for axis in usual_axes(large, [])}["clustering.method"] == ("comaw", "dataw", "feduc")
+    only = {axis.name: axis.texts for axis in usual_axes(settings_of(tmp_path, method={"name": "hierfavg"}), [])}
+    assert only == {**named, "method.pattern": ("censyn",)}
     axes = usual_axes(settings, parse_axes(["method.intra_rounds=3", "local.lr=0.1,0.2"]))
     assert [(axis.name, len(axis.texts)) for axis in axes] == [
         *(("method.pattern", 4), ("clustering.method", 4), ("method.intra_rounds", 1), ("local.lr", 2))
     ]
+
+
+def test_the_pattern_of_a_clusterings_bound_is_not_the_methods(tmp_path: Path) -> None:
+    axes = parse_axes(["clustering.method=feduc,comaw"])
+    settings = settings_of(tmp_path, method={"name": "fedcluster"}, clustering={"method": "feduc"})
+    assert [axis.name for axis in usual_axes(settings, axes)] == ["clustering.method"]
 
 
 def test_a_short_name_stands_for_a_clustering_made_for_the_time_that_there_is(tmp_path: Path) -> None:
@@ -242,6 +251,9 @@ def test_a_short_name_stands_for_a_clustering_made_for_the_time_that_there_is(tm
     assert dropped == []
     clustering = made[1].settings.clustering
     assert (clustering.method, clustering.get("objective"), clustering.get("seconds")) == ("feduc", "time", 40.0)
+    with warnings.catch_warnings(action="error"):  # such as of a setting that has no effect
+        for candidate in made:
+            assert Experiment(candidate.settings).method.schedule.clusters == 2
 
 
 def test_what_is_no_experiment_is_dropped_and_told(tmp_path: Path) -> None:

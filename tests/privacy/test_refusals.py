@@ -29,6 +29,7 @@ BASE: dict[str, Any] = {
 IFCA = {"method.name": "ifca", "method.clusters": 2}
 HIERARCHICAL = {"method.name": "hierarchical", "method.fraction": None, "rounds": 20}
 CLUSTERED = {"method.name": "fedcluster"}
+SIX = {"rounds": 6}
 NOT_PROVEN = "no proof bounds one client's effect on what is released"
 
 NOT_ACCOUNTED: dict[str, dict[str, Any]] = {
@@ -69,6 +70,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "delta 0": ({"privacy.delta": 0.0}, "privacy.delta"),
     "delta 1": ({"privacy.delta": 1.0}, "privacy.delta"),
     "a budget below one event": ({"privacy.epsilon": 0.1}, "the first event alone costs"),
+    "a budget below one event, after events without clients": (
+        {"privacy.epsilon": 0.5, "data.clients": 4, "method.fraction": 0.25, "faults.dropout": 0.6, "seed": 3, **SIX},
+        "rounds = 6: no event has a client",
+    ),
     "settings without trust": ({"privacy.trust": "none"}, "privacy.clip: is taken by privacy.trust = 'server'"),
     "robust": ({"method.combine": "median"}, "method.combine = 'median': noise hides a client in a sum"),
     "a robust mean": ({"method.combine": "norm-clipping", "method.clip_norm": 1.0}, "noise hides a client in a sum"),

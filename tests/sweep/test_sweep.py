@@ -389,6 +389,7 @@ TWO = {"runs": [{"label": "A"}, {"label": "B", "method": {"name": "fedavg"}}]}
         ({"method": {"name": "fedavg"}}, "clustering.clusters=2,5", "'fedavg' uses no clustering"),
         ({}, "run.workers=1,2", "changes no result of a run, only its wall time"),
         (TWO, "run.checkpoint_every=1,2", "changes no result of a run"),
+        ({"local": {"epochs": 1}}, "local.steps=5,10", "changes nothing in any run, since local.epochs is set"),
     ],
 )
 def test_a_sweep_over_what_changes_nothing_is_refused(experiment: dict[str, Any], over: str, told: str) -> None:
@@ -412,6 +413,7 @@ def test_what_changes_some_runs_only_is_told() -> None:
     ("over", "goal"),
     [
         ("local.lr=0.1,0.2", Goal("test_loss")),
+        ("local.steps=5,10", Goal("test_loss")),
         ("clustering.clusters=2,5", Goal("test_accuracy")),
         ("run.workers=1,2", Goal("wall_time", 0.8)),
         ("run.executor=serial,stacked", Goal("test_accuracy")),

@@ -164,6 +164,8 @@ def _middles(clusters: int) -> tuple[float, ...]:
 def planted(population: Population, clusters: int) -> Clustering:
     """Group clients by their planted group (`data.group` of a table); on a network each group has its aggregator."""
     groups = population.groups()
+    if len(known := np.unique(groups)) == clusters:  # the clients here need not be of all groups
+        groups = np.searchsorted(known, groups)
     if (found := int(groups.max()) + 1) != clusters:
         raise InputError(
             f"clustering.clusters = {clusters}: clustering.method = 'planted' uses the data's groups, of which there "

@@ -48,12 +48,7 @@ def read_clients(path: str | Path, clients: int) -> dict[str, npt.NDArray[Any]]:
 
 
 def slot_table(slots: Sequence[Sequence[int]]) -> Mask:
-    """Return in which slots each client can train, bool [clients, slots].
-
-    >>> slot_table([[0, 2], []])
-    array([[ True, False,  True],
-           [False, False, False]])
-    """
+    """Return in which slots each client can train, bool [clients, slots]."""
     last = max((max(row, default=-1) for row in slots), default=-1)
     if last >= MOST_SLOTS:
         raise ValueError(f"it names the slot {last}; a day may have at most {MOST_SLOTS}")

@@ -77,7 +77,8 @@ def make_test_clients(settings: Settings, population: Population) -> Population:
         if wanted.skew != "none" and wanted.partition != "file":
             return make_population(test, _deal_by_level(settings, test, len(population.data)))
         kinds = max(1 + int(test.groups_of(np.arange(len(test))).max()), test.classes * (wanted.partition in BY_CLASS))
-        clients = max(min(kinds, wanted.clients), wanted.clients * len(test) // len(population.data))
+        most = wanted.clients + wanted.held_out_clients
+        clients = max(min(kinds, most), wanted.clients * len(test) // len(population.data))
         return make_population(test, deal_out(settings, test, clients, "test partition"))
 
 
@@ -91,7 +92,9 @@ def _deal_by_level(settings: Settings, test: Dataset, pool: int) -> Parts:
             raise InputError(f"{told} there are {len(test)} test samples, and clients of each level need one")
         own = replace(test, inputs=test.inputs[rows], targets=test.targets[rows], groups=None, owners=None)
         clients = max(1, settings.data.clients * len(test) // (pool * levels))
-        parts += [rows[part] for part in deal_out(settings, own, clients, "test partition")]
+        is_whole = settings.data.partition in BY_CLASS  # few clients would hold few of the classes
+        dealt = [np.arange(len(rows))] if is_whole else deal_out(settings, own, clients, "test partition")
+        parts += [rows[part] for part in dealt]
     return parts
 
 
@@ -112,10 +115,11 @@ def load_dataset(settings: Settings) -> Dataset:
 def _load(settings: Settings) -> Dataset:
     wanted = settings.data
     make = resolve("data.dataset", wanted.dataset, DATASETS)
-    offered = {**dict(wanted), "clients": wanted.clients + wanted.held_out_clients}
-    taken = {key: value for key, value in offered.items() if asks_for(make, key) or takes_any(make)}
+    offered = {**dict(wanted), "clients": wanted.clients + wanted.held_out_clients, "seed": settings.seed}
+    own = (wanted.model_extra or {}) if takes_any(make) else {}
+    taken = {key: value for key, value in offered.items() if key in own or asks_for(make, key)}
     if wanted.dataset not in DATASETS or asks_for(make, "rng"):  # may give another each time
-        return _make_dataset(make, wanted.dataset, {**taken, "rng": generator(settings.seed, "regression")})
+        return _make_dataset(make, wanted.dataset, {**taken, "rng": generator(settings.seed, "regression")}, own)
     told = json.dumps(taken, sort_keys=True, default=str)
     return _read_once(wanted.dataset, told, stamp(wanted.dataset, wanted.root), os.environ.get("ATOLL_DATA"))
 
@@ -123,12 +127,12 @@ def _load(settings: Settings) -> Dataset:
 @lru_cache(maxsize=1)
 def _read_once(name: str, told: str, _stamp: tuple[Any, ...], _environment: str | None) -> Dataset:
     """Read a data set once for all runs of an experiment, while the files in its folder are unchanged."""
-    return _make_dataset(DATASETS[name], name, json.loads(told))
+    return _make_dataset(DATASETS[name], name, json.loads(told), {})
 
 
-def _make_dataset(make: Callable[..., Any], name: str, given: Mapping[str, Any]) -> Dataset:
+def _make_dataset(make: Callable[..., Any], name: str, given: Mapping[str, Any], own: Mapping[str, Any]) -> Dataset:
     with nullcontext() if name in DATASETS else reading(f"data.dataset = {name!r}"):
-        made = call("data.dataset", make, given, given)
+        made = call("data.dataset", make, given, own)
     if not isinstance(made, Dataset):
         raise InputError(f"data.dataset = {name!r}: must return an atoll.Dataset, it returned {kind_of(made)}")
     return made
@@ -191,6 +195,7 @@ def deal_out(settings: Settings, data: Dataset, clients: int, purpose: str, *key
         "classes": data.classes,
         "owners": data.owners,
         "dataset": data,
+        "seed": settings.seed,
         "rng": generator(settings.seed, purpose, *key),
     }
     return read_parts(call("data.partition", rule, given, wanted.model_extra), wanted.partition)

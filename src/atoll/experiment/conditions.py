@@ -57,7 +57,10 @@ class Conditions:
         if self.known is not None and self.known.network is not None:
             return {0: self.known.network}
         model_bytes = self.initial.bytes_without(self.initial.stays)
-        return make_networks(self.settings, self.reported.sizes, model_bytes, self.initial.upload_share)
+        sizes = (
+            self.known or self.clients
+        ).population.sizes  # whatever attackers claim, they compute on what they have
+        return make_networks(self.settings, sizes, model_bytes, self.initial.upload_share)
 
     def serve(self, settings: Settings) -> bool:
         """Return whether other settings with the same clients and model make the same conditions."""

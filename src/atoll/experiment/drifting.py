@@ -9,6 +9,7 @@ import numpy as np
 from atoll.data.dataset import Dataset
 from atoll.data.dealing.class_counts import Indices, draw_counts, exact_counts
 from atoll.data.dealing.drift import DRIFTS, draw_concepts
+from atoll.data.dealing.partition import BY_CLASS
 from atoll.data.dealing.ranges import Parts
 from atoll.data.population import Population, make_population
 from atoll.experiment.client_data import attributes_of, deal_out, load_dataset, read_parts, turned
@@ -40,8 +41,9 @@ def drifts(settings: Settings) -> bool:
         section, key = path.split(".")
         if (value := getattr(settings, section).get(key, fixed)) != fixed:
             raise InputError(f"{told}: cannot be used with {path} = {value!r}, which assumes that data do not change")
-    if settings.data.partition in _OWNED:
-        raise InputError(f"{told}: needs a partition that is drawn, not data.partition = {settings.data.partition!r}")
+    partition = settings.data.partition
+    if partition in (*_OWNED, *(BY_CLASS if wanted.kind == "groups" else ())):
+        raise InputError(f"{told}: needs a partition that draws labels, not data.partition = {partition!r}")
     if settings.run.executor == "fleet":
         raise InputError(f"{told}: is for simulation; with run.executor = 'fleet' the nodes' own data may change")
     if why := method_kind(settings).fixed_data:

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import Any, Literal
 from warnings import warn
 
-from atoll.clustering.clustering import without_empty
+from atoll.clustering.clustering import Clustering, without_empty
 from atoll.engine.method import Method
 from atoll.engine.stages import Need
 from atoll.experiment.chosen_stages import add_stages, choose_clients
@@ -51,6 +51,12 @@ class PlannedMethod:
     def method(self) -> Method:
         """The method with its whole schedule, up to the end of any privacy budget."""
         return self._made[0]
+
+    @property
+    def clustering(self) -> Clustering:
+        """The method's clustering: without empty clusters, unless its clusters are a network's aggregators."""
+        whole = self.plan.clustering
+        return whole if method_needs(self.settings, "network") else without_empty(whole)
 
     @property
     def tests_by_client(self) -> bool:
@@ -109,10 +115,10 @@ class PlannedMethod:
 
     def _offered(self) -> dict[str, Any]:
         """Return what a method may request besides its own settings and the phases."""
-        conditions, clustering = self.conditions, self.plan.clustering
+        conditions = self.conditions
         offered: dict[str, Any] = {
             "population": conditions.reported,
-            "clustering": clustering if method_needs(self.settings, "network") else without_empty(clustering),
+            "clustering": self.clustering,
             "rule": self.plan.rule,
             "rounds": self.settings.rounds,
             "clock": self.plan.clock,

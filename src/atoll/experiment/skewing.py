@@ -24,6 +24,9 @@ def require_skew(settings: Settings, data: Dataset) -> Dataset:
         if wanted.skew_levels is not None:
             raise InputError(f"data.skew_levels = {wanted.skew_levels}: needs a data.skew, which is 'none'")
         return data
+    if wanted.skew == "noise" and wanted.standardise == "none" and data.scale != 1:
+        told = "data.standardise = 'none': cannot be used with data.skew = 'noise', whose inputs are between 0 and 1"
+        raise InputError(f"{told}; {data.name}'s go up to {1 / data.scale:g}")
     copied = len(data.turns) > 1 or wanted.rotations or wanted.swaps
     if data.groups is not None or copied or wanted.partition in _GROUPED:
         raise InputError(

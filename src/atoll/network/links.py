@@ -19,7 +19,7 @@ _WAYS = ("up_mbps", "up_seconds", "up_ms", "down_mbps", "down_seconds", "down_ms
 _PRICES = ("up_price", "down_price")
 WATTS = ("compute_watts", "send_watts", "receive_watts")
 LINK_FIELDS = ("from", "to", *_WAYS, *_PRICES)
-CLIENT_FIELDS = ("client", "device", "x", "y", "samples", "seconds_per_sample", *WATTS)
+CLIENT_FIELDS = ("client", "device", "samples", "seconds_per_sample", *WATTS)
 DEVICE_FIELDS = ("seconds_per_sample", *WATTS, *_WAYS)
 _KEYS = ("server", "clients", "devices", "links")
 
@@ -44,8 +44,8 @@ class Way:
         return self.latency + self.carries
 
     def through(self, pipe: "Way") -> "Way":
-        """Return this way if it also leads through a pipe, at the slower one's rate."""
-        return Way(self.latency, max(self.carries, pipe.carries), self.price + pipe.price)
+        """Return this way if it also leads through a pipe, at the slower one's rate and with both latencies."""
+        return Way(self.latency + pipe.latency, max(self.carries, pipe.carries), self.price + pipe.price)
 
 
 FREE = Way(0.0, 0.0)
@@ -134,13 +134,13 @@ def read_clients(records: Sequence[Record], devices: Mapping[str, Mapping[str, A
     require_fields(list(records), CLIENT_FIELDS)
     rows = _completed(records, devices)
     columns = {name: _column(rows, name) for name in CLIENT_FIELDS[2:]}
-    x, y, samples = columns["x"], columns["y"], columns["samples"]
+    samples = columns["samples"]
     if samples is not None and (broken := (samples != np.floor(samples)) | (samples >= 2**53)).any():
         raise InputError(f"{rows[int(broken.argmax())].where}: 'samples' must be a whole number")
     watts, zeros = [columns[name] for name in WATTS], np.zeros(len(rows))
     return ClientTable(
         clients=len(rows),
-        clients_xy=None if x is None or y is None else np.column_stack([x, y]),
+        clients_xy=None,
         watts=None,
         seconds_per_sample=columns["seconds_per_sample"],
         samples=None if samples is None else samples.astype(np.int64),
@@ -205,8 +205,7 @@ def _way(row: Record, way: str, model_bytes: int) -> Way:
 
 def _column(rows: Sequence[Record], name: str) -> Floats | None:
     """Return a column that all rows have, or None if no row has it."""
-    least = -np.inf if name in ("x", "y") else 0.0
-    values = [row.number(name, least, above=name not in WATTS) for row in rows]
+    values = [row.number(name, above=name not in WATTS) for row in rows]
     lacking = [row for row, value in zip(rows, values, strict=True) if value is None]
     if len(lacking) == len(rows):
         return None

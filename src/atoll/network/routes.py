@@ -116,11 +116,9 @@ def _to_aggregators(
     for client, link in ((client, link) for client, links in enumerate(nodes.own) for link in links):
         if (j := place.get(link.upper)) is None:
             continue  # straight to the server
-        way, back, pipe = link.up, link.back, pipes[j]
-        seconds = latency[j] + way.latency + share * (carries[j] + max(way.carries, pipe.up.carries))
-        up.offer(client, seconds, share * (price[j] + way.price + pipe.up.price))
-        seconds = latency[:, j] + back.latency + carries[:, j] + max(back.carries, pipe.back.carries)
-        down.offer(client, seconds, price[:, j] + back.price + pipe.back.price)
+        way, back = link.up.through(pipes[j].up), link.back.through(pipes[j].back)
+        up.offer(client, latency[j] + way.latency + share * (carries[j] + way.carries), share * (price[j] + way.price))
+        down.offer(client, latency[:, j] + carries[:, j] + back.seconds, price[:, j] + back.price)
     # All clients of an aggregator send through its pipe, whatever their route.
     up.seconds = np.maximum(up.seconds, share * np.array([pipe.up.carries for pipe in pipes]))
     down.seconds = np.maximum(down.seconds, np.array([pipe.back.carries for pipe in pipes]))

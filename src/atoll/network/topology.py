@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from atoll.support.errors import InputError, refusing
-from atoll.support.limits import Count, Positive, Probability
+from atoll.support.limits import Count, Probability
 from atoll.support.requiring import checked
 from atoll.support.untrusted import read_bytes
 
@@ -55,7 +55,7 @@ def complete(aggregators: int) -> "nx.Graph[int]":
 
 
 @_checked
-def regular(aggregators: int, degree: Positive, rng: np.random.Generator) -> "nx.Graph[int]":
+def regular(aggregators: int, degree: Count, rng: np.random.Generator) -> "nx.Graph[int]":
     """Draw a graph in which every aggregator has `degree` neighbours; it need not be connected.
 
     Args:

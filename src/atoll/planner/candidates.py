@@ -5,11 +5,13 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from atoll.clustering.feduc.problem import PATTERNS
 from atoll.experiment.foresight import unit_of
-from atoll.settings.choices import chosen, taken
+from atoll.settings.choices import method_kind
 from atoll.settings.experiment_file import make_runs, resolved
+from atoll.settings.signatures import parameters_of
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, SettingWarning
 from atoll.support.wording import slug
@@ -28,7 +30,7 @@ SLOW = {"feduc": 10_000_000, PROGRESS: 2_000}
 """Clients times aggregators above which these are not tried by default: they take half a minute each, or minutes."""
 
 MOST = 1_000  # plans that are compared
-_SEARCHED = ("method=feduc", "refine=true", "overshoot=false", "opening=none", "start=greedy", "passes=0")
+_SEARCHED = ("method=feduc", "overshoot=false", "opening=none", "start=greedy", "passes=0")
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,10 @@ class Dropped:
 
 def usual_axes(settings: Settings, given: Sequence[Axis]) -> list[Axis]:
     """Return the axes to plan: the method's open choices, then what else the user varies."""
-    fields = taken(chosen(resolved(settings)))["method"]
-    found = []
-    if "pattern" in fields:
+    found, parameters = list[Axis](), parameters_of(method_kind(settings).make)
+    if "pattern" in parameters:
         period = int(settings.method.get("intra_rounds", 1))
-        found.append(Axis("method.pattern", PATTERNS))
+        found.append(Axis("method.pattern", get_args(parameters["pattern"].annotation) or PATTERNS))
         pairs = settings.data.clients * settings.clustering.clusters
         quick = tuple(name for name in (*PLACING, PROGRESS) if pairs <= SLOW.get(name, pairs))
         found.append(Axis("clustering.method", quick))
@@ -118,7 +119,7 @@ def _changes(values: Mapping[str, str], seconds: float) -> Iterator[str]:
     """Yield a plan's changes, with short names expanded."""
     for setting, text in values.items():
         if setting == "clustering.method" and text in (TIMED, PROGRESS):
-            timed = (f"seconds={seconds!r}",) if text == TIMED else ()
+            timed = ("refine=true", f"seconds={seconds!r}") if text == TIMED else ("refine=false",)
             yield from (f"clustering.{change}" for change in (*_SEARCHED, f"objective={text}", *timed))
         else:
             yield f"{setting}={text}"

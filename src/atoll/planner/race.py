@@ -147,9 +147,8 @@ class _Track:
     def finish(self, entrant: Entrant, seeds: int, until: float, allowed: float) -> None:
         """Let a finalist train with every seed, until its total seconds to the target exceed those allowed."""
         for seed in range(seeds):
-            if seed:
-                left = until if math.isinf(allowed) else allowed - sum(entrant.costs)
-                self.train(entrant, seed, min(until, left))
+            left = until if math.isinf(allowed) else allowed - sum(entrant.costs)
+            self.train(entrant, seed, min(until, left))
             settle(entrant, seed, until, self.budget)
             if entrant.problem or sum(entrant.costs) > allowed:
                 break

@@ -10,6 +10,7 @@ from atoll.data.files.download import locate
 from atoll.data.files.sources import SOURCES
 from atoll.data.named_datasets import files_at
 from atoll.experiment.start_model import file_of
+from atoll.network.network_records import read_document
 from atoll.settings.file_paths import files_in
 from atoll.settings.validation import Settings
 from atoll.support.untrusted import open_regular
@@ -47,6 +48,13 @@ def files_of(settings: Settings) -> dict[str, Path]:
         root = Path(data.root or "").expanduser()
         files |= {f"data.root/{path.relative_to(root if root.is_dir() else root.parent)}": path for path in own}
     files |= {name: Path(value) for name, value in files_in(settings)}
+    if (place := Path(settings.network.file or "")).suffix.lower() in (".toml", ".json") and place.is_file():
+        named = [(key, each) for key, each in read_document(place).items() if isinstance(each, str) and key != "server"]
+        files |= {f"network.file/{key}": place.parent / each for key, each in named}
+    for section, key in (("data", "tokenizer"), ("model", "path")):  # a folder, a file, or a name on Hugging Face's hub
+        if isinstance(value := getattr(settings, section).get(key), str):
+            own = sorted(Path(value).iterdir()) if Path(value).is_dir() else [Path(value)]
+            files |= {f"{section}.{key}/{path.name}": path for path in own}
     if settings.model.start is not None:
         files["model.start"] = file_of(Path(settings.model.start).expanduser())
     return files

@@ -132,7 +132,7 @@ class Probes:
     def _clustering(self, state: State) -> Clustering:
         """Return the current clustering, which changes if clients move."""
         if not method_needs(self.experiment.settings, "phases"):
-            return self.experiment.clustering
+            return self.experiment.planned.clustering
         done = self.experiment.method.schedule.rounds_done(state.events_done)
         return [phase for phase in self.experiment.plan.phases if phase.round <= done][-1].clustering
 

@@ -189,7 +189,7 @@ class Recorder:
             "rounds": self.schedule.rounds_done(done),
             "clients": len(self.experiment.population),
             **({"groups": list(told)} if (told := self.experiment.population.data.names.get("groups")) else {}),
-            "cluster_sizes": self.experiment.clustering.sizes.tolist(),
+            "cluster_sizes": self.experiment.planned.clustering.sizes.tolist(),
             "clients_left_out": self.experiment.clustering.left_out.tolist(),
             "model_bytes": self.experiment.traffic.model_bytes,
             "message_bytes": self.experiment.traffic.message_bytes,

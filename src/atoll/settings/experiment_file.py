@@ -51,7 +51,7 @@ def read_experiment(name: str | Path) -> Table:
             raise InputError(f"{given}: {told}")
         path = recipe
     with refusing(f"{given}: is not valid TOML", ValueError), refusing(f"{given}: cannot be read"):
-        table = located(read_toml(path), path.parent)
+        table = located(read_toml(path), Path(name).parent)
     if not table:
         raise InputError(f"{given}: is empty; `atoll recipes show quickstart` prints one")
     own = path.stem if re.fullmatch(NAME, path.stem) else None
@@ -215,11 +215,7 @@ def _scales(layer: Table) -> dict[str, Table]:
 
 
 def overlay(table: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
-    """Return `table` with the entries of `over` merged in, table by table.
-
-    >>> overlay({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
-    {'a': {'x': 1, 'y': 3}}
-    """
+    """Return `table` with the entries of `over` merged in, table by table."""
     result = deepcopy(dict(table))
     for key, value in over.items():
         below = result.get(key)

@@ -50,6 +50,6 @@ def _changed(table: Mapping[str, Any], change: Callable[[str, str], str], sectio
         elif isinstance(held, list):  # panels and runs
             changed[key] = [_changed(each, change) if isinstance(each, Mapping) else each for each in held]
         elif section in _SECTIONS and isinstance(held, str) and held and re.fullmatch(PATHS, key):
-            is_path = (section, key) != ("clustering", "start")  # which is a kind of start
+            is_path = key != "start" or section == "model"  # elsewhere a kind of start, or a date
             changed[key] = change(key, held) if is_path else held
     return changed

@@ -105,19 +105,7 @@ def _evaluate(annotation: Any, function: Function) -> Any:
 
 
 def _descriptions(function: Function) -> dict[str, str]:
-    """Return the descriptions in a docstring's ``Args:`` or ``Attributes:`` by name, each as one line.
-
-    >>> def f(a, b):
-    ...     '''Do.
-    ...
-    ...     Args:
-    ...         a: the first,
-    ...             and more.
-    ...         b: the second.
-    ...     '''
-    >>> _descriptions(f)
-    {'a': 'the first, and more', 'b': 'the second'}
-    """
+    """Return the descriptions in a docstring's ``Args:`` or ``Attributes:`` by name, each as one line."""
     text = inspect.getdoc(function) or ""
     section = re.search(r"^(?:Args|Attributes):\n((?:[ ]+.*\n?|\n)*)", text, re.MULTILINE)
     if section is None:

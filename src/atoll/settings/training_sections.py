@@ -155,8 +155,7 @@ class NetworkSettings(Section):
     clients_file: str | None = Field(
         None,
         description="CSV or Parquet: client, x, y, power, seconds_per_sample, samples, upload_seconds; with "
-        "network.file, CSV: client (a name), x, y, seconds_per_sample, samples, and compute_watts, send_watts, "
-        "receive_watts",
+        "network.file, CSV: client (a name), seconds_per_sample, samples, and compute_watts, send_watts, receive_watts",
     )
     file: str | None = Field(
         None,

@@ -6,6 +6,7 @@ from functools import cache, lru_cache, reduce
 from operator import or_
 from typing import Annotated, Any
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
@@ -16,7 +17,7 @@ from atoll.settings.given_objects import named
 from atoll.settings.section import Section
 from atoll.settings.sections import Sections
 from atoll.settings.signatures import REQUIRED, Function, Parameter, settings_of, takes_any
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, refusing
 from atoll.support.limits import LARGEST
 from atoll.support.requiring import plain
 from atoll.support.wording import allowed, nearest, show, unknown
@@ -63,10 +64,15 @@ def validate(table: Mapping[str, Any]) -> Settings:
     functions = chosen(table)
     model = settings_model(tuple(functions.items()))
     try:
-        return model.model_validate(table)
+        made = model.model_validate(table)
     except ValidationError as error:
         told = explain(error, table, model, lambda path, kind: _why(path, kind, functions, table, model))
         raise InputError(told) from error
+    for section in CHOOSING:
+        for key, value in getattr(made, section).model_dump(exclude_none=True).items():
+            with refusing(f"{section}.{key} = {show(value)}: must be what an experiment file can hold", TypeError):
+                tomli_w.dumps({key: value})
+    return made
 
 
 def with_plain_names(table: Mapping[str, Any]) -> Mapping[str, Any]:

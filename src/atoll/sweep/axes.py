@@ -203,11 +203,7 @@ def _read_interval(name: str, given: str, low: str, high: str, is_log: bool) -> 
 
 
 def _split(given: str) -> list[str]:
-    """Split at the commas that are not inside brackets or quotes.
-
-    >>> _split("[2, 3],[4, 4]")
-    ['[2, 3]', '[4, 4]']
-    """
+    """Split at the commas that are not inside brackets or quotes."""
     parts, depth, quote = [""], 0, ""
     for char in given:
         if quote:

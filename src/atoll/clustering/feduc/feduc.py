@@ -5,7 +5,7 @@ from warnings import warn
 
 import numpy as np
 
-from atoll.clustering.clustering import Clustering
+from atoll.clustering.clustering import Clustering, checked_rule
 from atoll.clustering.feduc.greedy import Pick, choose, feduc_labels, pick_at_random, place_again
 from atoll.clustering.feduc.opening import Opening, check_opening, fill_empty, open_first, open_nearest
 from atoll.clustering.feduc.problem import Problem
@@ -18,6 +18,7 @@ from atoll.support.limits import Count, NotNegative, PositiveFloat
 from atoll.support.wording import show
 
 
+@checked_rule
 def feduc(
     problem: Problem,
     overshoot: bool = False,

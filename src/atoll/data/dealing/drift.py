@@ -53,11 +53,7 @@ DRIFTS: dict[str, Callable[..., Sequence[Parts]]] = {"none": none, "groups": gro
 
 
 def draw_concepts(start: Ids, concepts: int, phases: int, share: float, rng: np.random.Generator) -> Ids:
-    """Return each client's concept in each phase, [phases, clients]: each time a share of them moves to another.
-
-    >>> draw_concepts(np.zeros(4, int), 2, 3, 0.5, np.random.default_rng(0)).tolist()
-    [[0, 0, 0, 0], [1, 0, 1, 0], [1, 0, 0, 1]]
-    """
+    """Return each client's concept in each phase, [phases, clients]: each time a share of them moves to another."""
     found = [start]
     for _ in range(phases - 1):
         moving = rng.permutation(len(start))[: max(1, round(share * len(start)))]

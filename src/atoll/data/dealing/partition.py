@@ -245,11 +245,7 @@ def _drawn(labels: Indices, counts: Ids, clients: int, rng: np.random.Generator)
 
 
 def rows_by_owner(owners: Indices) -> Ranges:
-    """Return each owner's rows, ascending, in the order of the owners' numbers.
-
-    >>> [rows.tolist() for rows in rows_by_owner(np.array([2, 0, 2]))]
-    [[1], [], [0, 2]]
-    """
+    """Return each owner's rows, ascending, in the order of the owners' numbers."""
     order = np.argsort(owners, kind="stable")
     return Ranges(order, np.searchsorted(owners[order], np.arange(int(owners.max(initial=-1)) + 2)))
 

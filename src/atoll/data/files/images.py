@@ -45,7 +45,7 @@ def read_images(root: str | None = None, side: Positive | None = None, test_ever
     if not found:
         raise InputError(f"data.root = '{base}': holds no images; {_LAYOUT}, with the suffix {', '.join(ENDINGS)}")
     depths = {len(parts) for _, parts in found}
-    if len(depths) > 1 or max(depths) > 2 or not trees[0]:
+    if len(depths) > 1 or max(depths) > (1 if len(halves) == 1 else 2) or not trees[0]:
         raise InputError(f"data.root = '{base}': has another layout; {_LAYOUT}")
     return _make(base.resolve().name, trees, has_clients=depths == {2}, side=side, test_every=test_every)
 

@@ -11,6 +11,7 @@ import torch
 from atoll.data.dataset import Dataset
 from atoll.data.files.join import Part, join, make_part
 from atoll.support.errors import InputError
+from atoll.support.requiring import checked
 
 _PAIR = "a pair of input and target"
 
@@ -25,6 +26,7 @@ class MapStyle(Protocol):
         """Return one sample."""
 
 
+@checked("{}", train=Any, test=Any)
 def from_torch(
     train: MapStyle | list[MapStyle] | tuple[MapStyle, ...],
     test: MapStyle | None = None,

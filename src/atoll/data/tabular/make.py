@@ -130,7 +130,8 @@ def _make(source: TableSource, wanted: Wanted, is_known: bool) -> Dataset:
     (inputs, test_inputs), names = _inputs_of(source, roles, encoders, rows.uses, tokens or windows)
     if not is_known:
         warn_of_exceptions(encoders, wanted.categorical or ())
-    owners, groups = (each and only(each, rows.uses != LEFT_OUT) for each in (rows.owners, rows.groups))
+    owners = rows.owners and only(rows.owners, rows.uses <= TEST * own_tests)  # of training alone where tests are apart
+    groups = rows.groups and only(rows.groups, rows.uses != LEFT_OUT)
     causal, is_csv = targets.loss == "next-token", source.pieces[0].name.endswith(CSV)
     named = {
         "inputs": tuple(names),

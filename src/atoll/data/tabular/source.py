@@ -152,7 +152,7 @@ def table_files(base: Path) -> list[Path]:
 
 def _splits_of(files: Sequence[Path], base: Path) -> dict[Path, Split]:
     """Return what files are for, if names in a folder, or of its folders, say so; all others are for training."""
-    told = {file: _told(file.stem) or (SPLITS.get(file.parent.name) if file.parent != base else None) for file in files}
+    told = {file: SPLITS.get(file.parent.name) if file.parent != base else _told(file.stem) for file in files}
     has_splits = base.is_dir() and any(told.values())
     return {file: split or "train" for file, split in told.items()} if has_splits else {}
 

@@ -8,6 +8,7 @@ from typing import Literal
 from atoll.data.dataset import Dataset
 from atoll.support.errors import InputError
 from atoll.support.limits import Positive
+from atoll.support.requiring import require_fields
 
 Names = str | list[str] | None
 Missing = Literal["refuse", "fill", "flag", "drop"]
@@ -66,6 +67,7 @@ class Wanted:
 
     def __post_init__(self) -> None:
         """Refuse settings without a target, texts without tokens, or what has no effect, before any file is read."""
+        require_fields(self, "data.")
         if self.task == "causal":
             if self.target:
                 raise InputError("data.task = 'causal': predicts a text's own tokens; leave data.target out")

@@ -110,11 +110,7 @@ def client_penalties(problem: Problem) -> Floats:
 
 
 def sums_of_others(values: Floats) -> Floats:
-    """Return for each entry the sum of all others, along the last axis; nothing is subtracted, so nothing cancels.
-
-    >>> sums_of_others(np.array([1.0, 2.0, 4.0]))
-    array([6., 5., 3.])
-    """
+    """Return for each entry the sum of all others, along the last axis; nothing is subtracted, so nothing cancels."""
     sums = np.zeros_like(values)
     np.cumsum(values[..., :-1], axis=-1, out=sums[..., 1:])
     sums[..., :-1] += np.cumsum(values[..., :0:-1], axis=-1)[..., ::-1]
@@ -122,11 +118,7 @@ def sums_of_others(values: Floats) -> Floats:
 
 
 def most_of_others(values: Floats) -> Floats:
-    """Return for each entry the largest of all others, or 0; entries are not negative.
-
-    >>> most_of_others(np.array([1.0, 4.0, 2.0]))
-    array([4., 2., 4.])
-    """
+    """Return for each entry the largest of all others, or 0; entries are not negative."""
     largest = int(values.argmax())
     most = np.full_like(values, values[largest])
     most[largest] = max(values[:largest].max(initial=0), values[largest + 1 :].max(initial=0))
