@@ -391,6 +391,8 @@ def test_who_compares_patterns_is_told_that_only_censyn_shares_links(tmp_path: P
     patterns = [f"method.pattern={pattern}" for pattern in ("censyn", "censyn,cenasy")]
     fields = [sorted_out(settings_of(tmp_path), [*ONE, each], seconds=30.0).plans for each in patterns]
     assert ["Aggregators share links only in censyn" in note_of(each) for each in fields] == [False, True]
+    without = sorted_out(settings_of(tmp_path, method={"name": "fedavg"}), ["local.lr=0.1,0.2"], seconds=30.0).plans
+    assert "censyn" not in note_of(without)
     unraced = score_table(fields[0])
     assert unraced.note.startswith("Waiting: share of the time")
     assert "In brackets" not in unraced.note

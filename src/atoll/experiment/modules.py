@@ -145,7 +145,7 @@ def rehearse(settings: Settings, trainer: Chain, event: Event, start: Model) -> 
     If clients keep state, it then trains again from its state. Returns its last update; None if that is not finite.
     """
     if not len(event.cohort):
-        raise InputError(f"rounds = {settings.rounds}: no event has a client; lower faults.dropout or end it later")
+        raise InputError(f"rounds = {settings.rounds}: no event has a client; end the run later, or ease [faults]")
     task = ClientTask(event=0, round=0, repeat=0, cluster=0, client=int(event.cohort[0]), start=start)
     local = f"local.optimizer = {settings.local.optimizer!r} and local.batch_size = {settings.local.batch_size!r}"
     told = f"model.name = {settings.model.name!r}: a step of training with {local} failed"

@@ -105,10 +105,10 @@ def hide(
 def _until_spent(plan: Plan, epsilon: float, most: int) -> Plan:
     """Return the plan of the events that the budget covers."""
     schedule, lasting = plan.schedule, plan.within(most)
-    if not lasting:
+    if not plan.worst_after[lasting]:
         raise InputError(
-            f"privacy.epsilon = {epsilon:g}: the first event alone costs {plan.epsilon_after(1):.3g}; raise it, or "
-            "privacy.noise"
+            f"privacy.epsilon = {epsilon:g}: the first event alone costs {plan.epsilon_after(lasting + 1):.3g}; "
+            "raise it, or privacy.noise"
         )
     kept = replace(schedule, events=pack(islice(schedule.events, lasting)), rounds=schedule.rounds_done(lasting))
     return replace(plan, schedule=kept)

@@ -111,7 +111,7 @@ def note_of(plans: Sequence[Scored]) -> str:
     """Return an explanation of the columns that all tables of plans have."""
     hops = "; ".join(dict.fromkeys(" + ".join(hop.name for hop in plan.score.hops) for plan in plans))
     tables = [plan.candidate.settings for plan in plans]
-    alone = any(each.network.file is not None and each.method.get("pattern") != "censyn" for each in tables)
+    alone = any(each.network.file is not None and each.method.get("pattern", "censyn") != "censyn" for each in tables)
     told = " Aggregators share links only in censyn; in other patterns each sends as if alone."
     return (
         "Waiting: share of the time in which clients neither compute nor send. "
