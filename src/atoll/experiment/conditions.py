@@ -57,9 +57,7 @@ class Conditions:
         if self.known is not None and self.known.network is not None:
             return {0: self.known.network}
         model_bytes = self.initial.bytes_without(self.initial.stays)
-        sizes = (
-            self.known or self.clients
-        ).population.sizes  # whatever attackers claim, they compute on what they have
+        sizes = (self.known or self.clients).population.sizes  # attackers compute on what they have, not claim
         return make_networks(self.settings, sizes, model_bytes, self.initial.upload_share)
 
     def serve(self, settings: Settings) -> bool:

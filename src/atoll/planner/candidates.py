@@ -69,7 +69,8 @@ def usual_axes(settings: Settings, given: Sequence[Axis]) -> list[Axis]:
     found, parameters = list[Axis](), parameters_of(method_kind(settings).make)
     if "pattern" in parameters:
         period = int(settings.method.get("intra_rounds", 1))
-        found.append(Axis("method.pattern", get_args(parameters["pattern"].annotation) or PATTERNS))
+        own = tuple(each for each in get_args(parameters["pattern"].annotation) if isinstance(each, str))
+        found.append(Axis("method.pattern", own or PATTERNS))
         pairs = settings.data.clients * settings.clustering.clusters
         quick = tuple(name for name in (*PLACING, PROGRESS) if pairs <= SLOW.get(name, pairs))
         found.append(Axis("clustering.method", quick))
