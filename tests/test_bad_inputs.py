@@ -474,7 +474,8 @@ method.name=hierarchical rounds=20 network.downloads=sometimes
 method.name=hierarchical rounds=20 network.regions=sum
 method.name=hierarchical rounds=20 network.regions=average
 method.name=hierarchical rounds=20 network.metres_per_round=1.0 network.recluster_every=0
-method.name=hierarchical rounds=20 network.topology=regular network.degree=0
+method.name=hierarchical rounds=20 network.topology=regular network.degree=-1
+method.name=hierarchical method.pattern=decsyn rounds=20 network.topology=regular network.degree=0
 method.name=hierarchical rounds=20 network.topology=erdos-renyi network.probability=2
 method.name=hierarchical rounds=20 network.topology=edges
 method.name=hierarchical rounds=20 network.topology=edges network.edges=[[0,9]]
