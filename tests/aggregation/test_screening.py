@@ -38,6 +38,11 @@ def test_numbers_that_would_ruin_a_mean_are_left_out(changes: Model, loss: float
     assert refused(changes, Screening(tolerate=False), loss=loss) is None, "what makes it ends the run"
 
 
+def test_a_state_that_is_not_finite_is_not_kept() -> None:
+    for state, reason in (({"w": NAN}, "not_finite"), ({"w": U}, None)):
+        assert Screening().why_refused(ClientUpdate(START, 1.0, state), START) == reason
+
+
 @pytest.mark.parametrize(
     ("batches", "reason"), [(0, None), (10**12, None), (-1, "too_large"), (2**63 - 1, "too_large")]
 )

@@ -117,12 +117,11 @@ def test_init_overwrites_nothing(atoll: Command, fleet: FleetConfiguration) -> N
     assert {path: path.read_bytes() for path in fleet.folder.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("host", ["", "a b", "https://a", "a:443"])
-def test_a_host_is_a_name_or_an_address(atoll: Command, host: str) -> None:
-    assert (
-        "must be a host name (in ASCII) or an address"
-        in atoll("fleet", "init", "--nodes", "1", "--host", host).refused()
-    )
+@pytest.mark.parametrize("option", ["--host", "--listen"])
+@pytest.mark.parametrize("host", ["", "a b", "https://a", "a:443", "ü"])
+def test_a_host_is_a_name_or_an_address(atoll: Command, option: str, host: str) -> None:
+    told = atoll("fleet", "init", "--nodes", "1", "--host", "a", option, host).refused()
+    assert f"{option} {host!r}: must be a host name (in ASCII) or an address" in told
 
 
 def test_a_certificate_that_expired_is_refused_with_its_date(atoll: Command, fleet: FleetConfiguration) -> None:

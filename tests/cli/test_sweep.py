@@ -68,6 +68,25 @@ def test_a_finished_sweep_is_not_run_again_and_may_grow(atoll: Command, folder: 
     assert (folder / "s/lr=0.1/metrics.jsonl").stat().st_mtime_ns == before
 
 
+TUNED = ("--over", "local.lr=0.1..1", "--tune", "--metric", "test_loss", "--trials")
+
+
+@pytest.mark.parametrize(("few", "more"), [(("--over", "seed=0"), ("--over", "seed=0,1")), ((*TUNED, 1), (*TUNED, 2))])
+def test_a_sweep_does_not_go_on_with_other_data(atoll: Command, folder: Path, few: Any, more: Any) -> None:
+    own = ("--set", "data.dataset=table", "--set", "data.root=own.csv", "--set", "data.target=y", "--set", "rounds=1")
+    rows = "".join(f"{x},{x % 3}\n" for x in range(60))
+    (folder / "own.csv").write_text("x,y\n" + rows)
+    atoll("sweep", "tiny.toml", *own, *few, "--out", "s").succeeded()
+    (folder / "own.csv").write_text("x,y\n" + rows.replace("2\n", "1\n"))
+    told = atoll("sweep", "tiny.toml", *own, *more, "--out", "s", "--resume").refused()
+    assert re.fullmatch(
+        r"--resume: data.root/own.csv \(own.csv\) has changed since s/\S+ was started; undo that, or .*", told
+    )
+    atoll("sweep", "tiny.toml", *own, *few, "--out", "s", "--resume").succeeded()  # which shows what is there
+    (folder / "own.csv").write_text("x,y\n" + rows)
+    atoll("sweep", "tiny.toml", *own, *more, "--out", "s", "--resume").succeeded()
+
+
 @pytest.mark.more
 def test_runs_that_another_condition_stopped_go_on(atoll: Command, folder: Path) -> None:
     atoll(*GRID, "--out", "s", "--set", "run.stop_at=test_accuracy >= 0").succeeded()

@@ -218,12 +218,11 @@ def test_whole_cohorts_in_one_weighted_pass(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", thinned([1, 2], 1))
-def test_the_last_clients_are_trained_by_falling_cost_to_the_same_bits(workers: int) -> None:
+@pytest.mark.parametrize("change", thinned([{"batch_size": "full"}, {"epochs": 1.0}]))
+def test_the_last_clients_are_trained_by_falling_cost_to_the_same_bits(workers: int, change: dict[str, Any]) -> None:
     sizes = np.random.default_rng(0).permutation(np.arange(1, 24))
     samples = np.split(np.arange(sizes.sum()) % len(POPULATION.data), np.cumsum(sizes)[:-1])
-    trainer = Trainer(
-        linear_module(), make_population(POPULATION.data, samples), replace(RULE, batch_size="full"), SEED
-    )
+    trainer = Trainer(linear_module(), make_population(POPULATION.data, samples), replace(RULE, **change), SEED)
     cohorts = [cohort_of(start, range(23), event) for event, start in enumerate(far_starts(2))]
     with Cores(trainer, workers, BYTES) as cores:
         units = [unit for cohort in cohorts for unit in cut(cohort, 1)]

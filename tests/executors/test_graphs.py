@@ -1,40 +1,83 @@
 """Steps captured as CUDA graphs: without a GPU by a stand-in that reads, like a graph, only what it has captured."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
 
 from atoll import InputError, LocalRule, Stacked, Trainer, read_model
 from atoll.aggregation.mean import average_models
+from atoll.data.dataset import Dataset, Standard
 from atoll.engine.cohorts import Cohort
 from atoll.executors.stacked import graphs
 from atoll.executors.stacked.graphs import Graphs
+from atoll.executors.stacked.training import client_bytes
 from atoll.experiment.experiment import Experiment
+from atoll.local.batches import preparation
 from atoll.local.models import Model
 from atoll.local.rule import momentum, sgd
 from atoll.settings.validation import Settings
 from atoll.support.errors import RunError
+from tests.executors.test_launches import Launches
+from tests.executors.test_synchronising import Asked
 from tests.problems import classification, network
 
-POPULATION = classification(clients=8, samples=12)
+POPULATION = classification(clients=40, samples=12)
+SGD = LocalRule(sgd, lr=0.1, steps=3, batch_size=4)
 captured: list[int] = []
 
 
-def stand_in(call: Callable[..., Tensor], examples: tuple[Tensor, ...]) -> Callable[..., Tensor]:
-    """Compute on the tensors of the capture, into which others are copied, as `torch.cuda.make_graphed_callables`."""
-    captured.append(len(examples))
+class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes what a GPU is told, with the tensors themselves, and carries it out again without asking Python."""
 
-    def replay(*tensors: Tensor) -> Tensor:
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.told: list[tuple[Any, Sequence[Any], Mapping[str, Any], Any]] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if function in Asked.NEED_VALUES:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        result = function(*args, **(kwargs or {}))
+        self.told.append((function, args, kwargs or {}, result))
+        return result
+
+    def replay(self) -> None:
+        for function, args, kwargs, result in self.told:
+            again = function(*args, **kwargs)
+            for old, new in zip(tree_leaves(result), tree_leaves(again), strict=True):
+                if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+def stand_in(call: Callable[..., Any], examples: tuple[Tensor, ...]) -> Callable[..., Any]:
+    """Compute on the tensors of the capture, into which others are copied, as `torch.cuda.make_graphed_callables`.
+
+    What has no gradient is captured operation by operation; else the function is called again.
+    """
+    captured.append(len(examples))
+    with Capture() as graph:
+        results = call(*examples)
+    whole = not any(isinstance(each, Tensor) and each.requires_grad for each in tree_leaves(results))
+
+    def replay(*tensors: Tensor) -> Any:
         with torch.no_grad():
             for own, given in zip(examples, tensors, strict=True):
                 assert own.shape == given.shape
                 assert own is not given  # whose gradient would be added up on the stream of the capture
                 if own.data_ptr() != given.data_ptr():
                     own.copy_(given)
+            if whole:
+                with _disable_current_modes():
+                    graph.replay()
+                return tree_map(torch.detach, results)
         return call(*(given if given.requires_grad else own for own, given in zip(examples, tensors, strict=True)))
 
     return replay
@@ -63,9 +106,11 @@ def trained(rule: LocalRule, sizes: list[int], held: Graphs | None, module: nn.M
 @pytest.mark.parametrize(
     "rule",
     [
-        LocalRule(sgd, lr=0.1, steps=3, batch_size=4, lr_decay=0.9),
+        SGD,
+        replace(SGD, batch_size="full"),
+        replace(SGD, proximal=0.1),
+        replace(SGD, lr_decay=0.9),
         LocalRule(momentum, lr=0.1, steps=3, batch_size="full"),
-        LocalRule(sgd, lr=0.1, steps=3, batch_size=4, proximal=0.1),
     ],
 )
 def test_bits_are_those_of_steps_told_one_by_one(rule: LocalRule) -> None:
@@ -74,6 +119,57 @@ def test_bits_are_those_of_steps_told_one_by_one(rule: LocalRule) -> None:
     assert len(captured) == 2  # one a size, however many steps and events
     for one, other in zip(ours, theirs, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_cohorts_of_many_sizes_share_graphs_and_their_bits_stay() -> None:
+    sizes = [33, 36, 34, 35, 40, 37]
+    ours, theirs = trained(SGD, sizes, Graphs()), trained(SGD, sizes, None)
+    assert len(captured) == 2  # of 36 clients and of 40
+    for one, other in zip(ours, theirs, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_a_stack_is_filled_up_within_its_memory() -> None:
+    executor = Stacked(Trainer(network(), POPULATION, SGD, seed=3))
+    executor.graphs = Graphs()
+    executor.stack_bytes = 39 * client_bytes(executor.trainer, executor.fit, 4)
+    cohort = Cohort(0, 0, 0, 0, np.arange(40), np.ones(40), 40.0, read_model(network()))
+    executor.train([cohort], average_models)
+    assert [next(iter(held.model.values())).shape[0] for held in executor.graphs._held.values()] == [36, 4]
+
+
+def test_parts_of_one_size_are_not_put_over_each_other() -> None:
+    """Where memory has run out, the parts of a stack are averaged when all are trained."""
+    means = []
+    for held in (Graphs(), None):
+        executor = Stacked(Trainer(network(), POPULATION, SGD, seed=3))
+        executor.graphs, executor.most_clients = held, 4
+        cohort = Cohort(0, 0, 0, 0, np.arange(8), np.ones(8), 8.0, read_model(network()))
+        means.append(executor.train([cohort], average_models)[0].model)
+    assert all(torch.equal(means[0][name], means[1][name]) for name in means[1])
+
+
+@pytest.mark.parametrize(("steps", "clients"), [(2, 4), (9, 4), (2, 40)])
+def test_a_cohort_is_as_few_operations_however_many_steps_and_clients(steps: int, clients: int) -> None:
+    rule, module = replace(SGD, steps=steps), network(seed=1)
+    executor = Stacked(Trainer(module, POPULATION, rule, seed=3))
+    executor.graphs = Graphs()
+    for event in range(2):
+        cohort = Cohort(event, event, 0, 0, np.arange(clients), np.ones(clients), float(clients), read_model(module))
+        with Launches() as counted:
+            executor.train([cohort], average_models)
+    assert sum(counted.told.values()) <= 43
+
+
+def test_a_graph_s_inputs_are_prepared_by_what_is_on_the_gpu() -> None:
+    """Wide inputs too, such as times: another device than the processor shows what is copied to it."""
+    inputs, labels = np.arange(40).reshape(20, 2), np.zeros(20, dtype=np.int64)
+    standard = Standard((1.0, 2.0), (3.0, 4.0))
+    data = Dataset("times", inputs, labels, inputs[:1], labels[:1], classes=2, standard=standard)
+    prepare = preparation(data, torch.empty(0, device="meta"))
+    with Launches() as counted:
+        prepare(torch.empty(3, 2, dtype=torch.int64, device="meta"))
+    assert counted.told["aten._to_copy.default"] == 1  # to the model's type
 
 
 def test_the_graphs_of_the_stacks_trained_longest_ago_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:

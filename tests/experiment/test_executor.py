@@ -1,6 +1,5 @@
 """Which executor is chosen: by the settings, by `auto`, and what is refused."""
 
-import math
 import multiprocessing
 import sys
 from collections.abc import Sequence
@@ -23,7 +22,6 @@ from atoll.executors.weighted import Weighted
 from atoll.experiment import executor_choice as e
 from atoll.experiment.executor_choice import ExecutorChoice, choose_executor, count_cores, make_executor, why_not_fork
 from atoll.experiment.experiment import Experiment
-from atoll.local.precision import slowness_of_bfloat16
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.methods.papers.fedcluster import fedcluster
@@ -225,19 +223,11 @@ def test_more_workers_than_cores_are_allowed_with_a_warning(monkeypatch: pytest.
 
 def test_bfloat16_where_it_is_emulated_is_allowed_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(e, "lacks_bfloat16", lambda: True)
-    monkeypatch.setattr(e, "slowness_of_bfloat16", lambda: 6.28)
-    told = (
-        "run.precision = 'bfloat16': this processor has no bfloat16 arithmetic; a matrix product takes 6.3 times "
-        "as long as in float32"
-    )
+    told = "run.precision = 'bfloat16': slower than float32, as this processor has no bfloat16 arithmetic"
     assert experiment(executor="serial", precision="bfloat16").execution.choice.warning == told
     assert experiment(executor="serial").execution.choice.warning == ""
     monkeypatch.setattr(e, "lacks_bfloat16", lambda: False)
     assert experiment(executor="serial", precision="bfloat16").execution.choice.warning == ""
-
-
-def test_how_slow_emulated_products_are_is_measured() -> None:
-    assert 0 < slowness_of_bfloat16(side=64) < math.inf
 
 
 def convolutions() -> nn.Module:

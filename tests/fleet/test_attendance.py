@@ -1,5 +1,6 @@
 """Nodes that do not answer are left alone for a while; operators are told of what is refused."""
 
+import json
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -95,6 +96,23 @@ def test_a_resumed_run_asks_whom_it_would_have_asked(stop: int, tmp_path: Path) 
     assert parts == whole
     assert last_models(tmp_path / "live") == last_models(tmp_path / "whole")
     assert_replays(experiment, tmp_path)
+
+
+def test_what_was_measured_before_a_stop_counts_after_it(tmp_path: Path) -> None:
+    experiment, live = averaging(rounds=5, run={"checkpoint_every": 1}), tmp_path / "live"
+    fleet = MemoryFleet(open_sites(experiment, tmp_path / "data"))
+    with closing(run_events(experiment, live, fleet=fleet)) as steps:
+        for progress in steps:
+            if progress.events_done == 3:
+                break
+        assert json.loads((live / "measured.json").read_bytes())["replies"] == [3] * 4  # though a kill may come
+    carry(experiment, fleet, live, resume=True)
+    measured = json.loads((live / "measured.json").read_bytes())
+    assert measured["replies"] == [5] * 4
+    (live / "summary.json").unlink()
+    (live / "measured.json").write_text('{"replies": [1]}')
+    with pytest.raises(InputError, match=r"^--resume: .*measured.json cannot be read .*; without this file it starts"):
+        carry(experiment, fleet, live, resume=True)
 
 
 def test_a_run_resumed_without_strikes_asks_everybody_at_once(tmp_path: Path) -> None:

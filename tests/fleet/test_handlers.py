@@ -176,7 +176,7 @@ def test_losses_have_a_budget_that_outlives_the_node(folder: Path, tmp_path: Pat
     for models, code in (([START] * 2, "over_budget"), ([START], ""), ([START], "over_budget")):
         reply = answer(node, FolderStore(tmp_path), "losses", measuring(node, models, 9), lines.append)
         assert not code or refusal(reply) == code
-    assert "losses would be 6, above most_losses = 5 of node.toml" in lines[0]
+    assert "losses would be 6, above most_losses = 5, which node.toml may raise" in lines[0]
 
 
 def test_trainings_have_one_where_the_owner_sets_it(folder: Path) -> None:

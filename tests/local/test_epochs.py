@@ -136,3 +136,14 @@ def test_rates_may_be_a_list_an_array_a_tensor_or_a_column(make: Callable[[list[
     assert hash(rule) == hash(replace(rule, rates=(0.5, 0.25)))
     (made,) = make_runs({"rounds": 2, "local": {"schedule": "list", "rates": make([0.5, 0.25])}})
     assert made.local.get("rates") == [0.5, 0.25]
+
+
+def test_with_resampling_a_full_batch_is_one_of_the_parts() -> None:
+    table = {"rounds": 5, "data": {"clients": 4, "samples": 40}, "local": {"batch_size": "full"}}
+    seconds = [
+        Experiment(
+            make_runs({**table, "method": {"name": "ifca", "clusters": 2, "resample": resample}})[0]
+        ).plan.clock.compute_seconds.sum()
+        for resample in (False, True)
+    ]
+    assert seconds[1] == pytest.approx(seconds[0] / 10)

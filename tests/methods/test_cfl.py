@@ -81,10 +81,15 @@ def test_everybody_alone_is_the_end_of_it() -> None:
     assert sorted(state.labels) == list(range(8))
 
 
-@pytest.mark.parametrize(("sizes", "splits"), [([1, 3], True), ([3, 1], False)])
-def test_a_cluster_is_stationary_by_the_mean_over_samples(sizes: list[int], splits: bool) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "weights", "splits"), [([1, 3], None, True), ([3, 1], None, False), ([1, 3], [1, 1], False)]
+)
+def test_a_cluster_is_stationary_by_the_mean_over_samples(
+    sizes: list[int], weights: list[int] | None, splits: bool
+) -> None:
+    """Or, with `method.weights = "equal"`, by that over clients."""
     rows = np.split(np.arange(4, dtype=np.int32), [sizes[0]])
-    event = make_event(0, np.arange(2), np.array(sizes, float), 0.0, 1.0)
+    event = make_event(0, np.arange(2), np.array(weights or sizes, float), 0.0, 1.0)
     model = {"w": torch.zeros(1)}
     kept = {client: {"w": torch.tensor([update])} for client, update in enumerate((3.0, -1.0))}
     state = State(1, None, (model, model), (model, model), clients=kept, labels=np.zeros(2, np.int64))

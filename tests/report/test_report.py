@@ -28,7 +28,6 @@ from atoll.report.page.content import make_content
 from atoll.report.page.results import size, write_mean
 from atoll.report.reading.groups import overlay
 from atoll.report.reading.runs import Run, find_runs, read_run
-from atoll.report.reading.units import format_bytes, format_count, time_unit
 from atoll.report.report_files import save_figure, write_report
 from atoll.report.tables.formats import TextTable
 from atoll.report.tables.frames import read_runs
@@ -38,6 +37,7 @@ from atoll.report.tables.spread_tables import narrow_tables, target_table
 from atoll.report.tables.writing import as_csv, as_dicts, narrow_table, table_of
 from atoll.support.errors import InputError
 from atoll.support.files import seal
+from atoll.support.units import format_bytes, format_count, time_unit
 from tests import made_runs
 from tests.tiers import thinned
 
@@ -910,7 +910,10 @@ class TestStyle:
             (format_count, 0, "0"),
             (format_count, 9999, "9999"),
             (format_count, 12_500, "12.5k"),
+            (format_count, 1_500_000, "1.5M"),
             (format_count, 2e9, "2G"),
+            (format_bytes, 512, "512 B"),
+            (format_bytes, 1_234_000, "1.23 MB"),
             (format_bytes, 4e17, "400,000 TB"),
             (lambda mean: write_mean([mean], size), 4e17, "400,000 TB"),
             (lambda span: time_unit(span).name, 119, "seconds"),

@@ -358,6 +358,16 @@ class TestLabels:
             write_run(tmp_path / str(seed), make_rows(3), label=f"FedAvg, seed {seed}", seed=seed, run=run)
         assert [group.seeds for group in group_runs(find_runs([tmp_path]))] == [(0, 1), (2,)]
 
+    @pytest.mark.parametrize(
+        ("dataset", "labels"), [("table", ["A (root = a.csv)", "A (root = b.csv)"]), ("mnist", ["A"])]
+    )
+    def test_runs_of_two_tables_are_no_seeds_of_one(self, tmp_path: Path, dataset: str, labels: list[str]) -> None:
+        """An official data set is the same wherever it lies."""
+        for seed, root in enumerate(("a.csv", "b.csv")):
+            data = {"dataset": dataset, "root": root}
+            write_run(tmp_path / str(seed), make_rows(3), label="A", seed=seed, data=data)
+        assert [group.label for group in group_runs(find_runs([tmp_path]))] == labels
+
 
 @pytest.mark.more
 def test_results_of_run_all_are_a_study(tmp_path: Path) -> None:

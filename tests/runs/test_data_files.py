@@ -10,7 +10,9 @@ import pytest
 
 from atoll import Experiment, make_runs, run_events
 from atoll.runs.data_files import digests_of
+from atoll.runs.fingerprint import digest
 from atoll.runs.run import RunProgress
+from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
 
 TABLE = {
@@ -52,6 +54,28 @@ def test_it_goes_on_with_the_same_files_also_elsewhere(folder: Path) -> None:
     (folder / "data").rename(folder / "moved")
     *_, last = begin(folder, "moved")
     assert last.events_done == last.events
+
+
+def test_the_folder_that_a_user_s_own_function_reads_stays() -> None:
+    """Which files it reads is not known, so nothing else would tell of others."""
+    digests = [
+        {digest(Settings(data={"dataset": dataset, "root": root})) for root in ("a", "b")}  # type: ignore[arg-type]
+        for dataset in ("builtins:list", "mnist")
+    ]
+    assert [*map(len, digests)] == [2, 1]
+
+
+def test_a_resume_that_is_refused_or_does_nothing_changes_no_settings(folder: Path) -> None:
+    (folder / "other").mkdir()
+    for client in range(4):
+        write_client(folder / "other", client, seed=1)
+    before = (folder / "run/config.toml").read_bytes()
+    with pytest.raises(InputError, match="has changed since"):
+        list(begin(folder, "other"))
+    assert (folder / "run/config.toml").read_bytes() == before
+    list(begin(folder))
+    list(begin(folder, "other"))  # a finished run is only read
+    assert (folder / "run/config.toml").read_bytes() == before
 
 
 def test_a_file_that_is_no_data_may_change(folder: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import atoll
 from atoll import Event, InputError, Method, Schedule, make_event
+from atoll.schedules.events import Mix
 from atoll.schedules.recorded import require_sound
 from tests.methods.test_every_method import METHOD_CASES, experiment
 from tests.tiers import thinned
@@ -63,6 +64,24 @@ def test_rounds_do_not_go_back() -> None:
 def test_a_schedule_without_events_is_refused() -> None:
     with pytest.raises(InputError, match=r"^mine: its schedule has no events$"):
         require_sound(Schedule((), clusters=1, rounds=3), 4, "mine")
+
+
+def test_a_server_s_model_needs_a_server() -> None:
+    whole = schedule()
+    with pytest.raises(InputError, match="event 0 of its schedule takes the server's model, but the schedule has no"):
+        require_sound(replace(whole, has_server=False), 4, "mine")
+    alone = [replace(event, server=None, starts=((0, Mix(published=((0, 1.0),))),)) for event in whole.events]
+    require_sound(replace(whole, events=tuple(alone), has_server=False), 4, "mine")
+
+
+def test_clusters_that_nobody_finds_are_refused(tmp_path: Path) -> None:
+    def mine(rule: Any) -> Method:
+        events = [make_event(0, np.array([0, 1]), np.ones(2), 0.0, 1.0, active=(0, 1))]
+        return Method(Schedule(tuple(events), clusters=2, rounds=1), rule)
+
+    with pytest.raises(InputError, match=r"an event of its schedule names no clusters, and no Method\.assign finds"):
+        atoll.run(rounds=1, data={"clients": 4, "samples": 20}, method=mine, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_nothing_is_written_for_a_method_of_ones_own_with_such_a_schedule(tmp_path: Path) -> None:

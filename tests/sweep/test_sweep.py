@@ -389,6 +389,7 @@ TWO = {"runs": [{"label": "A"}, {"label": "B", "method": {"name": "fedavg"}}]}
         ({"method": {"name": "fedavg"}}, "clustering.clusters=2,5", "'fedavg' uses no clustering"),
         ({}, "run.workers=1,2", "changes no result of a run, only its wall time"),
         (TWO, "run.checkpoint_every=1,2", "changes no result of a run"),
+        ({"data": {"dataset": "mnist"}}, "data.root=a,b", "changes no result of a run"),
         ({"local": {"epochs": 1}}, "local.steps=5,10", "changes nothing in any run, since local.epochs is set"),
     ],
 )
@@ -422,6 +423,16 @@ def test_what_changes_some_runs_only_is_told() -> None:
 )
 def test_a_sweep_over_what_changes_something_goes_on(over: str, goal: Goal) -> None:
     assert require_effect([over.partition("=")[0]], make_members({}, parse_axes([over])), goal) == []
+
+
+@pytest.mark.parametrize("value", [1, 0.5, True, "text", [1, "a"], {"a": 1, "b": "c"}, {"k": [1, 2]}])
+def test_a_value_is_shown_as_it_is_read(value: Any) -> None:
+    assert axes.parse_value("model.options", table.show_value(value)) == value
+
+
+def test_a_sweep_over_tables_goes_on() -> None:
+    table = {"data": {"dataset": "table", "target": "y"}}
+    assert require_effect(["data.root"], make_members(table, parse_axes(["data.root=a.csv,b.csv"])), Goal("x")) == []
 
 
 @pytest.mark.parametrize("run", [{"heterogeneity": True}, {"probes": ["heterogeneity"]}])

@@ -59,7 +59,7 @@ class Screening:
 
         if self.tolerate and not _has_form(update.model, start):
             return "wrong_form"
-        if self.tolerate and not is_finite(update.model, update.loss):
+        if self.tolerate and not all(is_finite(each, update.loss) for each in (update.model, update.state or {})):
             return "not_finite"
         if self.tolerate and not is_bounded(update.model, update.loss):
             return "too_large"

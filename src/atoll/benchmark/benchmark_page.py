@@ -12,9 +12,9 @@ from atoll.benchmark.result_files import COSTS, MEASURED, SCORE
 from atoll.benchmark.standings import Placing, average_ranks, critical_difference, friedman_p
 from atoll.report.figures.ranks import plot_fronts, plot_ranks
 from atoll.report.page.markup import Body, Cell, items, paragraph, table
-from atoll.report.reading.units import format_bytes, format_seconds
 from atoll.report.tables.formats import DASH, TextTable, show_p
 from atoll.reproduce.pictures import as_address, document
+from atoll.support.units import format_bytes, format_seconds
 
 HEADER = ("Method", "Score", "95 % CI", "Worst tenth", "Spread", "New clients", "ARI", "As good as FedAvg after")
 NOTE = (

@@ -12,11 +12,11 @@ from atoll.benchmark.result_files import ResultFile, entry_of, read_results
 from atoll.benchmark.standings import stand
 from atoll.benchmark.suites import BUDGETS, Suite
 from atoll.experiment.experiment import Experiment
-from atoll.report.reading.units import format_seconds
 from atoll.reproduce.kept_runs import digest_anywhere
 from atoll.reproduce.recipe_runs import RecipeTask, carry_out_all
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
+from atoll.support.units import format_seconds
 from atoll.support.wording import slug
 
 

@@ -83,7 +83,7 @@ def _profile_table(profiles: "Sequence[ClusterProfile]", title: str, classes: "S
 
 
 def _plan_table(plan: "ClusteringSummary", title: str) -> Table:
-    from atoll.report.reading.units import format_seconds
+    from atoll.support.units import format_seconds
 
     caption = (
         f"bound {plan.bound:.4g} = kappa {plan.kappa:.4g} x {plan.initial_gap:.4g} + delta {plan.delta:.4g}; "

@@ -109,11 +109,11 @@ def data_inspect(
     """
     runs = read_experiments(experiment, scale, changes, only)
     inches = claim_plot(plot, width, runs)
-    claim_file("--write", write)
     if write is not None:
         if write.suffix != ".npz":
             raise InputError(f"--write {write}: must end in .npz")
         only_one("--write", runs)
+    claim_file("--write", write)
     held = [each.clients.dealt for each in runs]
     counts = [population.class_counts() for population in held]
     if as_json:

@@ -53,8 +53,9 @@ def init(
     require_flower()
     from atoll.fleet.folder.init import FleetPlan, init_fleet
 
-    if not _is_host(host):
-        raise InputError(f"--host {host!r}: must be a host name (in ASCII) or an address, without a port")
+    for name, place in (("host", host), ("listen", listen)):
+        if not _is_host(place):
+            raise InputError(f"--{name} {place!r}: must be a host name (in ASCII) or an address, without a port")
     made = init_fleet(folder, FleetPlan(nodes, host, listen=listen, port=port, days=days, max_mib=max_mib))
     out.print(new_fleet_table(made))
     out.print(f"{folder}: stays on the server; better keep its ca.key offline")

@@ -20,12 +20,12 @@ from atoll.planner.measured_runs import apply, predicted_seconds, read_measureme
 from atoll.planner.plan_page import render
 from atoll.planner.planning import Field, sort_out
 from atoll.planner.race import Race, carry_out, lay_out, seconds_an_update
-from atoll.report.reading.units import format_seconds
 from atoll.settings.choices import method_needs
 from atoll.settings.validation import Settings
 from atoll.support.errors import RunError
 from atoll.support.files import write_atomically
 from atoll.support.lock import claimed
+from atoll.support.units import format_seconds
 from atoll.support.wording import counted, slug
 from atoll.sweep.axes import parse_axes
 

@@ -88,14 +88,14 @@ def report_command(
     runs, notices = _read(folders, overlay)
     if target and not any(has_column(run, "test_accuracy") for run in runs):
         raise InputError(f"--target {target[0]:g}: is a test accuracy, and no run has recorded any; leave it out")
-    for option, path in files.items():
-        claim_file(option, path)
     rows = rounds_to_target(runs, target, stable=stable)
     spreads = spread_over_seeds(runs, target, stable, baseline)
     place = _place_of(folder, None if page or as_csv or as_parquet else folders[0] / "report")
     for option, given in (("--against", against), ("--width", width)):
         if given is not None and not place:
             raise InputError(f"{option}: is for the figures of a folder; give --out as well")
+    for option, path in files.items():
+        claim_file(option, path)
     with figure_width(inches):
         written = write_report(runs, place, target, stable, against, baseline, bands) if place else []
     if page:

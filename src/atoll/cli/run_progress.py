@@ -7,7 +7,7 @@ from typing import Any, Self
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from atoll.cli.common import err
-from atoll.report.reading.units import format_seconds
+from atoll.support.units import format_seconds
 from atoll.support.wording import counted
 
 LOG_SECONDS = 30.0  # between lines without a terminal

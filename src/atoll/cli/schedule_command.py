@@ -97,7 +97,7 @@ def _as_dict(experiment: "Experiment") -> dict[str, Any]:
 
 
 def _totals_table(runs: "list[Experiment]", shown: list[dict[str, Any]]) -> Table:
-    from atoll.report.reading.units import format_seconds
+    from atoll.support.units import format_seconds
 
     largest = max(max(totals["bytes_up"], totals["bytes_down"]) for totals in shown)
     unit, size = ("MB", 1e6) if largest >= 1e6 else ("kB", 1e3)

@@ -93,9 +93,9 @@ def run_all(asked: SweepOptions, runs: Sequence[Settings], part: slice, resume: 
     for warning in require_effect(note["over"], members, asked.goal):
         err.print(f"warning: {warning}")
     mine = members[part]
-    for member in mine:
-        folders.require_same(asked.folder / member.name, member.settings)
     todo = _unfinished(asked, mine)
+    for member in mine:
+        folders.require_same(asked.folder / member.name, member.settings, goes_on=bool(todo))
     at_once = min(asked.jobs, len(todo))
     jobs = (Job(each.name, each.settings, asked.folder / each.name, asked.modules, at_once) for each in todo)
     how = at_once, len(mine), len(mine) - len(todo), asked.goal.metric, asked.is_quiet, asked.verbose
@@ -160,6 +160,9 @@ def search(asked: SweepOptions, runs: Sequence[Settings], resume: bool) -> Watch
     note["run.stop_at"] = runs[0].run.stop_at  # no part of the digest
     folders.require_folder(asked.folder, note, resume)
     before = folders.read_note(asked.folder) or {}
+    for name, texts in before.get("runs", {}).items():
+        trial = make([f"{key}={text}" for key, text in texts.items()], "")
+        folders.require_same(asked.folder / name, trial, goes_on=len(before["runs"]) < (asked.trials or 20))
     with folders.claimed(asked.folder, note | {"runs": before.get("runs", {})}):  # a search adds runs as it goes
         study = tuning.Search(asked.folder, space, asked.goal, make, runs[0].rounds, runs[0].seed)
 

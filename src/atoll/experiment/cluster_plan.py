@@ -52,7 +52,8 @@ class ClusterPlan:
         """The duration of each client's work: training, and an upload as long as an update is relative to the model."""
         settings, sizes = self.settings, self.clients.population.sizes
         local, deadline = settings.local, settings.faults.deadline_seconds
-        batch = sizes if local.batch_size == "full" else np.full(len(sizes), local.batch_size)
+        parts = 2 * settings.rounds if settings.method.get("resample") else 1
+        batch = sizes / parts if local.batch_size == "full" else np.full(len(sizes), local.batch_size)
         clients, availability = len(self.clients.dealt), self.conditions.availability
         known = NetworkClients(settings, clients)
         zeta, sending = known.speeds, known.uploads

@@ -22,7 +22,7 @@ from atoll.executors.stacked.fit import mixes_samples, try_stack
 from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.weighted import Weighted, why_not_weighted
 from atoll.local.models import Model
-from atoll.local.precision import has_bfloat16, lacks_bfloat16, slowness_of_bfloat16, why_card_lacks
+from atoll.local.precision import has_bfloat16, lacks_bfloat16, why_card_lacks
 from atoll.local.rounded import Rounded
 from atoll.local.trainer import plain_of
 from atoll.settings.sections import RunSettings
@@ -90,10 +90,7 @@ def choose_executor(
     if wanted.cuda_graphs and choice.name != "stacked":
         raise InputError(f"run.cuda_graphs = true: needs run.executor = 'stacked' on a GPU; this run has {choice}")
     if wanted.precision == "bfloat16" and device == "cpu" and lacks_bfloat16():
-        emulated = (
-            f"run.precision = 'bfloat16': this processor has no bfloat16 arithmetic; a matrix product takes "
-            f"{slowness_of_bfloat16():.2g} times as long as in float32"
-        )
+        emulated = "run.precision = 'bfloat16': slower than float32, as this processor has no bfloat16 arithmetic"
         return replace(choice, warning="; ".join(filter(None, (choice.warning, emulated))))
     if wanted.executor == "auto" and wanted.precision == "float32" and device == "cpu" and _may_gain(trainer):
         return replace(choice, why=f"{choice.why}; run.precision = 'bfloat16' may be faster, with other results")

@@ -11,6 +11,7 @@ from atoll.engine.method import Method
 from atoll.settings.choices import method_kind
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError, SettingWarning
+from atoll.support.units import format_seconds
 
 MANY = 20_000  # rounds, or merges if a round is a local step; shorter schedules take seconds
 TRIED = 200  # rounds of the trial schedule
@@ -28,7 +29,7 @@ class ScheduleEstimate:
 
     def __str__(self) -> str:
         return (
-            f"making its schedule of about {self.events:,.0f} events takes about {_time(self.seconds)} and "
+            f"making its schedule of about {self.events:,.0f} events takes about {format_seconds(self.seconds)} and "
             f"{self.memory_bytes / 2**30:,.1f} GiB of memory"
         )
 
@@ -78,15 +79,3 @@ def _memory_bytes() -> float:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):
         return float("inf")
-
-
-def _time(seconds: float) -> str:
-    """Return a duration in words.
-
-    >>> _time(40), _time(7200), _time(400_000)
-    ('40 s', '2.0 h', '4.6 days')
-    """
-    for size, name in ((86_400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= size * (1 if name != "days" else 2):
-            return f"{seconds / size:,.1f} {name}"
-    return f"{seconds:.0f} s"

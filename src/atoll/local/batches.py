@@ -48,24 +48,31 @@ class Batches:
         return next(self.gather_each(rows[None]))
 
     def gather_each(self, rows: npt.NDArray[np.integer]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs and targets of the samples in each row of `rows`, [batches, samples].
+        """Yield inputs and targets of the samples in each row of `rows`, [batches, samples]."""
+        for these, (images, labels) in zip(rows, self.fetch_each(*self.places(rows)), strict=True):
+            turned = self._turn(images, these // len(self.inputs)) if any(self.turns) else images
+            yield self.prepare(turned), labels
+
+    def places(self, rows: npt.NDArray[np.integer]) -> tuple[Tensor, Tensor]:
+        """Return on the device where these samples' inputs lie, and their targets: copies have targets of their own."""
+        index = own = torch.from_numpy(rows % len(self.inputs)).to(self.inputs.device)
+        if len(self.targets) > len(self.inputs):
+            own = torch.from_numpy(rows % len(self.targets)).to(self.inputs.device)
+        return index, own
+
+    def fetch_each(self, index: Tensor, own: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield stored inputs and targets of each row of `places`.
 
         The samples of several batches are fetched at once, so that a GPU waits once for all of them.
         """
-        device = self.inputs.device
-        index = own = torch.from_numpy(rows % len(self.inputs)).to(device)
-        if len(self.targets) > len(self.inputs):  # copies have targets of their own
-            own = torch.from_numpy(rows % len(self.targets)).to(device)
-        several = max(1, _FETCHED // max(1, rows.shape[1]))
-        for low in range(0, len(rows), several):
+        several = max(1, _FETCHED // max(1, index.shape[1]))
+        for low in range(0, len(index), several):
             high = low + several
-            inputs, targets = (
-                pool.index_select(0, fetched.flatten()).reshape(*fetched.shape, *pool.shape[1:])
-                for pool, fetched in ((self.inputs, index[low:high]), (self.targets, own[low:high]))
+            fetched = (
+                pool.index_select(0, rows.flatten()).reshape(*rows.shape, *pool.shape[1:])
+                for pool, rows in ((self.inputs, index[low:high]), (self.targets, own[low:high]))
             )
-            for these, images, labels in zip(rows[low:high], inputs, targets, strict=True):
-                turned = self._turn(images, these // len(self.inputs)) if any(self.turns) else images
-                yield self.prepare(turned), labels
+            yield from zip(*fetched, strict=True)
 
     def _turn(self, inputs: Tensor, copies: npt.NDArray[np.integer]) -> Tensor:
         """Rotate each image as its copy requires; most batches hold one copy only."""
@@ -113,13 +120,14 @@ def preparation(data: Dataset, like: Tensor) -> Callable[[Tensor], Tensor]:
         return lambda inputs: standardised(scaled(inputs))
     moments = torch.tensor([data.standard.means, data.standard.deviations], dtype=torch.float64)
     means, deviations = moments.reshape(2, -1, *[1] * (len(data.shape) - 1))
-    wide = data.scale / deviations, -means / deviations
+    device = "cpu" if like.device.type == "mps" else like.device  # which lacks float64
+    wide = [each.to(device) for each in (data.scale / deviations, -means / deviations)]
     factor, shift = (each.to(like) for each in wide)
 
     def prepared(inputs: Tensor) -> Tensor:
         """Return (scale x - mean) / deviation; of numbers that `like` may not tell apart, such as times, in float64."""
-        if inputs.dtype in (torch.float64, torch.int64) and inputs.device.type != "mps":  # which lacks float64
-            wanted: Tensor = (inputs * wide[0].to(inputs.device)).add_(wide[1].to(inputs.device))
+        if inputs.dtype in (torch.float64, torch.int64) and inputs.device.type != "mps":
+            wanted: Tensor = (inputs * wide[0]).add_(wide[1])
             return wanted.to(like.dtype)
         return scaled(inputs, factor).add_(shift)
 

@@ -1,7 +1,6 @@
 """The precision of products in training: matrix products and convolutions, which take nearly all the time."""
 
 import platform
-import timeit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
@@ -10,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-
-from atoll.support.process import one_thread
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 
@@ -62,16 +59,6 @@ def has_bfloat16() -> bool:
 
 def _tells_of_bfloat16() -> bool:
     return platform.machine().lower() in ("x86_64", "amd64")  # PyTorch reports on no others
-
-
-@one_thread()
-def slowness_of_bfloat16(side: int = 384) -> float:
-    """Return how many times as long a matrix product takes in bfloat16 as in float32, measured now."""
-    seconds = []
-    for kind in (torch.float32, torch.bfloat16):
-        matrix = torch.ones(side, side, dtype=kind)
-        seconds.append(min(timeit.repeat(lambda: matrix @ matrix, number=1, repeat=3)))  # noqa: B023
-    return seconds[1] / seconds[0]
 
 
 @contextmanager

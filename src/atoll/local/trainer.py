@@ -196,9 +196,10 @@ class Trainer:
             )
 
     def samples_a_step(self, clients: Ids) -> int:
-        """Return how many samples one step of all these clients takes, at most."""
+        """Return how many samples one step of all these clients takes, at most; of epochs, all that they have."""
         size = self.rule.batch_size
-        return int(self.population.sizes[clients].sum()) if size == "full" else size * len(clients)
+        every = size == "full" or self.rule.epochs is not None
+        return int(self.population.sizes[clients].sum()) if every else int(size) * len(clients)
 
 
 def plain_of(trainer: Any) -> Trainer | None:

@@ -9,10 +9,10 @@ from atoll.planner.budget import PlanBudget
 from atoll.planner.entrants import Entrant, estimate_of
 from atoll.planner.plan_scores import PlanScore
 from atoll.planner.scoring import ALIKE, Scored
-from atoll.report.reading.units import format_number, format_seconds
 from atoll.report.tables.formats import DASH, TextTable
 from atoll.runs.columns import is_share
 from atoll.support.estimates import Estimate, estimate
+from atoll.support.units import format_number, format_seconds
 
 _FACTS = ("events", "waiting", "slowest client", "MB per hop", "staleness")
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from atoll.report.figures.plans import Plans
 from atoll.report.figures.sizes import rank_correlation
 from atoll.report.reading.groups import seed_of
 from atoll.report.reading.runs import Run
@@ -18,9 +19,6 @@ from atoll.runs.titles import without_seed
 from atoll.support.estimates import Estimate
 
 Status = Literal["holds", "fails", "undecided", "not comparable", "not run"]
-Plans = Sequence[Mapping[str, Any]]
-"""Clusterings as their folder keeps them: label, panel, seed, and the fields of `ClusteringSummary`."""
-
 _SETTLED = 0.02  # of accuracy: how far from its last value a curve may still be
 
 _CLASSES = {"mnist": 10, "cifar10": 10, "digits": 10}

@@ -12,10 +12,8 @@ from matplotlib.figure import Figure
 
 from atoll.report.figures.comparisons import plot_bars
 from atoll.report.figures.curves import has_column, plot_curves, plot_probe
-from atoll.report.figures.sizes import plot_size_against
+from atoll.report.figures.plans import by_panel, plot_sizes
 from atoll.reproduce.claim_results import ClaimResult
-from atoll.reproduce.judging import Plans
-from atoll.runs.titles import without_seed
 
 MEANS = "mean over seeds with its 95 % t interval"
 
@@ -41,31 +39,14 @@ def _curves(result: ClaimResult) -> Iterator[tuple[str, Figure]]:
 def _bars(result: ClaimResult) -> Iterator[tuple[str, Figure]]:
     measures = {verdict.claim.measure for verdict in result.verdicts} if result.plans else set()
     if "emd" in measures:
-        yield "Mean EMD of the clusters", plot_bars(_by_panel(result.plans, "mean_emd"), "Mean EMD")
+        yield "Mean EMD of the clusters", plot_bars(by_panel(result.plans, "mean_emd"), "Mean EMD")
     if "longest" in measures:
-        seconds = _by_panel(result.plans, "max_completion_seconds")
+        seconds = by_panel(result.plans, "max_completion_seconds")
         yield "Longest completion in a cluster", plot_bars(seconds, "Seconds")
     if "size-frequency" in measures:
-        yield "Clients of an aggregator against its frequency", _plot_sizes(result.plans, "psi")
+        yield "Clients of an aggregator against its frequency", plot_sizes(result.plans, "psi")
     elif "size-links" in measures:
-        yield "Clients of an aggregator against its links", _plot_sizes(result.plans, "links")
-
-
-def _by_panel(plans: Plans, value: str) -> dict[str, dict[str, list[float]]]:
-    table: dict[str, dict[str, list[float]]] = {}
-    for plan in plans:
-        table.setdefault(plan["panel"], {}).setdefault(without_seed(plan["label"]), []).append(float(plan[value]))
-    return table
-
-
-def _plot_sizes(plans: Plans, against: str) -> Figure:
-    x: dict[str, list[list[float]]] = {}
-    sizes: dict[str, list[list[float]]] = {}
-    for plan in plans:
-        name = ", ".join(filter(None, (plan["panel"], without_seed(plan["label"]))))
-        x.setdefault(name, []).append([float(cluster[against]) for cluster in plan["clusters"]])
-        sizes.setdefault(name, []).append([float(cluster["size"]) for cluster in plan["clusters"]])
-    return plot_size_against(x, sizes, "Share of the merges" if against == "psi" else "Neighbours")
+        yield "Clients of an aggregator against its links", plot_sizes(result.plans, "links")
 
 
 def document(title: str, body: str) -> str:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from atoll.report.reading.units import format_seconds
 from atoll.reproduce.costs import work_of
 from atoll.reproduce.recipe_runs import RecipeTask
 from atoll.runs.run_folder import RunFolder
 from atoll.support.files import whole_lines
+from atoll.support.units import format_seconds
 from atoll.support.untrusted import parse_json
 
 

@@ -6,7 +6,6 @@ from html import escape
 from itertools import groupby
 
 from atoll.report.page.markup import Body, Cell, paragraph, table
-from atoll.report.reading.units import format_seconds
 from atoll.reproduce.claim_results import ClaimResult
 from atoll.reproduce.claims import Claim, Paper
 from atoll.reproduce.costs import RunCost
@@ -23,6 +22,7 @@ from atoll.reproduce.verdict_wording import (
     value_in_words,
 )
 from atoll.support.environment import package_versions
+from atoll.support.units import format_seconds
 from atoll.support.wording import counted
 
 BEYOND = "Beyond the papers"

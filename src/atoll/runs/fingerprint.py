@@ -57,6 +57,11 @@ def free_settings(section: type[BaseModel] = Settings, prefix: str = "") -> froz
     return frozenset(free)
 
 
+def _free_in(settings: Settings) -> frozenset[str]:
+    """Return `free_settings`, but for `data.root` where a user's own function reads it: nobody knows its files."""
+    return free_settings() - ({"data.root"} if ":" in settings.data.dataset else set())
+
+
 def digest(settings: Settings, without: Collection[str] = ()) -> str:
     """Return a checksum of the settings that a run's results depend on, without those at their defaults.
 
@@ -64,7 +69,7 @@ def digest(settings: Settings, without: Collection[str] = ()) -> str:
     settings (`differences`).
     """
     chosen = settings.model_dump(exclude_defaults=True)
-    ignored = free_settings().union(without)
+    ignored = _free_in(settings).union(without)
     values = {key: value for key, value in flatten(chosen).items() if key not in ignored}
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -76,7 +81,7 @@ def differences(before: Mapping[str, Any], settings: Settings) -> str:
     their defaults.
     """
     old, new = flatten(before), flatten(as_written(settings))
-    free = free_settings() | (new.keys() - old.keys() - flatten(settings.model_dump(exclude_defaults=True)).keys())
+    free = _free_in(settings) | (new.keys() - old.keys() - flatten(settings.model_dump(exclude_defaults=True)).keys())
     differing = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key) and key not in free)
     return ", ".join(f"{key} was {show(old.get(key))}, is now {show(new.get(key))}" for key in differing)
 

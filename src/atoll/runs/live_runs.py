@@ -4,7 +4,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
@@ -19,8 +18,9 @@ from atoll.runs.checkpointer import Stopwatch
 from atoll.runs.rows import Recorder
 from atoll.runs.run_folder import RunFolder
 from atoll.schedules.recorded import line_of
-from atoll.support.errors import RunError
+from atoll.support.errors import RunError, refusing
 from atoll.support.files import append_line, to_json, write_atomically
+from atoll.support.untrusted import read_json
 
 
 @dataclass(eq=False)
@@ -45,18 +45,31 @@ class Live:
         self.planner.begin(state.events_done)
         self.executor.attendance.begin(folder.strikes, state.events_done)
         self.executor.notices.begin(folder.refused, state.events_done)
+        if state.events_done and folder.measured.exists():
+            told = f"--resume: {folder.measured} cannot be read"
+            with refusing(told, ValueError, LookupError, TypeError, hint="; without this file it starts anew"):
+                self.executor.measured.restore(read_json(folder.measured, folder.path))
         return self._recorded(folder, recorder, state)
 
-    def on_checkpoint(self, checkpoints: Path) -> Callable[[State], None]:
-        """Return the callback of each checkpoint: nodes drop client states that no checkpoint needs any more."""
-        kept = deque(kept_by_checkpoints(checkpoints, torch.device("cpu")), maxlen=KEPT)
-        self.executor.keep_resumable(tuple(kept))
+    def on_checkpoint(self, folder: RunFolder, keeps_state: bool) -> Callable[[State], None]:
+        """Return the callback of each checkpoint, with which measured times are kept.
 
-        def saved(state: State) -> None:
-            kept.append(state.clients)
+        Nodes drop client states that no checkpoint needs any more.
+        """
+        kept = deque(kept_by_checkpoints(folder.path / "checkpoint", torch.device("cpu")), maxlen=KEPT)
+        if keeps_state:
             self.executor.keep_resumable(tuple(kept))
 
+        def saved(state: State) -> None:
+            self._keep_times(folder)
+            if keeps_state:
+                kept.append(state.clients)
+                self.executor.keep_resumable(tuple(kept))
+
         return saved
+
+    def _keep_times(self, folder: RunFolder) -> None:
+        write_atomically(folder.measured, to_json(self.executor.measured.as_dict()))
 
     def _recorded(self, folder: RunFolder, recorder: Recorder, state: State) -> Generator[Step]:
         """Yield the events; the plan may change between them, and the clock continues from the last one."""
@@ -79,7 +92,7 @@ class Live:
                     yield step
         finally:
             with suppress(RunError):  # the error that stops the run matters more
-                write_atomically(folder.measured, to_json(self.executor.measured.as_dict()))
+                self._keep_times(folder)
 
     def _method(self, events_done: int) -> Method:
         """Return the method with the plan from this event on, recording its releases in the ledger."""

@@ -156,7 +156,7 @@ def _carry_out(
     warnings += recorder.warn_of(rows[0])
     by_arrival = live is not None and method.arrivals is not None
     steps = live.steps(folder, recorder, state, ledger) if live else train(method, executor, state)
-    told = live.on_checkpoint(folder.path / "checkpoint") if live and method.keeps_state else None
+    told = live.on_checkpoint(folder, method.keeps_state) if live else None
     saver = Checkpointer(folder, origin, recorder, state, by_arrival, told)
     yield from _train(steps, writer, saver, warnings)
     writer.summarize(saver.state.events_done, ledger)
@@ -195,7 +195,7 @@ def _train(
 def _last(folder: RunFolder, recorder: Recorder, warnings: Sequence[str], is_live: bool) -> RunProgress:
     """Return the progress of a finished run."""
     require_kind(folder, is_live, recorder.experiment.schedule)
-    folder.take_over(recorder.experiment.settings)
+    folder.require_same(recorder.experiment.settings)
     rows, summary = folder.rows(), folder.summary()
     if is_live:  # nodes' reports may have made another plan than the settings
         recorder.schedule = read_schedule(folder.happened, "--resume")
@@ -214,7 +214,7 @@ def _restore(
     experiment = recorder.experiment
     require_kind(folder, is_live, experiment.schedule)
     if not longer:
-        folder.take_over(experiment.settings)
+        folder.require_same(experiment.settings)
     if told := changed_data(folder, experiment.settings):
         raise InputError(f"--resume: {told}; undo that, or add --overwrite to start again")
     first = init(experiment.method, *experiment.training.initial_models())
@@ -230,6 +230,7 @@ def _restore(
     if longer:  # nothing is refused from here on
         folder.lengthen(experiment.settings, recorder.schedule)
     else:
+        folder.take_over(experiment.settings)
         warnings += mend_schedule(folder, experiment.method.schedule)
     folder.keep_rows([] if loaded is None else rows)
     (folder.path / "checkpoint").mkdir(exist_ok=True)

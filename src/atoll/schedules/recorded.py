@@ -239,6 +239,8 @@ def _why_unsound(event: Event, schedule: Schedule, clients: int) -> str:
         return f"has the weights {weights[:5].tolist()}; they must be finite numbers above 0"
     if outside := sorted(set(own.tolist()).difference(range(schedule.clusters))):
         return f"trains cluster {outside[0]}, but clusters are numbered from 0 to {schedule.clusters - 1}"
+    if not schedule.has_server and any(mix and mix.server for mix in (event.server, *dict(event.starts).values())):
+        return "takes the server's model, but the schedule has no server (Schedule.has_server)"
     if not all(0 <= began <= event.seconds < np.inf for began in event.began):
         return f"begins at {list(event.began)} s and ends at {event.seconds:g} s; it must begin at 0 or later, then end"
     return ""

@@ -122,7 +122,7 @@ class RunSettings(Section):
         description="of products in training: tf32 (cuda) and bfloat16 round the factors; models stay float32",
     )
     cuda_graphs: bool = Field(
-        False, description="stacked on a GPU: capture a step once and replay it; for small models and equal cohorts"
+        False, description="stacked on a GPU: capture all local steps, or one, and replay them; for small models"
     )
     virtual_seconds: PositiveFloat | None = Field(
         None, description="end the run after this much virtual time, or after `rounds` if that comes first"

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from atoll.runs.going_on import changed_data
 from atoll.runs.run_files import entries_of, is_taken
 from atoll.runs.run_folder import RunFolder
 from atoll.settings.validation import Settings
@@ -44,10 +45,12 @@ def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> bool:
     return True
 
 
-def require_same(folder: Path, settings: Settings) -> None:
-    """Reject a run's folder that was started with other settings."""
+def require_same(folder: Path, settings: Settings, goes_on: bool) -> None:
+    """Reject a run's folder that was started with other settings or, if the sweep goes on, with other data."""
     if RunFolder(folder).is_run:
         RunFolder(folder).require_same(settings)
+        if goes_on and (told := changed_data(RunFolder(folder), settings)):
+            raise InputError(f"--resume: {told}; undo that, or give another folder")
     else:
         RunFolder(folder).require_room()
 

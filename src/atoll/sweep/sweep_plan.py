@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll.api import check_runs
+from atoll.data.files.sources import SOURCES
 from atoll.experiment.experiment import Experiment
 from atoll.runs.fingerprint import digest, free_settings
 from atoll.runs.run_folders import name_folders
@@ -115,8 +116,9 @@ def _is_idle(name: str, groups: Sequence[Sequence[Settings]]) -> bool:
         return bool(groups) and not any(uses_clusters(each) for group in groups for each in group)
     if name == "local.steps" and groups and all(each.local.epochs for group in groups for each in group):
         return True
-    # Executors may round differently.
-    return bool(groups) and all(len({(digest(each), each.run.executor) for each in group}) == 1 for group in groups)
+    # Executors may round differently, and other files than official ones differ by `data.root`.
+    kinds = ({(digest(e), e.run.executor, e.data.dataset in SOURCES or e.data.root) for e in own} for own in groups)
+    return bool(groups) and all(len(kind) == 1 for kind in kinds)
 
 
 def _why(name: str, settings: Settings) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from atoll.report.reading.units import byte_unit, format_number, time_unit
 from atoll.report.tables.formats import DASH, TextTable
 from atoll.report.tables.spread_tables import as_columns
 from atoll.runs.columns import is_share
 from atoll.support.estimates import Estimate, estimate, estimate_share
+from atoll.support.units import byte_unit, format_number, time_unit
 from atoll.sweep.axes import short_names
 from atoll.sweep.goal import Goal
 from atoll.sweep.sweep_plan import Member
@@ -111,7 +111,9 @@ def as_dicts(lines: Sequence[Line], goal: Goal) -> list[dict[str, Any]]:
 
 
 def show_value(value: Any) -> str:
-    """Return a setting's value as text: a string unquoted, anything else as JSON."""
+    """Return a setting's value as text: a string unquoted, anything else as in TOML."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {json.dumps(each)}" for key, each in value.items()) + "}"
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -12,7 +12,7 @@ from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.engine.combining import combine_updates
 from atoll.executors.serial import where
 from atoll.executors.stacked.fit import try_stack
-from atoll.executors.stacked.graphs import Graphs
+from atoll.executors.stacked.graphs import Graphs, rounded_size
 from atoll.executors.stacked.tensors import add, pick, weigh
 from atoll.executors.stacked.training import TrainedStack, client_bytes, count_samples, join, kind_of, train_stack
 from atoll.local.models import Model
@@ -138,6 +138,7 @@ class Stacked:
             least, most = (min(least, samples[i]), max(most, samples[i])) if held else (samples[i], samples[i])
             alike = not held or (kind[i] == kind[held[0]] and most <= least * (2 if self.fit.independent else 1))
             room = self.stack_bytes // client_bytes(self.trainer, self.fit, most)
+            room = rounded_size(room, up=False) if self.graphs else room
             if held and (not alike or len(held) >= room):
                 yield self._train_some(held, tasks)
                 held, least, most = [], samples[i], samples[i]
@@ -155,10 +156,14 @@ class Stacked:
         return places, join(parts)
 
     def _try(self, tasks: Sequence[ClientTask]) -> TrainedStack | None:
-        """Train these at once; if memory runs out, return None and allow only half as many from now on."""
+        """Train these at once; if memory runs out, return None and allow only half as many from now on.
+
+        A stack that is captured is filled up with more of its first client.
+        """
+        filling = [tasks[0]] * (self.graphs is not None and rounded_size(len(tasks)) - len(tasks))
         try:
             with products_in(self.trainer.precision):
-                return train_stack(self.trainer, self.fit, tasks, self.graphs)
+                return train_stack(self.trainer, self.fit, [*tasks, *filling], self.graphs).first(len(tasks))
         except AtollError:
             raise
         except Exception as error:  # whatever a user's model, loss or optimiser may raise

@@ -1,15 +1,16 @@
 """The local steps of many clients at once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from atoll.executors.stacked.fit import Fit, slot_of
-from atoll.executors.stacked.graphs import Graphs
+from atoll.executors.stacked.graphs import Batch, Graphs, Parameters
 from atoll.executors.stacked.tensors import Stack, finite_clients, forward, pick, stack_tensors, stacked_names
 from atoll.local.models import Model
 from atoll.local.task import ClientTask
@@ -31,6 +32,10 @@ class TrainedStack:
     stack: Stack
     common: Model
     losses: Floats
+
+    def first(self, clients: int) -> "TrainedStack":
+        """Return the stack of its first clients."""
+        return replace(self, stack=pick(self.stack, slice(clients)), losses=self.losses[:clients])
 
 
 def join(parts: Sequence[TrainedStack]) -> TrainedStack:
@@ -67,9 +72,52 @@ def client_bytes(trainer: Trainer, fit: Fit, samples: int) -> int:
     return copies * numbers + samples * (fit.input_bytes + 3 * fit.saved_bytes)
 
 
+@dataclass(frozen=True, eq=False)
+class _Steps:
+    """The local steps of clients in one stack; `model` has their start models, and buffers, which stay."""
+
+    trainer: Trainer
+    fit: Fit
+    tasks: Sequence[ClientTask]
+    model: Stack
+
+    def measure(self, parameters: Model, inputs: Tensor, targets: Tensor, shares: Tensor | None = None) -> Tensor:
+        """Return each client's loss on its batch."""
+        outputs = forward(self.trainer.module, self.model | parameters, inputs, self.fit.independent)
+        each = self.trainer.batches.losses(outputs.flatten(0, 1), targets).reshape(len(self.tasks), -1)
+        return each.mean(dim=1) if shares is None else (each * shares).sum(dim=1)
+
+    def cut(self, gathered: Iterable[Batch], shares: Sequence[Tensor]) -> Iterator[Batch]:
+        """Yield inputs [clients, samples, ...], targets [clients x samples], and the shares, for each step."""
+        rule = self.trainer.rule
+        for inputs, targets in gathered:
+            batch = inputs.reshape(len(self.tasks), -1, *inputs.shape[1:]), targets, *shares
+            yield from repeat(batch, rule.steps if rule.batch_size == "full" else 1)
+
+    def take(self, parameters: Parameters, sent: Model, losses: Iterable[Tensor]) -> tuple[Tensor, Model]:
+        """Take a step down each loss; return the sums of the losses, and the optimiser's moments."""
+        trainer = self.trainer
+        total = torch.zeros(len(self.tasks), dtype=trainer.batches.dtype, device=trainer.batches.inputs.device)
+        task = replace(self.tasks[0], start=sent)
+        return total, descend(trainer.rule, parameters, task, losses, trainer.by_hand, total)[1]
+
+    def take_all(self, start: Model, index: Tensor, own: Tensor, *shares: Tensor) -> tuple[Tensor, Model]:
+        """Take all steps on the samples at these places; return the sums of the losses, and the trained models.
+
+        A GPU can capture this as a graph: only what is given differs from call to call.
+        """
+        batches = self.trainer.batches
+        grads = {name: each.requires_grad for name, each in self.trainer.module.named_parameters()}
+        parameters = {name: nn.Parameter(each.clone(), grads[name]) for name, each in start.items()}
+        gathered = ((batches.prepare(inputs), targets) for inputs, targets in batches.fetch_each(index, own))
+        losses = (self.measure({**parameters}, *batch) for batch in self.cut(gathered, shares))
+        total, _ = self.take(parameters, start, losses)
+        return total, {name: each.detach() for name, each in parameters.items()}
+
+
 @one_thread()
 def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], graphs: Graphs | None = None) -> TrainedStack:
-    """Train clients of one kind in one batch; with `graphs`, a GPU captures a step once and replays it."""
+    """Train clients of one kind in one batch; with `graphs`, a GPU captures all steps, or one, and replays them."""
     rule, module = trainer.rule, trainer.module
     device = next(module.parameters()).device
     models = [task.start for task in tasks]
@@ -86,43 +134,36 @@ def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], graphs:
     }
     if len(parameters) < len(model):
         graphs = None  # which read buffers where they were when they were captured
-    if graphs:
-        parameters = graphs.place(parameters)
-    total = torch.zeros(len(tasks), dtype=trainer.batches.dtype, device=device)
-
-    def measure(parameters: Model, inputs: Tensor, targets: Tensor, shares: Tensor | None = None) -> Tensor:
-        outputs = forward(module, model | parameters, inputs, fit.independent)
-        each = trainer.batches.losses(outputs.flatten(0, 1), targets).reshape(len(tasks), -1)
-        return each.mean(dim=1) if shares is None else (each * shares).sum(dim=1)
-
-    losses = (
-        graphs.run(measure, parameters, batch) if graphs else measure({**parameters}, *batch)
-        for batch in _draw_batches(trainer, tasks)
-    )
     module.train()
-    _, moments = descend(rule, parameters, replace(tasks[0], start=sent), losses, trainer.by_hand, total)
-    stack = {
-        name: parameter.detach().clone() if graphs else parameter.detach() for name, parameter in parameters.items()
-    }
+    rows, shares = _draw_rows(trainer, tasks)
+    steps = _Steps(trainer, fit, tasks, model)
+    moments: Model = {}
+    if graphs and trainer.by_hand and rule.is_constant and not any(trainer.batches.turns):
+        total, trained = graphs.run(steps.take_all, model, (*trainer.batches.places(rows), *shares))
+        stack = {name: tensor.clone() for name, tensor in trained.items()}
+    else:
+        if graphs:
+            parameters = graphs.place(parameters)
+        losses = (
+            graphs.run(steps.measure, parameters, batch) if graphs else steps.measure({**parameters}, *batch)
+            for batch in steps.cut(trainer.batches.gather_each(rows), shares)
+        )
+        total, moments = steps.take(parameters, sent, losses)
+        stack = {name: each.detach().clone() if graphs else each.detach() for name, each in parameters.items()}
     mean_losses = _require_finite(trainer, tasks, stack, total / rule.steps)
     common = {key: tensor for key, tensor in moments.items() if slot_of(key) in fit.shared}
     return TrainedStack(stack | {key: own for key, own in moments.items() if key not in common}, common, mean_losses)
 
 
-def _draw_batches(trainer: Trainer, tasks: Sequence[ClientTask]) -> Iterator[tuple[Tensor, ...]]:
-    """Yield inputs [clients, samples, ...], targets [clients x samples], and samples' shares where some are padding."""
-    rule = trainer.rule
-    if rule.batch_size != "full":
-        rows = np.concatenate([trainer.draw_rows(task) for task in tasks], axis=1)
-        for inputs, targets in trainer.batches.gather_each(rows):
-            yield inputs.reshape(len(tasks), -1, *inputs.shape[1:]), targets
-        return
+def _draw_rows(trainer: Trainer, tasks: Sequence[ClientTask]) -> tuple[npt.NDArray[np.int32], list[Tensor]]:
+    """Return the positions of batches [batches, clients x samples], and samples' shares where some are padding."""
+    if trainer.rule.batch_size != "full":
+        return np.concatenate([trainer.draw_rows(task) for task in tasks], axis=1), []
     own = [trainer.draw_rows(task)[0] for task in tasks]
     sizes = np.array([len(rows) for rows in own])[:, None]
-    inputs, targets = trainer.batches.gather(np.concatenate([np.resize(rows, sizes.max()) for rows in own]))
-    inputs = inputs.reshape(len(tasks), -1, *inputs.shape[1:])
-    shares = torch.from_numpy((np.arange(sizes.max()) < sizes) / sizes).to(inputs.device, trainer.batches.dtype)
-    yield from repeat((inputs, targets, shares) if sizes.min() < sizes.max() else (inputs, targets), rule.steps)
+    rows = np.concatenate([np.resize(rows, sizes.max()) for rows in own])[None]
+    shares = torch.from_numpy((np.arange(sizes.max()) < sizes) / sizes)
+    return rows, [shares.to(trainer.batches.inputs.device, trainer.batches.dtype)] if sizes.min() < sizes.max() else []
 
 
 def _require_finite(trainer: Trainer, tasks: Sequence[ClientTask], stack: Stack, losses: Tensor) -> Floats:

@@ -47,7 +47,7 @@ class Tally(StrictRecord):
         for name in kinds:
             most, asked = getattr(budget, name, None), getattr(self, name)
             if most is not None and asked > most:
-                return f"{name} would be {asked}, above most_{name} = {most} of node.toml"
+                return f"{name} would be {asked}, above most_{name} = {most}, which node.toml may raise"
         return ""
 
 

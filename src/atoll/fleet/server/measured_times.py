@@ -1,5 +1,6 @@
 """Measured times of clients."""
 
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from atoll.support.arrays import Floats, Ids
 
+SECONDS = ("seconds_per_sample", "compute_seconds", "upload_seconds")
 _KEPT = 0.8  # decay of earlier replies' weight: about five count, so a client that slows down is noticed soon
 
 
@@ -19,11 +21,11 @@ class MeasuredTimes:
 
     def __init__(self, clients: int) -> None:
         self._lock = Lock()
-        self._replies = np.zeros(clients, np.int64)
-        self._weights = np.zeros(clients)
-        self._computing = np.zeros(clients)
-        self._samples = np.zeros(clients)
-        self._sending = np.zeros(clients)
+        self._replies: Ids = np.zeros(clients, np.int64)
+        self._weights: Floats = np.zeros(clients)
+        self._computing: Floats = np.zeros(clients)
+        self._samples: Floats = np.zeros(clients)
+        self._sending: Floats = np.zeros(clients)
 
     def add(self, client: int, passed: int, seconds: float, round_trip: float) -> None:
         """Add a training: the samples in all its batches, its seconds at the node, and those from request to reply."""
@@ -38,17 +40,17 @@ class MeasuredTimes:
             ):
                 sums[client] = _KEPT * sums[client] + new
 
-    def remember(self, seconds_per_sample: Floats, compute_seconds: Floats, upload_seconds: Floats) -> None:
-        """Restore these properties from an earlier part of the run, as one reply per client; NaN: unknown."""
-        known = ~np.isnan(compute_seconds)
+    def restore(self, told: Mapping[str, Sequence[float | None]]) -> None:
+        """Go on from what an earlier part of the run has measured, as `as_dict` returned it."""
+        form = self._replies.shape
+        pace, computing, sending = (np.array(told[name], np.float64).reshape(form) for name in SECONDS)
+        replies = np.array(told["replies"], np.int64).reshape(form)
+        weights = (1 - _KEPT**replies) / (1 - _KEPT)
         with self._lock:
-            self._replies[known] += 1
-            self._weights[known] += 1
-            self._computing[known] += compute_seconds[known]
-            self._sending[known] += upload_seconds[known]
-            quick = known & (compute_seconds == 0)
-            self._samples[known & ~quick] += compute_seconds[known & ~quick] / seconds_per_sample[known & ~quick]
-            self._samples[quick] += 1
+            self._replies, self._weights = replies, weights
+            self._computing, self._sending = (np.nan_to_num(each) * weights for each in (computing, sending))
+            quick = np.where(pace > 0, pace, np.inf)  # nothing is known of samples that took no time
+            self._samples = np.where(pace > 0, self._computing / quick, weights)
 
     @property
     def replies(self) -> Ids:
@@ -76,12 +78,7 @@ class MeasuredTimes:
 
     def as_dict(self) -> dict[str, list[Any]]:
         """Return the measurements by name, one value per client, as in ``measured.json``; None if unknown."""
-        return {
-            "replies": self.replies.tolist(),
-            "seconds_per_sample": cells_of(self.seconds_per_sample),
-            "compute_seconds": cells_of(self.compute_seconds),
-            "upload_seconds": cells_of(self.upload_seconds),
-        }
+        return {"replies": self.replies.tolist(), **{name: cells_of(getattr(self, name)) for name in SECONDS}}
 
 
 def cells_of(seconds: Floats) -> list[float | None]:

@@ -113,10 +113,6 @@ class Planner:
             kept = [self._line(self.experiment, 0)]
         write_atomically(self._path, b"".join(line_as_bytes(line.model_dump()) for line in kept))
         self._lines = kept
-        last = kept[-1]
-        rows = last.seconds_per_sample, last.compute_seconds, last.upload_seconds
-        if events_done:
-            self._executor.measured.remember(*(np.array(row, np.float64) for row in rows))
         self._later[:] = [(line.round, as_told(self.experiment.conditions.reported, line)) for line in kept]
         if len(kept) > 1:
             self._method = self._made(self.experiment.given(self._later[-1][1]))

@@ -71,18 +71,19 @@ class Splitting:
         """Return the cluster labels after an event."""
         assert state.labels is not None, "Method.labels are given"
         labels, models = state.labels.copy(), {}
+        sizes = np.ones(len(labels)) if (event.weights == 1).all() else self.population.sizes
         for cluster in range(labels.max() + 1):
             members, free = np.flatnonzero(labels == cluster), int(labels.max()) + 1
             if free == len(state.starts):
                 break
             updates = as_vectors([state.clients[k] for k in members.tolist()])
-            if self._is_at_odds(updates, self.population.sizes[members]):
+            if self._is_at_odds(updates, sizes[members]):
                 second, similarity = bipartition(updates)
                 if self.gamma < np.sqrt((1 - similarity) / 2):
                     labels[members[second]], models[free] = free, state.starts[cluster]
         return Grouping(labels, models)
 
-    def _is_at_odds(self, updates: Floats, sizes: Ids) -> bool:
+    def _is_at_odds(self, updates: Floats, sizes: Floats | Ids) -> bool:
         """Return whether a cluster of several clients is stationary as a whole, but one of its clients is not."""
         if len(updates) == 1:
             return False

@@ -19,9 +19,9 @@ from atoll.report.figures.network_map import LUMINANCE
 from atoll.report.figures.style import PALETTE, STYLE, WIDTH_INCHES, add_legend, new_figure, strip_frame, use_log_scale
 from atoll.report.reading.records import is_number
 from atoll.report.reading.runs import Run
-from atoll.report.reading.units import format_count
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
+from atoll.support.units import format_count
 
 BAND = 0.86  # share of a group's row filled by its band
 MAX_NUMBERED = 12  # models beyond which a count does not fit its cell

@@ -15,9 +15,9 @@ from matplotlib.ticker import Formatter, MaxNLocator, PercentFormatter
 from numpy.typing import ArrayLike
 
 from atoll.report.figures.style import BLUE, PALE_BLUE, STYLE, WIDTH_INCHES, add_legend, new_figure, strip_frame
-from atoll.report.reading.units import format_count, time_unit
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
+from atoll.support.units import format_count, time_unit
 
 Bar: TypeAlias = tuple[int, float, float, int]
 """A cluster's work in one event: cluster, start and end in seconds, round."""

@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike
 from atoll.report.figures.before_training import index_ticks
 from atoll.report.figures.network_map import as_finite
 from atoll.report.figures.style import BLUE, PALETTE, STYLE, WIDTH_INCHES, add_legend, drawn_width, new_figure
-from atoll.report.reading.units import time_unit
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
 from atoll.support.estimates import estimate
+from atoll.support.units import time_unit
 
 OVER_COLOR = PALETTE[1]
 LINE_COLOR = "#333333"

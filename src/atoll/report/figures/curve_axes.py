@@ -11,10 +11,10 @@ from matplotlib.ticker import MaxNLocator
 
 from atoll.report.figures.style import WIDTH_INCHES, drawn_width, label_log_scale, title_and_factor, use_log_scale
 from atoll.report.reading.runs import Run
-from atoll.report.reading.units import byte_unit, format_count, time_unit
 from atoll.runs.columns import is_share, rises
 from atoll.support.arrays import Floats
 from atoll.support.requiring import require
+from atoll.support.units import byte_unit, format_count, time_unit
 
 XColumn: TypeAlias = Literal["round", "client_updates", "virtual_time", "bytes_up"]
 Limits: TypeAlias = tuple[float, float]

@@ -18,11 +18,11 @@ from atoll.report.page.key_numbers import RunPool, client_curves
 from atoll.report.page.scenes import Scene, Scenes
 from atoll.report.reading.groups import Group
 from atoll.report.reading.runs import Run
-from atoll.report.reading.units import format_seconds
 from atoll.runs.run_files import CLUSTERINGS, HAPPENED
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.numpy_files import read_npz
+from atoll.support.units import format_seconds
 from atoll.support.wording import counted
 
 Figure: TypeAlias = dict[str, Any]

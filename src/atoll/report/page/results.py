@@ -8,13 +8,13 @@ import numpy as np
 from atoll.report.page.markup import Body, Cell, table
 from atoll.report.reading.groups import Group, Panel
 from atoll.report.reading.runs import Run
-from atoll.report.reading.units import byte_unit, time_unit
 from atoll.report.tables.formats import DASH, show_p
 from atoll.report.tables.run_tables import is_shown
 from atoll.report.tables.spread import differences_in
 from atoll.report.tables.spread_tables import show_difference
 from atoll.runs.columns import column_title, is_share
 from atoll.support.estimates import estimate
+from atoll.support.units import byte_unit, time_unit
 
 DIFFERENCE_NOTE = (
     "Difference: in final test accuracy, or else loss, to the baseline, over the seeds of both, ± half of its 95 % t "

@@ -9,6 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from atoll.data.files.sources import SOURCES
 from atoll.report.reading.runs import Run
 from atoll.runs.fingerprint import flatten, free_settings
 from atoll.runs.titles import without_seed
@@ -172,7 +173,9 @@ def _labels(groups: Sequence[Group]) -> list[str]:
 
 def settings_of(run: Run) -> dict[str, Any]:
     """Return a run's settings by dotted name, without the seed and those that affect no result, such as the label."""
-    return {name: value for name, value in flatten(run.config).items() if name not in _FREE}
+    named = flatten(run.config)
+    free = _FREE - (set() if named.get("data.dataset") in SOURCES else {"data.root"})  # it names what the data are
+    return {name: value for name, value in named.items() if name not in free}
 
 
 def differences_of(settings: Sequence[Mapping[str, Any]], most: int | None = None) -> list[str]:

@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from atoll.report.reading.units import byte_unit, time_unit
 from atoll.report.tables.formats import DASH, TextTable, csv_table, show_p, upright
 from atoll.report.tables.run_tables import CLOCKS_NOTE, COSTS, OWN_SECONDS, OWN_SECONDS_NOTE, Row
 from atoll.report.tables.spread import USUAL, Difference, Spread
 from atoll.report.tables.writing import MAX_PROBED, narrow_table, probe_table, target_name, texts_of
 from atoll.runs.columns import column_title, is_share
 from atoll.support.estimates import Band, Estimate
+from atoll.support.units import byte_unit, time_unit
 
 _HALF = {"interval": "half of its 95 % t interval", "spread": "the sample standard deviation"}
 _TITLES = {"train_loss": "Final loss", "test_accuracy": "Final accuracy", "ari": "Final ARI"}

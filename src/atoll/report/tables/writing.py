@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from atoll.report.reading.units import format_bytes, format_number, format_seconds
 from atoll.report.tables.formats import DASH, TextTable, csv_table, upright
 from atoll.report.tables.run_tables import CLOCKS_NOTE, COSTS, FIRST, OWN_SECONDS_NOTE, STABLE, Reached, Row
 from atoll.report.tables.spread import Spread
 from atoll.runs.columns import column_title, is_share
+from atoll.support.units import format_bytes, format_number, format_seconds
 
 MAX_PROBED = 2  # custom metrics beyond which a terminal is too narrow
 

@@ -47,11 +47,7 @@ def format_number(value: float, digits: int = 4) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """Format a number of bytes, to three digits.
-
-    >>> format_bytes(1_234_000), format_bytes(512)
-    ('1.23 MB', '512 B')
-    """
+    """Format a number of bytes, to three digits."""
     length, symbol = byte_unit(size)
     return f"{format_number(size / length, 3)} {symbol}"
 
@@ -63,11 +59,7 @@ def byte_unit(size: float) -> tuple[float, str]:
 
 
 def format_count(value: float, _position: object = None) -> str:
-    """Format a count in short form, as for tick labels (Matplotlib also passes the position).
-
-    >>> format_count(2500), format_count(20_000), format_count(1_500_000)
-    ('2500', '20k', '1.5M')
-    """
+    """Format a count in short form, as for tick labels (Matplotlib also passes the position)."""
     for size, symbol in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= (1e4 if symbol == "k" else size):
             return f"{value / size:.4g}{symbol}"
