@@ -256,6 +256,10 @@ def short(concepts: Ids) -> list[Any]:
         (["drift.concepts=9"], r"^drift\.concepts = 9: must be at most 2, the data's groups$"),
         (["drift.kind=none"], r"drift\.rounds = \[3, 6\]: needs a drift\.kind"),
         (["data.rotations=1"], r"drift\.kind = 'groups': the data has no groups"),
+        (
+            ["drift.gradual_rounds=1", "method.name=feddrift", "method.clusters=2"],
+            r"drift\.gradual_rounds = 1: cannot be used with method\.name = 'feddrift', whose time steps are",
+        ),
         (["drift.gradual_rounds=3"], r"drift\.gradual_rounds = 3: must be less .* shortest has 3"),
         (["method.name=pacfl"], r"'pacfl', whose clusters are found from clients' data before training"),
         (["method.resample=true"], r"method\.resample = True, which assumes that data do not change"),

@@ -1,7 +1,7 @@
 """Products in another precision, and the generators that layers draw from."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from atoll import LocalRule, Serial, Trainer, read_model
 from atoll.aggregation.mean import average_models
 from atoll.engine.cohorts import Cohort, Executor
+from atoll.evaluation.gradients import client_gradient
 from atoll.executors.cores.cores_executor import Cores
 from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.weighted import Weighted
 from atoll.experiment.experiment import Experiment
+from atoll.local.batches import Batches, measure_models
 from atoll.local.models import MODELS
 from atoll.local.precision import Precision, products_in
 from atoll.local.rounded import Rounded
@@ -53,6 +55,28 @@ def test_double_precision_is_left_alone() -> None:
     with products_in("float32"):
         expected = one @ other
     assert torch.equal(expected, one @ other)
+
+
+class Flags(nn.Linear):
+    """Notes what a GPU's convolutions would be allowed."""
+
+    seen: ClassVar[list[tuple[bool, bool]]] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.seen.append((torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic))
+        return super().forward(inputs)
+
+
+def test_models_are_measured_in_float32_on_a_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    population = classification(clients=2)
+    module = Flags(4, 3).double()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    batches = Batches(population.data, module)
+    measure_models(module, batches, [read_model(module)], [population.samples(0)])
+    client_gradient(module, batches, population.samples(1))
+    assert set(Flags.seen) == {(False, True)}
+    assert torch.backends.cudnn.allow_tf32
 
 
 @pytest.mark.parametrize(

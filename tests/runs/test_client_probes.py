@@ -142,6 +142,16 @@ def test_without_a_server_clients_are_measured_with_their_clusters_model() -> No
     assert np.isfinite(probes.by_client["trained_new_client_accuracy"]).all()
 
 
+def test_new_clients_take_no_model_of_a_cluster_without_clients() -> None:
+    """Which is still the first one, and at this rate better than what training has made."""
+    made = experiment("method.name=cfl", "method.fraction=", "method.eps1=0.0", "local.lr=20.0")
+    state, probes = last_state(made), Probes(made)
+    probes.measure(state)
+    assert made.clients.new is not None
+    expected = [accuracy_by_hand(made, made.clients.new.samples(k), state.starts[0]) for k in range(3)]
+    assert probes.by_client["new_client_accuracy"] == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("changes", [("method.name=fedgroup",), ("method.name=stocfl", "method.penalty=0.0")])
 def test_a_new_client_trains_also_where_its_first_task_is_to_be_grouped(changes: tuple[str, ...]) -> None:
     made = experiment(*changes, "method.clusters=2")

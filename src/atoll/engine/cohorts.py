@@ -138,12 +138,14 @@ class Executor(Protocol):
 
     def carries_through(self, combine: Combine) -> bool:
         """Return whether cohorts may have several `repeats` if this rule combines results without screening."""
+        return False
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]; NaN if not reported."""
 
     def close(self) -> None:
         """Release its resources, such as worker processes."""
+        return
 
 
 def only_model(models: Weighted, start: Model, cohort_weight: float) -> Model:

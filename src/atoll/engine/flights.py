@@ -32,7 +32,7 @@ class _Dropped(Exception):
     """The run is over, so the work is no longer needed."""
 
 
-class Flights:
+class Flights(Executor):
     """Work under way, each cluster's in its own thread.
 
     Attributes:
@@ -78,16 +78,9 @@ class Flights:
             raise _Dropped
         return self._executor.train(cohorts, combine, screening)
 
-    def carries_through(self, combine: Combine) -> bool:
-        """Return False: work that is no longer needed ends after its current intra-cluster round."""
-        return False
-
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]."""
         return self._executor.losses(models, clients, round_)
-
-    def close(self) -> None:
-        """Leave the executor open."""
 
     def _train(self, method: Method, work: Work, event: Event, state: State, delay: float) -> None:
         self._over.wait(delay)

@@ -13,6 +13,7 @@ from atoll.data.population import Population
 from atoll.evaluation.scores import blocks
 from atoll.local.batches import Batches
 from atoll.local.models import Model
+from atoll.local.precision import products_in
 from atoll.local.weights import load_model, trained_of
 from atoll.support.arrays import Floats
 from atoll.support.errors import InputError
@@ -67,7 +68,7 @@ def client_gradient(module: nn.Module, batches: Batches, rows: npt.NDArray[np.in
     parameters = [*trained_of(module).values()]
     total = [torch.zeros_like(p) for p in parameters]
     recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())  # cuDNN's have none in evaluation
-    with torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext():
+    with products_in("float32"), torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext():
         for part in blocks(rows):
             inputs, targets = batches.gather(part)
             loss = batches.losses(module(inputs), targets).sum() / len(rows)

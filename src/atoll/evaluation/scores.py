@@ -164,7 +164,7 @@ class ClusterEvaluator:
         everyone = np.arange(len(tests))
         tested = measure_models(self.module, self.tests, models, tests, self.threads)
         if not self.paired:
-            chosen = _least_of(tested.losses, labels)
+            chosen = least_of(tested.losses, labels)
         elif len(clusters) == len(everyone):
             chosen = clusters
         elif labels is not None and labels.min() >= 0:  # all are known, so none need be measured
@@ -194,11 +194,11 @@ class ClusterEvaluator:
         """Return clients' losses with each model, and their clusters."""
         rows = [self.population.samples(int(k)) for k in clients]
         losses = measure_models(self.module, self.pool, models, rows, self.threads).losses
-        clusters = _least_of(losses, labels)
+        clusters = least_of(losses, labels)
         return losses, clusters if labels is None else np.where(labels[clients] < 0, clusters, labels[clients])
 
 
-def _least_of(losses: Floats, labels: Ids | None) -> Ids:
+def least_of(losses: Floats, labels: Ids | None) -> Ids:
     """Return the column of the least loss in each row, among the clusters that have clients if any have."""
     used = np.arange(losses.shape[1]) if labels is None or labels.max() < 0 else np.unique(labels[labels >= 0])
     return np.asarray(used[least(losses[:, used])])

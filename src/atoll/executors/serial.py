@@ -5,7 +5,7 @@ from itertools import chain
 
 from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
-from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort
+from atoll.engine.cohorts import ClientTrainer, ClusterUpdate, Cohort, Executor
 from atoll.engine.combining import combine_updates
 from atoll.executors.debugging import measure_watched, train_watched
 from atoll.local.models import Model
@@ -17,7 +17,7 @@ from atoll.support.process import one_thread
 from atoll.support.requiring import require_has
 
 
-class Serial:
+class Serial(Executor):
     """Trains the clients one by one."""
 
     bits = "serial"
@@ -43,10 +43,6 @@ class Serial:
         """Train a cohort's clients one by one, each when its update is requested."""
         return map(self._train, cohort.tasks)
 
-    def carries_through(self, combine: Combine) -> bool:
-        """Return False: every intra-cluster round is requested separately."""
-        return False
-
     def _train(self, task: ClientTask) -> ClientUpdate:
         try:
             with products_in(self.trainer.precision):
@@ -60,9 +56,6 @@ class Serial:
         if fault := why_wrong_state(task.state, update.state, self.trainer.keeps_state):
             raise RunError(f"{where(task)}: {name} {fault}")
         return update
-
-    def close(self) -> None:
-        """Do nothing: nothing needs closing."""
 
     @one_thread()
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:

@@ -58,6 +58,9 @@ def _require_rounds(settings: Settings) -> None:
     if rounds[-1] >= settings.rounds:
         told = f"drift.rounds: names round {rounds[-1]}, but rounds = {settings.rounds}"
         raise InputError(f"{told}, so the last is {settings.rounds - 1}")
+    if wanted.gradual_rounds and settings.method.name == "feddrift":
+        told = f"drift.gradual_rounds = {wanted.gradual_rounds}"
+        raise InputError(f"{told}: cannot be used with method.name = 'feddrift', whose time steps are whole phases")
     least = int(np.diff([*rounds, settings.rounds]).min())
     if wanted.gradual_rounds >= least:
         told = f"drift.gradual_rounds = {wanted.gradual_rounds}: must be less than the rounds of a phase"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from atoll.data.dataset import Dataset
 from atoll.local.layers import standardised
 from atoll.local.models import Model
+from atoll.local.precision import products_in
 from atoll.local.threads import side_by_side
 from atoll.local.weights import load_model
 from atoll.support.arrays import Floats
@@ -171,9 +172,10 @@ def measure_samples(
     module.eval()
     inputs, targets = batches.gather(rows)
     outputs = []
-    for model in models:
-        load_model(module, model)  # `torch.func.functional_call` does not restore a layer used in two places
-        outputs.append(module(inputs))
+    with products_in("float32"):
+        for model in models:
+            load_model(module, model)  # `torch.func.functional_call` does not restore a layer used in two places
+            outputs.append(module(inputs))
     losses = torch.stack([batches.losses(each, targets).double() for each in outputs], dim=1)
     if batches.hits is None:
         return losses, torch.zeros_like(losses)

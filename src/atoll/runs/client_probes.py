@@ -8,13 +8,14 @@ import numpy as np
 from atoll.data.population import Population
 from atoll.engine.run_state import State
 from atoll.evaluation.personal import OwnTests
+from atoll.evaluation.scores import least_of
 from atoll.experiment.experiment import Experiment
 from atoll.local.batches import Batches, measure_models, perplexity
 from atoll.local.models import Model
 from atoll.local.precision import products_in
 from atoll.local.task import ClientTask
 from atoll.local.weights import read_model
-from atoll.support.arrays import Floats, Ids, least
+from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import InputError
 from atoll.support.seeds import generator
 
@@ -150,7 +151,7 @@ class _Measure:
         rows = [self.population.samples(client) for client in range(len(self.population))]
         batches = Batches(self.population.data, self.tests.module)
         losses = measure_models(self.tests.module, batches, [self.initial | each for each in state.starts], rows).losses
-        chosen = least(losses)
+        chosen = least_of(losses, state.labels)
         return [(c, model, np.flatnonzero(chosen == c)) for c, model in enumerate(state.starts)]
 
     def _starts(self, state: State, labels: Ids | None) -> Iterator[tuple[int, Model, Ids]]:

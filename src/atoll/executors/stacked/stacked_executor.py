@@ -8,7 +8,7 @@ import torch
 
 from atoll.aggregation.mean import Combine, needs_only_mean
 from atoll.aggregation.screening import Screening
-from atoll.engine.cohorts import ClusterUpdate, Cohort
+from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
 from atoll.engine.combining import combine_updates
 from atoll.executors.serial import where
 from atoll.executors.stacked.fit import try_stack
@@ -19,7 +19,7 @@ from atoll.local.models import Model
 from atoll.local.precision import products_in
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer
-from atoll.support.arrays import Ids
+from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import AtollError, InputError, RunError
 from atoll.support.process import one_thread
 from atoll.support.requiring import require_has
@@ -27,7 +27,7 @@ from atoll.support.requiring import require_has
 STACK_BYTES = 64 << 20  # where the trainer is not on a GPU: larger stacks are no faster there, or slower
 
 
-class Stacked:
+class Stacked(Executor):
     """Trains many clients in one batch, on the batches that they would draw one by one.
 
     The sum of independent losses has independent gradients, so an optimiser that treats every number on its own
@@ -63,7 +63,7 @@ class Stacked:
         least = client_bytes(trainer, self.fit, samples)
         if stack_bytes is not None and stack_bytes < least:
             raise InputError(f"run.stack_bytes = {stack_bytes}: must be at least {least}, about what one client takes")
-        self.trainer, self.losses = trainer, trainer.losses
+        self.trainer = trainer
         self.stack_bytes = stack_bytes or _default_bytes(device)
         self.graphs = Graphs() if cuda_graphs else None
         self.most_clients: int | None = None  # trained at once, when memory has run out
@@ -80,12 +80,9 @@ class Stacked:
             return self._average(cohorts, tasks, combine)
         return combine_updates(cohorts, combine, self._train_one_by_one(tasks), screening)
 
-    def carries_through(self, combine: Combine) -> bool:
-        """Return False: every intra-cluster round is requested on its own."""
-        return False
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+    def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
+        """Return the mean loss of each model on each client's data, [clients, models]."""
+        return self.trainer.losses(models, clients, round_)
 
     @one_thread()
     def _average(self, cohorts: Sequence[Cohort], tasks: Sequence[ClientTask], combine: Combine) -> list[ClusterUpdate]:

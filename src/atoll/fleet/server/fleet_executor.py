@@ -11,7 +11,7 @@ import numpy as np
 
 from atoll.aggregation.mean import Combine
 from atoll.aggregation.screening import Screening
-from atoll.engine.cohorts import ClusterUpdate, Cohort
+from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
 from atoll.fleet.agreed.agreement import Agreement
 from atoll.fleet.agreed.messages import pack
 from atoll.fleet.agreed.transport import Fleet, clients_of
@@ -32,7 +32,7 @@ from atoll.support.arrays import Floats, Ids
 Result = TypeVar("Result")
 
 
-class FleetExecutor:
+class FleetExecutor(Executor):
     """Trains clients on the nodes of a fleet; thread-safe.
 
     All cohorts are asked at once, with one deadline. Every reply is checked before it counts; clients without a good
@@ -107,10 +107,6 @@ class FleetExecutor:
         if screening.learns_norms:
             leave_out_unusual(cohorts, collected, screening, self._refuse, lambda client: repr(self.nodes[client]))
         return average_sound(cohorts, combine, collected, self.is_sound, self._refuse)
-
-    def carries_through(self, combine: Combine) -> bool:
-        """Return False: different clients may answer in every intra-cluster round."""
-        return False
 
     def losses(self, models: Sequence[Model], clients: Ids, round_: int) -> Floats:
         """Return the mean loss of each model on each client's data, [clients, models]; NaN if not reported."""
