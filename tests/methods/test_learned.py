@@ -12,6 +12,8 @@ import pytest
 from atoll import Experiment, InputError, State, make_runs, run_events
 from atoll.executors.cores.cores_executor import Cores
 from atoll.executors.ray.ray_executor import Ray
+from atoll.methods.parts.checking import with_common
+from atoll.methods.parts.learned import numbered
 from tests.by_hand import POPULATION, make_trainer, run
 from tests.killing import carry_to_end
 from tests.methods.twins import RULE
@@ -40,6 +42,15 @@ METHODS: dict[str, dict[str, Any]] = {
 def experiment(name: str, *changes: str) -> Experiment:
     changes = ("model.name=mlp", *changes) if name == "lcfed" else changes  # it needs two layers
     return Experiment(make_runs({**EASY, "method": {"name": name, **METHODS[name]}}, changes=list(changes))[0])
+
+
+def test_clusters_are_numbered_by_their_first_clients() -> None:
+    assert numbered(np.array([2, 2, 0, 1])).tolist() == [0, 0, 1, 2]
+
+
+def test_docstrings_are_completed_by_what_is_the_same_for_most_methods() -> None:
+    whole = "Average.\n\nArgs:\n    rule: the local training rule.\n    rounds: at most 5.\n"
+    assert with_common("Average.\n\nArgs:\n    rounds: at most 5.\n", ["rule", "rounds"]) == whole
 
 
 @pytest.mark.parametrize("name", thinned([name for name in METHODS if name != "feddrift"], 2))

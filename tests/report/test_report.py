@@ -10,6 +10,7 @@ import warnings
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from atoll.report.tables.frames import read_runs
 from atoll.report.tables.run_tables import lead_of, rounds_to_target
 from atoll.report.tables.spread import spread_over_seeds
 from atoll.report.tables.spread_tables import narrow_tables, target_table
-from atoll.report.tables.writing import as_csv, as_dicts, narrow_table, table_of
+from atoll.report.tables.writing import as_csv, as_dicts, narrow_table, show_number, table_of
 from atoll.support.errors import InputError
 from atoll.support.files import seal
 from atoll.support.units import format_bytes, format_count, time_unit
@@ -915,6 +916,9 @@ class TestStyle:
             (format_bytes, 512, "512 B"),
             (format_bytes, 1_234_000, "1.23 MB"),
             (format_bytes, 4e17, "400,000 TB"),
+            (partial(show_number, "worst_accuracy"), 0.25, "25.00 %"),
+            (partial(show_number, "gap"), 0.25, "0.25"),
+            (partial(show_number, "perplexity"), 31_234.6, "31,235"),
             (lambda mean: write_mean([mean], size), 4e17, "400,000 TB"),
             (lambda span: time_unit(span).name, 119, "seconds"),
             (lambda span: time_unit(span).name, 120, "minutes"),

@@ -537,6 +537,7 @@ def test_a_recipe_can_be_swept() -> None:
     members = make_members(read_experiment("quickstart"), parse_axes(["seed=0..1"]))
     assert [member.name for member in members][:2] == ["fedcluster-m-10,seed=0", "fedavg,seed=0"]
     assert axes.file_part("../up") == "..-up"
+    assert [axes.file_part(text) for text in ("[2, 3]", "-0.5", "own:rule")] == ["2-3", "-0.5", "own-rule"]
 
 
 def test_processes_that_share_a_folder_agree_on_it(tmp_path: Path) -> None:

@@ -160,11 +160,11 @@ def search(asked: SweepOptions, runs: Sequence[Settings], resume: bool) -> Watch
     note["run.stop_at"] = runs[0].run.stop_at  # no part of the digest
     folders.require_folder(asked.folder, note, resume)
     before = folders.read_note(asked.folder) or {}
-    for name, texts in before.get("runs", {}).items():
-        trial = make([f"{key}={text}" for key, text in texts.items()], "")
-        folders.require_same(asked.folder / name, trial, goes_on=len(before["runs"]) < (asked.trials or 20))
     with folders.claimed(asked.folder, note | {"runs": before.get("runs", {})}):  # a search adds runs as it goes
         study = tuning.Search(asked.folder, space, asked.goal, make, runs[0].rounds, runs[0].seed)
+        for each in study.trials():
+            made = make([f"{name}={text}" for name, text in each.texts.items()], "")
+            folders.require_same(asked.folder / each.name, made, goes_on=len(study.trials()) < (asked.trials or 20))
 
         def write_down() -> None:
             note["runs"] = {each.name: dict(each.texts) for each in study.trials()}

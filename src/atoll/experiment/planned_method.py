@@ -161,7 +161,7 @@ def _make_method(settings: Settings, offered: Mapping[str, Any], clients: int, p
         raise InputError(f"{told}: gave Method.labels for {len(method.labels)} clients, but there are {clients}")
     if ":" in wanted.name:
         require_sound(method.schedule, clients, told)
-        if not method.finds_clusters and any(event.clusters is None for event in method.schedule.events):
+        if not method.finds_clusters and any(e.clusters is None and len(e.cohort) for e in method.schedule.events):
             raise InputError(f"{told}: an event of its schedule names no clusters, and no Method.assign finds them")
     return replace(method, told=partial(_told_by, settings))
 

@@ -52,10 +52,7 @@ class Live:
         return self._recorded(folder, recorder, state)
 
     def on_checkpoint(self, folder: RunFolder, keeps_state: bool) -> Callable[[State], None]:
-        """Return the callback of each checkpoint, with which measured times are kept.
-
-        Nodes drop client states that no checkpoint needs any more.
-        """
+        """Return the callback of each checkpoint: times are kept, and nodes drop client states that none needs."""
         kept = deque(kept_by_checkpoints(folder.path / "checkpoint", torch.device("cpu")), maxlen=KEPT)
         if keeps_state:
             self.executor.keep_resumable(tuple(kept))

@@ -106,11 +106,7 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def file_part(text: str) -> str:
-    """Return a value as part of a folder's name, without characters that a file system or shell might misread.
-
-    >>> file_part("[2, 3]"), file_part("-0.5"), file_part("own:rule")
-    ('2-3', '-0.5', 'own-rule')
-    """
+    """Return a value as part of a folder's name, without characters that a file system or shell might misread."""
     bare = re.sub(r"[\[\]{}'\"\s]", "", text)
     return re.sub(r"[^\w.+-]+", "-", bare)[:60] or "empty"
 

@@ -26,11 +26,7 @@ class _Held:
 
 
 class Graphs:
-    """The graphs of the stacks that were trained last: of all their steps, or of one, forward and backward.
-
-    All steps are one graph where nothing but numbers on the GPU tells two rounds apart: plain SGD at a constant rate.
-    Of other rules the optimiser is told as ever.
-    """
+    """The graphs of the stacks that were trained last: of all their steps, or of one, forward and backward."""
 
     def __init__(self) -> None:
         self._held: dict[object, _Held] = {}

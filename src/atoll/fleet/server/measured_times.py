@@ -45,7 +45,7 @@ class MeasuredTimes:
         form = self._replies.shape
         pace, computing, sending = (np.array(told[name], np.float64).reshape(form) for name in SECONDS)
         replies = np.array(told["replies"], np.int64).reshape(form)
-        weights = (1 - _KEPT**replies) / (1 - _KEPT)
+        weights = np.array((1 - _KEPT**replies) / (1 - _KEPT), np.float64)
         with self._lock:
             self._replies, self._weights = replies, weights
             self._computing, self._sending = (np.nan_to_num(each) * weights for each in (computing, sending))

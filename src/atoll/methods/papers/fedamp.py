@@ -83,12 +83,7 @@ class MessagePassing:
 
 
 def attention(rows: Floats, alpha: float, sigma: float) -> Floats:
-    """Return xi, [clients, clients], from clients' models as rows.
-
-    >>> attention(np.array([[0.0], [1.0]]), 0.5, 1.0).round(3)
-    array([[0.816, 0.184],
-           [0.184, 0.816]])
-    """
+    """Return xi, [clients, clients], from clients' models as rows."""
     distances = np.stack([((rows - row) ** 2).sum(axis=1) for row in rows])
     shares = alpha / sigma * np.exp(-distances / sigma)
     np.fill_diagonal(shares, 0.0)

@@ -101,12 +101,7 @@ class Grouper:
 
 
 def decompose(updates: Floats, directions: int) -> Floats:
-    """Return each update's cosines to the leading right singular vectors of all, [updates, at most directions].
-
-    >>> decompose(np.array([[0.0, 2.0], [0.0, 1.0]]), 1).round(12)
-    array([[1.],
-           [1.]])
-    """
+    """Return each update's cosines to the leading right singular vectors of all, [updates, at most directions]."""
     leading = np.linalg.svd(updates, full_matrices=False)[2][:directions]
     signs = np.sign(leading[np.arange(len(leading)), np.abs(leading).argmax(axis=1)])  # the SVD leaves signs open
     return np.asarray(normalised(updates) @ (leading * signs[:, None]).T)

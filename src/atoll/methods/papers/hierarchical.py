@@ -90,8 +90,6 @@ def hierarchical(
         rounds: number of local step indices, T.
         pattern: how clusters merge: centralised or decentralised, synchronous or asynchronous.
         intra_rounds: intra-cluster averages before each merge, T'.
-        phases: for clients that move.
-        deadline_seconds: maximum wait per intra-cluster round.
         pace: how clients' speeds change; a cluster's work keeps those at its start.
     """
     refuse_epochs(rule, "hierarchical aggregation, whose rounds are local steps that all clients take")

@@ -40,9 +40,6 @@ def hierfavg(
         rounds: number of local steps, T.
         intra_rounds: edge averages before each cloud average, kappa_2.
         pattern: always censyn; used by clusterings that depend on a pattern.
-        phases: for clients that move.
-        deadline_seconds: maximum wait per edge average.
-        pace: how clients' speeds change.
     """
     return hierarchical(
         population, clustering, network, rule, rounds, pattern, intra_rounds, phases, deadline_seconds, pace

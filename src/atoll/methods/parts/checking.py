@@ -29,6 +29,9 @@ _TOLD = {
     "shared_layers": "number of first layers shared by all clusters.",
     "server_lr": "the server's step size, eta.",
     "momentum": "heavy-ball momentum.",
+    "phases": "for clients that move.",
+    "deadline_seconds": "maximum wait per intra-cluster round.",
+    "pace": "how clients' speeds change.",
     "beta1": "decay of the first moment.",
     "beta2": "decay of the second moment.",
     "tau": "degree of adaptivity; smaller is more adaptive.",
@@ -54,16 +57,7 @@ def checked(make: Callable[P, R]) -> Callable[P, R]:
 
 
 def with_common(docstring: str, names: Iterable[str]) -> str:
-    """Return a method's docstring whose `Args:` say what they leave out, since it is the same for most methods.
-
-    >>> print(with_common("Average.\\n\\nArgs:\\n    rounds: at most 5.\\n", ["rule", "rounds"]))
-    Average.
-    <BLANKLINE>
-    Args:
-        rule: the local training rule.
-        rounds: at most 5.
-    <BLANKLINE>
-    """
+    """Return a method's docstring whose `Args:` say what they leave out, since it is the same for most methods."""
     head, begin, own = docstring.partition("Args:\n")
     left_out = [name for name in names if name in _TOLD and f"    {name}: " not in own]
     return head + begin + "".join(f"    {name}: {_TOLD[name]}\n" for name in left_out if begin) + own

@@ -167,11 +167,7 @@ def cosine_distances(rows: Floats) -> Floats:
 
 
 def numbered(labels: Ids) -> Ids:
-    """Return the same clusters, numbered in order of their first clients.
-
-    >>> numbered(np.array([2, 2, 0, 1]))
-    array([0, 0, 1, 2])
-    """
+    """Return the same clusters, numbered in order of their first clients."""
     _, firsts, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.asarray(np.argsort(np.argsort(firsts))[inverse], np.int64)
 

@@ -128,11 +128,7 @@ def target_name(metric: str, target: float) -> str:
 
 
 def show_number(column: str, value: float | None) -> str:
-    """Return a column's value as text, accuracies in per cent.
-
-    >>> show_number("worst_accuracy", 0.25), show_number("gap", 0.25), show_number("perplexity", 31_234.6)
-    ('25.00 %', '0.25', '31,235')
-    """
+    """Return a column's value as text, accuracies in per cent."""
     if is_share(column):
         return _percent(value)
     return DASH if value is None else format_number(value)
