@@ -17,6 +17,7 @@ class MethodKind:
         steps_from_samples: whether combining takes clients' steps to follow from the samples that they count for.
         rounds_are_local_steps: whether a round is one local step index (FedUC's t).
         fixed_data: why clients' data must not change (`[drift]`), as the end of a sentence; empty if they may.
+        sudden_data: why they must not change gradually (`drift.gradual_rounds`).
         untested: the part of clients' models that the server's lacks, as the subject of a sentence, to warn that test
             accuracy excludes it unless a metric measures the clients' own models.
     """
@@ -28,6 +29,7 @@ class MethodKind:
     steps_from_samples: bool = False
     rounds_are_local_steps: bool = False
     fixed_data: str = ""
+    sudden_data: str = ""
     untested: str = ""
 
     @property
