@@ -58,9 +58,9 @@ def _require_rounds(settings: Settings) -> None:
     if rounds[-1] >= settings.rounds:
         told = f"drift.rounds: names round {rounds[-1]}, but rounds = {settings.rounds}"
         raise InputError(f"{told}, so the last is {settings.rounds - 1}")
-    if wanted.gradual_rounds and settings.method.name == "feddrift":
-        told = f"drift.gradual_rounds = {wanted.gradual_rounds}"
-        raise InputError(f"{told}: cannot be used with method.name = 'feddrift', whose time steps are whole phases")
+    if wanted.gradual_rounds and (why := method_kind(settings).sudden_data):
+        told = f"drift.gradual_rounds = {wanted.gradual_rounds}: cannot be used"
+        raise InputError(f"{told} with method.name = {settings.method.name!r}, {why}")
     least = int(np.diff([*rounds, settings.rounds]).min())
     if wanted.gradual_rounds >= least:
         told = f"drift.gradual_rounds = {wanted.gradual_rounds}: must be less than the rounds of a phase"

@@ -64,10 +64,8 @@ METHODS: dict[str, Callable[..., Method] | MethodKind] = {
     "hierfavg": MethodKind(hierfavg, rounds_are_local_steps=True),
     "ifca": ifca,
     "cfl-mgd": cfl_mgd,
-    **{
-        each.__name__: MethodKind(each, why_one_place=SENDING)
-        for each in (cfl, flhc, fedgroup, feddrift, fesem, stocfl, lcfed)
-    },
+    **{each.__name__: MethodKind(each, why_one_place=SENDING) for each in (cfl, flhc, fedgroup, fesem, stocfl, lcfed)},
+    "feddrift": MethodKind(feddrift, why_one_place=SENDING, sudden_data="whose time steps are whole phases"),
     "pacfl": MethodKind(pacfl, fixed_data="whose clusters are found from clients' data before training"),
     "fmcl": MethodKind(fmcl, fixed_data="whose clusters are found from clients' data before training"),
     "fedem": MethodKind(fedem, together=mixture, untested="clients' shares of the models"),
