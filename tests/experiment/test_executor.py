@@ -230,29 +230,6 @@ def test_bfloat16_where_it_is_emulated_is_allowed_with_a_warning(monkeypatch: py
     assert experiment(executor="serial", precision="bfloat16").execution.choice.warning == ""
 
 
-def convolutions() -> nn.Module:
-    return nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2), nn.Flatten(), nn.Linear(3, 3)).double()
-
-
-@pytest.mark.parametrize(
-    ("module", "wanted", "has", "proposed"),
-    [
-        (convolutions().float(), RunSettings(), True, True),
-        (convolutions().float(), RunSettings(), False, False),
-        (convolutions(), RunSettings(), True, False),  # of double precision
-        (network().float(), RunSettings(), True, False),  # dense
-        (convolutions().float(), RunSettings(executor="serial"), True, False),  # not asked what to take
-        (convolutions().float(), RunSettings(precision="bfloat16"), True, False),
-    ],
-)
-def test_auto_proposes_bfloat16_and_never_takes_it(
-    module: nn.Module, wanted: RunSettings, has: bool, proposed: bool, cores: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(e, "has_bfloat16", lambda: has)
-    choice = choose(fedavg_of(RULE), wanted, module=module)
-    assert ("run.precision = 'bfloat16' may be faster" in str(choice)) == proposed
-
-
 @pytest.mark.parametrize("rule", [RULE, ONE_STEP, replace(RULE, steps=1, batch_size=1)])
 def test_auto_never_stacks_on_the_cpu(rule: LocalRule, cores: None) -> None:
     """Not even a small model for a single step: groups of clients gain less there than they take (docs/performance)."""

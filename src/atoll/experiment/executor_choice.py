@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import nn
 
 from atoll.aggregation.mean import is_weighted_mean
 from atoll.engine.cohorts import ClientTrainer, Executor
@@ -22,9 +21,9 @@ from atoll.executors.stacked.fit import mixes_samples, try_stack
 from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.weighted import Weighted, why_not_weighted
 from atoll.local.models import Model
-from atoll.local.precision import has_bfloat16, lacks_bfloat16, why_card_lacks
-from atoll.local.rounded import Rounded
+from atoll.local.precision import lacks_bfloat16, why_card_lacks
 from atoll.local.trainer import plain_of
+from atoll.local.weights import require_devices
 from atoll.settings.sections import RunSettings
 from atoll.settings.validation import Settings
 from atoll.support.errors import InputError
@@ -87,13 +86,13 @@ def choose_executor(
         choice = _choose_on_cpu(wanted, method, trainer, start, sent_bytes)
     if choice.name in ("cores", "ray") and (reason := _why_single(method, trainer)):
         choice = replace(choice, why=f"{choice.why}; each client's model comes to this process, since {reason}")
+    if "," in wanted.device and choice.name != "stacked":
+        raise InputError(f"run.device = {wanted.device!r}: needs run.executor = 'stacked'; this run has {choice}")
     if wanted.cuda_graphs and choice.name != "stacked":
         raise InputError(f"run.cuda_graphs = true: needs run.executor = 'stacked' on a GPU; this run has {choice}")
     if wanted.precision == "bfloat16" and device == "cpu" and lacks_bfloat16():
         emulated = "run.precision = 'bfloat16': slower than float32, as this processor has no bfloat16 arithmetic"
         return replace(choice, warning="; ".join(filter(None, (choice.warning, emulated))))
-    if wanted.executor == "auto" and wanted.precision == "float32" and device == "cpu" and _may_gain(trainer):
-        return replace(choice, why=f"{choice.why}; run.precision = 'bfloat16' may be faster, with other results")
     return choice
 
 
@@ -101,17 +100,6 @@ def _why_single(method: Method, trainer: ClientTrainer) -> str:
     """Return why workers cannot send sums of models; empty if they can."""
     stages = (stage.told for stage in reversed(method.stages) if stage.combine)
     return why_single(method.combined_by, method.screening, trainer.keeps_state, next(stages, method.told(Need.MEAN)))
-
-
-def _may_gain(trainer: ClientTrainer) -> bool:
-    """Return whether clients may train faster in bfloat16: networks with convolutions, rounded between layers.
-
-    Dense networks do not, since a step on few samples mostly reads and writes weights.
-    """
-    module = getattr(trainer, "module", None)
-    if module is None or not has_bfloat16() or Rounded.of(module) is None:
-        return False
-    return any(isinstance(layer, nn.Conv2d) for layer in module.modules())
 
 
 def make_executor(choice: ExecutorChoice, wanted: RunSettings, trainer: ClientTrainer, sent_bytes: int) -> Executor:
@@ -125,7 +113,7 @@ def make_executor(choice: ExecutorChoice, wanted: RunSettings, trainer: ClientTr
     if choice.name == "cores":
         return Cores(trainer, choice.workers, sent_bytes, by_cohort)
     if choice.name == "stacked" and plain:
-        return Stacked(plain, wanted.stack_bytes, wanted.cuda_graphs)
+        return Stacked(plain, wanted.stack_bytes, wanted.cuda_graphs, require_devices(wanted.device)[1:])
     return by_cohort or Serial(trainer, wanted.debug)
 
 

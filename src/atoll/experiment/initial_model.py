@@ -12,7 +12,7 @@ from atoll.experiment.modules import draw_module
 from atoll.experiment.start_model import load_start
 from atoll.local.models import without
 from atoll.local.travel import Shared, frozen, staying
-from atoll.local.weights import check_outputs, count_bytes, place, require_device, warn_of_softmax
+from atoll.local.weights import check_outputs, count_bytes, place, require_devices, warn_of_softmax
 from atoll.methods.papers.fmcl import ENCODERS
 from atoll.settings.choices import method_kind
 from atoll.settings.plugins import call, resolve
@@ -30,8 +30,8 @@ class InitialModel:
 
     @property
     def device(self) -> str:
-        """The device to train on."""
-        return require_device(self.settings.run.device)
+        """The device to train on, the first if there are several."""
+        return require_devices(self.settings.run.device)[0]
 
     @cached_property
     def module(self) -> nn.Module:

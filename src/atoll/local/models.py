@@ -168,7 +168,7 @@ def lstm(
         hidden: width of each layer.
         layers: number of LSTM layers.
     """
-    from atoll.local.sequences import Embedded, Recurrent
+    from atoll.local.layers import Embedded, Recurrent
 
     _, numbers = _sequence(shape, "lstm")
     return Recurrent(Embedded(numbers, symbols, embedding), embedding, hidden, layers, classes)
@@ -186,7 +186,7 @@ def transformer(
         heads: attention heads; must divide `width`.
         layers: number of attention layers.
     """
-    from atoll.local.sequences import Attentive, Embedded
+    from atoll.local.layers import Attentive, Embedded
 
     length, numbers = _sequence(shape, "transformer")
     if width % heads:
@@ -205,7 +205,7 @@ def resnet(
         blocks: number of blocks in each stage; unset: 2, 2, 2, 2.
         groups: channel groups for normalisation; must divide `width`.
     """
-    from atoll.local.residual import residual
+    from atoll.local.layers import residual
 
     channels, _, _ = _image(shape, "resnet", least=4)
     if width % groups:

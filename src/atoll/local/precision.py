@@ -49,16 +49,8 @@ def why_card_lacks(precision: Precision, device: str) -> str:
 
 def lacks_bfloat16() -> bool:
     """Return whether the processor is known to lack bfloat16 products, which it must then emulate."""
-    return _tells_of_bfloat16() and not has_bfloat16()
-
-
-def has_bfloat16() -> bool:
-    """Return whether the processor is known to have bfloat16 products."""
-    return _tells_of_bfloat16() and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-
-
-def _tells_of_bfloat16() -> bool:
-    return platform.machine().lower() in ("x86_64", "amd64")  # PyTorch reports on no others
+    is_known = platform.machine().lower() in ("x86_64", "amd64")  # PyTorch reports on no others
+    return is_known and not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def pretrained(
     Raises:
         InputError: files are missing; the tokens, their number or the adapters do not fit the model.
     """
-    from atoll.local.token_layers import TokenLayers
+    from atoll.local.layers import TokenLayers
 
     told = f"model.path = {path!r}"
     causal = dataset.loss == "next-token"

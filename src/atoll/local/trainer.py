@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -87,6 +88,11 @@ class Trainer:
         self.outputs: Callable[[Tensor], Tensor] = rounded or self.module
         kept = module.state_dict()
         self._apart = {name: own.clone() for name, own in module.named_buffers() if name not in kept}
+
+    def on(self, device: str) -> "Trainer":
+        """Return a trainer of the same clients on another device, with a module and a pool of its own."""
+        given = self.seed, device, self.precision, self.by_hand, self.tolerant
+        return Trainer(deepcopy(self.module), self.population, self.rule, *given)
 
     def use_autograd(self) -> None:
         """Take all gradients by autograd, so that hooks on the module's parameters see them."""

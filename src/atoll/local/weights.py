@@ -59,6 +59,11 @@ def require_device(device: str) -> str:
     return device
 
 
+def require_devices(devices: str) -> list[str]:
+    """Return the devices of a list such as "cuda:0,cuda:1", the first of which holds what all share."""
+    return [require_device(each.strip()) for each in devices.split(",")]
+
+
 def place(module: nn.Module, device: str = "cpu") -> nn.Module:
     """Move a module to the device in channels-last layout, in which most hardware computes convolutions faster.
 

@@ -2,6 +2,9 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
 
 import numpy as np
 import torch
@@ -36,17 +39,18 @@ class Stacked(Executor):
     client has, shorter ones are padded with samples of weight zero, to at most twice their length.
     """
 
-    bits = "stacked"
-
-    def __init__(self, trainer: Trainer, stack_bytes: int | None = None, cuda_graphs: bool = False) -> None:
+    def __init__(
+        self, trainer: Trainer, stack_bytes: int | None = None, cuda_graphs: bool = False, others: Sequence[str] = ()
+    ) -> None:
         """Use this trainer, whose rule and module must fit, and stacks of about so many bytes at most.
 
         `client_bytes` says how they are estimated; the default is half of a GPU's memory, or `STACK_BYTES`, and then a
         stack has one client at least. With `cuda_graphs` a GPU captures a step once and replays it: faster
-        where models are small and cohorts alike.
+        where models are small and cohorts alike. With `others`, further devices, clients are cut into at least as many
+        stacks as devices, which are trained at once, each by a thread of its own.
 
         Raises:
-            InputError: `stack_bytes` is not positive or has no room for a client, or CUDA graphs without a GPU.
+            InputError: `stack_bytes` is not positive or has no room for a client, or CUDA graphs without one GPU.
             ValueError: the rule or the module does not fit; `try_stack` says why.
         """
         require_has("trainer", trainer, "module", "an atoll.Trainer")
@@ -55,6 +59,8 @@ class Stacked(Executor):
         device = next(trainer.module.parameters()).device
         if cuda_graphs and device.type != "cuda":
             raise InputError(f"run.cuda_graphs = true: needs run.device = 'cuda', not {device.type!r}")
+        if cuda_graphs and others:  # one's capture must not see the other's allocations
+            raise InputError(f"run.cuda_graphs = true: needs a single GPU, but {len(others) + 1} devices are named")
         self.fit = try_stack(trainer)
         if self.fit.reason:
             raise ValueError(self.fit.reason)
@@ -63,7 +69,9 @@ class Stacked(Executor):
         least = client_bytes(trainer, self.fit, samples)
         if stack_bytes is not None and stack_bytes < least:
             raise InputError(f"run.stack_bytes = {stack_bytes}: must be at least {least}, about what one client takes")
-        self.trainer = trainer
+        self.trainer, self.trainers = trainer, [trainer, *map(trainer.on, others)]
+        one_each = partial(torch.set_num_threads, 1)
+        self.threads = ThreadPoolExecutor(len(self.trainers), initializer=one_each) if others else None
         self.stack_bytes = stack_bytes or _default_bytes(device)
         self.graphs = Graphs() if cuda_graphs else None
         self.most_clients: int | None = None  # trained at once, when memory has run out
@@ -123,8 +131,22 @@ class Stacked(Executor):
         model = {name: trained[names[name]] if name in names else start[name] for name in sent}
         return model | {name: tensor for name, tensor in trained.items() if "@" in name}
 
+    def close(self) -> None:
+        """End the threads of several devices."""
+        if self.threads:
+            self.threads.shutdown()
+
     def _train_all(self, tasks: Sequence[ClientTask], by_samples: bool) -> Iterator[tuple[Ids, TrainedStack]]:
         """Yield stacks with their clients' places among the tasks, in order or, to pad less, by samples in a batch."""
+        stacks = self._cut(tasks, by_samples)
+        while these := list(islice(stacks, len(self.trainers))):
+            train = partial(self._train_some, tasks=tasks)
+            with products_in(self.trainer.precision), one_thread():  # which are the process's, not a thread's
+                done = list((self.threads.map if self.threads else map)(train, these, self.trainers))
+            yield from done
+
+    def _cut(self, tasks: Sequence[ClientTask], by_samples: bool) -> Iterator[list[int]]:
+        """Yield the tasks' places in each stack."""
         kinds: dict[object, int] = {}
         kind = [kinds.setdefault(kind_of(task, self.trainer, self.fit), len(kinds)) for task in tasks]
         samples = [count_samples(task, self.trainer) for task in tasks]
@@ -136,31 +158,33 @@ class Stacked(Executor):
             alike = not held or (kind[i] == kind[held[0]] and most <= least * (2 if self.fit.independent else 1))
             room = self.stack_bytes // client_bytes(self.trainer, self.fit, most)
             room = rounded_size(room, up=False) if self.graphs else room
+            room = min(room, -(-len(tasks) // len(self.trainers)))  # so that no device is idle
             if held and (not alike or len(held) >= room):
-                yield self._train_some(held, tasks)
+                yield held
                 held, least, most = [], samples[i], samples[i]
             held.append(i)
-        yield self._train_some(held, tasks)
+        yield held
 
-    def _train_some(self, held: Sequence[int], tasks: Sequence[ClientTask]) -> tuple[Ids, TrainedStack]:
+    def _train_some(self, held: list[int], trainer: Trainer, tasks: Sequence[ClientTask]) -> tuple[Ids, TrainedStack]:
         """Train these as one stack; where memory has run out, in parts that are averaged as one."""
         places, parts, done = np.sort(held), list[TrainedStack](), 0
         while done < len(places):
             most = self.most_clients or len(places)
-            if (part := self._try([tasks[i] for i in places[done : done + most]])) is not None:
+            if (part := self._try([tasks[i] for i in places[done : done + most]], trainer)) is not None:
                 parts.append(part)
                 done += most
         return places, join(parts)
 
-    def _try(self, tasks: Sequence[ClientTask]) -> TrainedStack | None:
+    def _try(self, tasks: Sequence[ClientTask], trainer: Trainer) -> TrainedStack | None:
         """Train these at once; if memory runs out, return None and allow only half as many from now on.
 
         A stack that is captured is filled up with more of its first client.
         """
         filling = [tasks[0]] * (self.graphs is not None and rounded_size(len(tasks)) - len(tasks))
         try:
-            with products_in(self.trainer.precision):
-                return train_stack(self.trainer, self.fit, [*tasks, *filling], self.graphs).first(len(tasks))
+            with products_in(trainer.precision):
+                trained = train_stack(trainer, self.fit, [*tasks, *filling], self.graphs)
+                return trained.first(len(tasks), self.trainer.batches.inputs.device)
         except AtollError:
             raise
         except Exception as error:  # whatever a user's model, loss or optimiser may raise

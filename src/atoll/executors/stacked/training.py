@@ -33,9 +33,10 @@ class TrainedStack:
     common: Model
     losses: Floats
 
-    def first(self, clients: int) -> "TrainedStack":
-        """Return the stack of its first clients."""
-        return replace(self, stack=pick(self.stack, slice(clients)), losses=self.losses[:clients])
+    def first(self, clients: int, device: torch.device) -> "TrainedStack":
+        """Return the stack of its first clients, on this device."""
+        stack, common = ({name: each.to(device) for name, each in own.items()} for own in (self.stack, self.common))
+        return TrainedStack(pick(stack, slice(clients)), common, self.losses[:clients])
 
 
 def join(parts: Sequence[TrainedStack]) -> TrainedStack:
