@@ -39,6 +39,8 @@ class Stacked(Executor):
     client has, shorter ones are padded with samples of weight zero, to at most twice their length.
     """
 
+    bits = "stacked"
+
     def __init__(
         self, trainer: Trainer, stack_bytes: int | None = None, cuda_graphs: bool = False, others: Sequence[str] = ()
     ) -> None:
@@ -176,10 +178,7 @@ class Stacked(Executor):
         return places, join(parts)
 
     def _try(self, tasks: Sequence[ClientTask], trainer: Trainer) -> TrainedStack | None:
-        """Train these at once; if memory runs out, return None and allow only half as many from now on.
-
-        A stack that is captured is filled up with more of its first client.
-        """
+        """Train these at once; if memory runs out, return None and allow only half as many from now on."""
         filling = [tasks[0]] * (self.graphs is not None and rounded_size(len(tasks)) - len(tasks))
         try:
             with products_in(trainer.precision):
