@@ -41,6 +41,13 @@ def test_a_stack_is_trained_as_clients_one_by_one_on_the_cpu(case: Case) -> None
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_two_threads_on_one_gpu_stand_in_for_two_gpus(case: Case) -> None:
+    one, again = (rounds(case, Stacked, "cuda", others=["cuda"]) for _ in range(2))
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    assert difference(one, rounds(case, Serial, "cpu")) < 1e-4
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_graphs_and_repeats_give_the_same_bits(case: Case) -> None:
     """Of all steps, or, where steps are an optimiser's, of one."""
     theirs = rounds(case, Stacked, "cuda")
