@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from atoll import Experiment, InputError, LocalRule, RunError, Stacked, Trainer, make_runs, read_model, run_events
 from atoll.aggregation.mean import average_models
@@ -15,6 +16,7 @@ from atoll.executors.stacked import stacked_executor
 from atoll.executors.stacked.training import TrainedStack, train_stack
 from atoll.local.models import Model
 from atoll.local.rule import momentum, sgd
+from atoll.local.travel import Shared
 from atoll.runs.result import read_result
 from tests.problems import classification, network
 
@@ -79,6 +81,18 @@ def test_a_run_on_several_repeats_and_resumes_to_the_same_bits(tmp_path: Path) -
     list(run_events(made, tmp_path / "cut", resume=True))
     whole, *others = (read_result(tmp_path / name).model(0) for name in ("whole", "again", "cut"))
     assert all(torch.equal(other[key], whole[key]) for other in others for key in whole)
+
+
+def test_no_parameter_is_shared_by_two_devices() -> None:
+    """Not even a frozen one, which all copies on one device have in common."""
+    module = network(seed=1)
+    first = next(iter(module._modules.values()))
+    assert isinstance(first, nn.Linear)
+    first.bias = Shared(first.bias.detach(), requires_grad=False)
+    trainer = Trainer(module, POPULATION, SGD, seed=3)
+    pairs = list(zip(trainer.module.parameters(), trainer.on("cpu").module.parameters(), strict=True))
+    assert all(one is not other and one.equal(other) for one, other in pairs)
+    assert [other.requires_grad for _, other in pairs] == [one.requires_grad for one, _ in pairs]
 
 
 def test_an_error_on_one_of_them_names_the_client(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,6 +187,35 @@ def test_a_model_that_cannot_be_captured_ends_the_run_with_a_sentence(monkeypatc
         trained(LocalRule(sgd, lr=0.1, steps=2, batch_size=4), [3], Graphs())
 
 
+def test_a_capture_for_which_memory_runs_out_is_tried_with_fewer_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    def small(call: Any, examples: Any) -> Any:
+        if len(examples[0]) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return stand_in(call, examples)
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", small)
+    with pytest.warns(RuntimeWarning, match="out of memory with 8 clients in one stack; going on with at most 4"):
+        ours = trained(SGD, [8], Graphs())
+    assert all(torch.equal(ours[0][name], each) for name, each in trained(SGD, [8], None)[0].items())
+
+
+class Scaled(nn.Linear):
+    """Has a buffer that is no part of its state, which each round makes anew where losses are measured."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3, dtype=torch.float64)
+        self.register_buffer("factor", torch.full((3,), 0.5, dtype=torch.float64), persistent=False)
+        self.factor: Tensor
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) * self.factor
+
+
+def test_a_model_with_buffers_that_may_be_replaced_is_not_captured() -> None:
+    trained(SGD, [3, 3], Graphs(), Scaled())
+    assert captured == []
+
+
 def test_a_gpu_is_needed() -> None:
     with pytest.raises(InputError, match=r"run.cuda_graphs = true: needs run.device = 'cuda', not 'cpu'"):
         Stacked(Trainer(network(), POPULATION, LocalRule(sgd, 0.1, 1, 4), seed=0), cuda_graphs=True)

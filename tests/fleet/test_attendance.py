@@ -111,7 +111,7 @@ def test_what_was_measured_before_a_stop_counts_after_it(tmp_path: Path) -> None
     assert measured["replies"] == [5] * 4
     (live / "summary.json").unlink()
     (live / "measured.json").write_text('{"replies": [1]}')
-    with pytest.raises(InputError, match=r"^--resume: .*measured.json cannot be read .*; without this file it starts"):
+    with pytest.raises(InputError, match=r"^--resume: .*measured.json cannot be read .*; remove it to measure anew"):
         carry(experiment, fleet, live, resume=True)
 
 

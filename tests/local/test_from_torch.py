@@ -196,12 +196,12 @@ def test_an_optimiser_of_ones_own_may_take_tuples() -> None:
         ({"schedule": "ReduceLROnPlateau"}, "rates must be known before training"),
         ({"schedule": "LambdaLR"}, "name a function of round and lr"),
         ({"schedule": "step"}, "local.step_size is not set, but local.schedule = 'StepLR' needs it"),
-        ({"schedule": "list", "rates": [0.1, 0.2], "warmup_rounds": 2}, "local.rates: 2 given for 7 rounds after"),
-        ({"schedule": "list", "rates": [0.1, 0.2]}, "local.rates: 2 given for 9 rounds after warm-up"),
-        ({"schedule": "OneCycleLR", "max_lr": 0.1, "total_steps": 4}, "gives no rate for round 5 of 9 after warm-up"),
+        ({"schedule": "list", "rates": [0.1, 0.2], "warmup_rounds": 2}, "local.rates: 2 given for 7 rounds besides"),
+        ({"schedule": "list", "rates": [0.1, 0.2]}, "local.rates: 2 given for 9 rounds besides"),
+        ({"schedule": "OneCycleLR", "max_lr": 0.1, "total_steps": 4}, "gives no rate for round 5 of 9 besides warm-up"),
         ({"schedule": "list", "rates": [0.1] * 8 + [-1.0]}, r"local\.rates = .*: must be a list"),
-        ({"schedule": "step", "step_size": 0}, r"gives no rate for round 1 of 9 after warm-up \(ZeroDivisionError"),
-        ({"schedule": "cosine", "T_max": 0}, r"gives no rate for round 1 of 9 after warm-up \(ZeroDivisionError"),
+        ({"schedule": "step", "step_size": 0}, r"gives no rate for round 1 of 9 besides warm-up \(ZeroDivisionError"),
+        ({"schedule": "cosine", "T_max": 0}, r"gives no rate for round 1 of 9 besides warm-up \(ZeroDivisionError"),
         (
             {"schedule": "CyclicLR", "base_lr": 0.1, "max_lr": 0.2, "step_size_up": 0, "step_size_down": 0},
             r"local\.schedule = 'CyclicLR': PyTorch rejects its settings \(.*zero",
@@ -262,7 +262,7 @@ def test_a_rate_that_rounding_puts_below_zero_is_zero_and_a_negative_one_is_refu
 
 
 def test_a_schedule_that_gives_no_rate_for_a_round_is_refused() -> None:
-    told = r"^local\.schedule: gives no rate for round {} of 4 after warm-up \({}: "
+    told = r"^local\.schedule: gives no rate for round {} of 4 besides warm-up \({}: "
     with pytest.raises(InputError, match=told.format(1, "TypeError")):
         scheduled_rates(lr_scheduler.ReduceLROnPlateau, 0.1, 4)
     with pytest.raises(InputError, match=told.format(3, "ValueError")):

@@ -88,6 +88,14 @@ def test_rounding_is_no_direction() -> None:
         assert one == other
 
 
+def test_models_that_are_all_alike_are_grouped_too() -> None:
+    kept = {k: {"w": torch.ones(5, dtype=torch.float64)} for k in range(4)}
+    state = State(0, None, (kept[0], kept[1]), (), clients=kept, labels=np.zeros(4, np.int64))
+    with pytest.warns(UserWarning, match="distinct clusters"):
+        found = LowRank(2, 10, ("w",), 0)(make_event(0, np.arange(4), np.ones(4), 0.0, 1.0), state)
+    assert len(found.labels) == 4
+
+
 def test_one_cluster_without_pulls_is_fedavg_to_the_bit() -> None:
     ours = serial(lcfed(POPULATION, RULE, 5, network(), 1, 0.0, 0.0, fraction=1.0))
     for one, other in zip(ours, serial(fedavg(POPULATION, RULE, 5, 1.0)), strict=True):

@@ -38,7 +38,7 @@ from atoll.report.tables.spread_tables import narrow_tables, target_table
 from atoll.report.tables.writing import as_csv, as_dicts, narrow_table, show_number, table_of
 from atoll.support.errors import InputError
 from atoll.support.files import seal
-from atoll.support.units import format_bytes, format_count, time_unit
+from atoll.support.units import format_bytes, format_count, format_number, format_seconds, time_unit
 from tests import made_runs
 from tests.tiers import thinned
 
@@ -922,6 +922,11 @@ class TestStyle:
             (lambda mean: write_mean([mean], size), 4e17, "400,000 TB"),
             (lambda span: time_unit(span).name, 119, "seconds"),
             (lambda span: time_unit(span).name, 120, "minutes"),
+            (lambda span: time_unit(span).name, 7200, "hours"),
+            (format_seconds, 150, "2.5 min"),
+            (format_number, 12345.6, "12,346"),
+            (format_number, 0.0123456, "0.01235"),
+            (lambda value: format_number(value, 2), 99.7, "100"),
         ],
     )
     def test_units(self, call: Callable[[float], str], value: float, expected: str) -> None:

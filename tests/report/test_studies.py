@@ -19,10 +19,11 @@ from atoll.report.reading.mean_curves import mean_curve
 from atoll.report.reading.runs import Run, find_runs
 from atoll.report.report_files import write_report
 from atoll.report.tables.formats import show_p
-from atoll.report.tables.spread import spread_over_seeds
-from atoll.report.tables.spread_tables import final_table, target_table
+from atoll.report.tables.spread import Difference, spread_over_seeds
+from atoll.report.tables.spread_tables import final_table, show_difference, target_table
 from atoll.runs.result import Result
 from atoll.support.errors import InputError
+from atoll.support.estimates import Estimate
 from tests.made_runs import make_rows, write_run
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -377,3 +378,8 @@ def test_results_of_run_all_are_a_study(tmp_path: Path) -> None:
     results: list[Result] = [atoll.run(settings, seed=seed) for seed in (0, 1)]
     (axes,) = atoll.plot.curves(results, "test_accuracy").axes
     assert (len(axes.lines), len(axes.collections)) == (1, 1)
+
+
+def test_a_difference_of_accuracies_is_in_points() -> None:
+    found = Difference("test_accuracy", "FedAvg", Estimate(5, 0.021, 0.01, 0.0086, 0.0334), 0.01)
+    assert show_difference(found) == "+2.10 ± 1.24"

@@ -390,6 +390,7 @@ TWO = {"runs": [{"label": "A"}, {"label": "B", "method": {"name": "fedavg"}}]}
         ({}, "run.workers=1,2", "changes no result of a run, only its wall time"),
         (TWO, "run.checkpoint_every=1,2", "changes no result of a run"),
         ({"data": {"dataset": "mnist"}}, "data.root=a,b", "changes no result of a run"),
+        ({}, "data.root=a,b", "changes no result of a run"),  # of digits, which read no files
         ({"local": {"epochs": 1}}, "local.steps=5,10", "changes nothing in any run, since local.epochs is set"),
     ],
 )
@@ -537,6 +538,8 @@ def test_a_recipe_can_be_swept() -> None:
     members = make_members(read_experiment("quickstart"), parse_axes(["seed=0..1"]))
     assert [member.name for member in members][:2] == ["fedcluster-m-10,seed=0", "fedavg,seed=0"]
     assert axes.file_part("../up") == "..-up"
+    names = ["local.lr", "data.options.a", "model.options.a"]
+    assert axes.short_names(names) == ["lr", *names[1:]]
     assert [axes.file_part(text) for text in ("[2, 3]", "-0.5", "own:rule")] == ["2-3", "-0.5", "own-rule"]
 
 

@@ -94,8 +94,8 @@ def run_all(asked: SweepOptions, runs: Sequence[Settings], part: slice, resume: 
         err.print(f"warning: {warning}")
     mine = members[part]
     todo = _unfinished(asked, mine)
-    for member in mine:
-        folders.require_same(asked.folder / member.name, member.settings, goes_on=bool(todo))
+    for member in members:
+        folders.require_same(asked.folder / member.name, member.settings, bool(todo), member in mine)
     at_once = min(asked.jobs, len(todo))
     jobs = (Job(each.name, each.settings, asked.folder / each.name, asked.modules, at_once) for each in todo)
     how = at_once, len(mine), len(mine) - len(todo), asked.goal.metric, asked.is_quiet, asked.verbose
@@ -162,16 +162,18 @@ def search(asked: SweepOptions, runs: Sequence[Settings], resume: bool) -> Watch
     before = folders.read_note(asked.folder) or {}
     with folders.claimed(asked.folder, note | {"runs": before.get("runs", {})}):  # a search adds runs as it goes
         study = tuning.Search(asked.folder, space, asked.goal, make, runs[0].rounds, runs[0].seed)
-        for each in study.trials():
+        count, trials = asked.trials or 20, study.trials()
+        goes_on = len(trials) < count or any(each.state == "running" for each in trials)
+        for each in trials:
             made = make([f"{name}={text}" for name, text in each.texts.items()], "")
-            folders.require_same(asked.folder / each.name, made, goes_on=len(study.trials()) < (asked.trials or 20))
+            folders.require_same(asked.folder / each.name, made, goes_on)
 
         def write_down() -> None:
             note["runs"] = {each.name: dict(each.texts) for each in study.trials()}
             folders.write_note(asked.folder, note)
 
         write_down()  # with a trial that was proposed just before a kill
-        count, done = asked.trials or 20, sum(each.state != "running" for each in study.trials())
+        done = sum(each.state != "running" for each in study.trials())
         jobs = study.jobs(count, asked.modules, asked.jobs, write_down)
         how = asked.goal.metric, asked.is_quiet, asked.verbose
         watched = watch(jobs, asked.jobs, count, done, *how, study.judge, study.settle)

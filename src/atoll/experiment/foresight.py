@@ -60,12 +60,15 @@ def _estimate(make: Callable[[int], Method], tried: int, rounds: int) -> Schedul
     begun = time.perf_counter()
     make(tried)
     seconds = time.perf_counter() - begun
+    was_tracing = tracemalloc.is_tracing()
     tracemalloc.start()
     try:
+        before = tracemalloc.get_traced_memory()[0]
         method = make(tried)
-        memory_bytes = tracemalloc.get_traced_memory()[0]
+        memory_bytes = tracemalloc.get_traced_memory()[0] - before
     finally:
-        tracemalloc.stop()
+        if not was_tracing:
+            tracemalloc.stop()
     more = rounds / tried
     return ScheduleEstimate(len(method.schedule) * more, seconds * more, memory_bytes * more)
 

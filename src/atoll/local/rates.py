@@ -25,7 +25,7 @@ def listed(round: int, rounds: int, rates: list[NotNegative]) -> float:
         rates: the learning rate of each round, at least as many as rounds.
     """
     if len(rates) < rounds:
-        raise InputError(f"local.rates: {len(rates)} given for {rounds} rounds after warm-up; give one per round")
+        raise InputError(f"local.rates: {len(rates)} given for {rounds} rounds besides warm-up; give one per round")
     return rates[round]
 
 
@@ -49,7 +49,7 @@ def scheduled_rates(make: "Callable[[Optimizer], LRScheduler]", lr: float, round
     rates = [float(optimizer.param_groups[0]["lr"])][:rounds]
     while len(rates) < rounds:
         optimizer.step()
-        with blaming(f"local.schedule: gives no rate for round {len(rates)} of {rounds} after warm-up", InputError):
+        with blaming(f"local.schedule: gives no rate for round {len(rates)} of {rounds} besides warm-up", InputError):
             scheduler.step()
         rates.append(float(optimizer.param_groups[0]["lr"]))
     return rates

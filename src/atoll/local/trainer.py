@@ -18,10 +18,11 @@ from atoll.local.augment import augmented
 from atoll.local.batches import Batches, measure_models, measure_samples
 from atoll.local.dense import Dense
 from atoll.local.models import Model
-from atoll.local.precision import Precision
+from atoll.local.precision import Precision, products_in
 from atoll.local.rounded import Rounded
 from atoll.local.rule import LocalRule, sgd
 from atoll.local.task import ClientTask, ClientUpdate
+from atoll.local.travel import Shared
 from atoll.local.weights import is_finite, load_model, load_moments, place, read_model, read_moments, require_device
 from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import NotFinite
@@ -87,12 +88,14 @@ class Trainer:
         rounded = Rounded.of(self.module) if precision == "bfloat16" else None
         self.outputs: Callable[[Tensor], Tensor] = rounded or self.module
         kept = module.state_dict()
-        self._apart = {name: own.clone() for name, own in module.named_buffers() if name not in kept}
+        self.apart = {name: own.clone() for name, own in module.named_buffers() if name not in kept}
 
     def on(self, device: str) -> "Trainer":
         """Return a trainer of the same clients on another device, with a module and a pool of its own."""
+        shared = (each for each in self.module.parameters() if isinstance(each, Shared))  # copies would stay the same
+        module = deepcopy(self.module, {id(each): nn.Parameter(each.detach().clone(), False) for each in shared})
         given = self.seed, device, self.precision, self.by_hand, self.tolerant
-        return Trainer(deepcopy(self.module), self.population, self.rule, *given)
+        return Trainer(module, self.population, self.rule, *given)
 
     def use_autograd(self) -> None:
         """Take all gradients by autograd, so that hooks on the module's parameters see them."""
@@ -138,7 +141,7 @@ class Trainer:
 
     def renew_buffers(self, copy: nn.Module | None = None) -> None:
         """Give the module's buffers, or a copy's, that are no part of the state dict their first values."""
-        for name, first in self._apart.items():
+        for name, first in self.apart.items():
             layer, _, own = name.rpartition(".")
             setattr((self.module if copy is None else copy).get_submodule(layer), own, first.clone())
 
@@ -160,7 +163,8 @@ class Trainer:
     def sample_losses(self, models: Sequence[Model], rows: npt.NDArray[np.int32]) -> Floats:
         """Return the loss of each model on each of these samples, [samples, models], in one batch."""
         self.renew_buffers()
-        return measure_samples(self.module, self.batches, models, rows)[0].cpu().numpy()
+        with products_in("float32"):
+            return measure_samples(self.module, self.batches, models, rows)[0].cpu().numpy()
 
     def _own(self, client: int, round_: int, part: int) -> npt.NDArray[np.int32]:
         """Return the client's samples; with resampling, those of this round's part for identity or for training."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from atoll.data.named_datasets import FILES
 from atoll.engine.cohorts import Executor
 from atoll.settings.experiment_file import Table, as_toml
 from atoll.settings.section import MAY_DIFFER
@@ -60,6 +61,11 @@ def free_settings(section: type[BaseModel] = Settings, prefix: str = "") -> froz
 def _free_in(settings: Settings) -> frozenset[str]:
     """Return `free_settings`, but for `data.root` where a user's own function reads it: nobody knows its files."""
     return free_settings() - ({"data.root"} if ":" in settings.data.dataset else set())
+
+
+def names_data(dataset: object) -> bool:
+    """Return whether `data.root` says what the data are: of a user's own files and functions."""
+    return str(dataset) in FILES or ":" in str(dataset)
 
 
 def digest(settings: Settings, without: Collection[str] = ()) -> str:

@@ -47,22 +47,23 @@ class Live:
         self.executor.notices.begin(folder.refused, state.events_done)
         if state.events_done and folder.measured.exists():
             told = f"--resume: {folder.measured} cannot be read"
-            with refusing(told, ValueError, LookupError, TypeError, hint="; without this file it starts anew"):
+            with refusing(told, ValueError, LookupError, TypeError, OverflowError, hint="; remove it to measure anew"):
                 self.executor.measured.restore(read_json(folder.measured, folder.path))
         return self._recorded(folder, recorder, state)
 
     def on_checkpoint(self, folder: RunFolder, keeps_state: bool) -> Callable[[State], None]:
         """Return the callback of each checkpoint: times are kept, and nodes drop client states that none needs."""
-        kept = deque(kept_by_checkpoints(folder.path / "checkpoint", torch.device("cpu")), maxlen=KEPT)
-        if keeps_state:
-            self.executor.keep_resumable(tuple(kept))
+        before = kept_by_checkpoints(folder.path / "checkpoint", torch.device("cpu")) if keeps_state else ()
+        kept = deque(before, maxlen=KEPT)
 
-        def saved(state: State) -> None:
-            self._keep_times(folder)
-            if keeps_state:
+        def saved(state: State | None) -> None:
+            if state is not None:
+                self._keep_times(folder)
                 kept.append(state.clients)
+            if keeps_state:
                 self.executor.keep_resumable(tuple(kept))
 
+        saved(None)
         return saved
 
     def _keep_times(self, folder: RunFolder) -> None:

@@ -156,6 +156,8 @@ def _carry_out(
     warnings += recorder.warn_of(rows[0])
     by_arrival = live is not None and method.arrivals is not None
     steps = live.steps(folder, recorder, state, ledger) if live else train(method, executor, state)
+    if resume and not longer:  # nothing is refused from here on
+        folder.take_over(settings)
     told = live.on_checkpoint(folder, method.keeps_state) if live else None
     saver = Checkpointer(folder, origin, recorder, state, by_arrival, told)
     yield from _train(steps, writer, saver, warnings)
@@ -230,7 +232,6 @@ def _restore(
     if longer:  # nothing is refused from here on
         folder.lengthen(experiment.settings, recorder.schedule)
     else:
-        folder.take_over(experiment.settings)
         warnings += mend_schedule(folder, experiment.method.schedule)
     folder.keep_rows([] if loaded is None else rows)
     (folder.path / "checkpoint").mkdir(exist_ok=True)

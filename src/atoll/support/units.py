@@ -19,30 +19,18 @@ _DAYS = TimeUnit(86400.0, "days", "d")
 
 
 def time_unit(span_seconds: float) -> TimeUnit:
-    """Return the largest unit that fits at least twice into the span.
-
-    >>> time_unit(90).name, time_unit(7200).name
-    ('seconds', 'hours')
-    """
+    """Return the largest unit that fits at least twice into the span."""
     return next((unit for unit in (_DAYS, _HOURS, _MINUTES) if span_seconds >= 2 * unit.seconds), _SECONDS)
 
 
 def format_seconds(seconds: float) -> str:
-    """Format a time in a suitable unit, to three digits.
-
-    >>> format_seconds(150)
-    '2.5 min'
-    """
+    """Format a time in a suitable unit, to three digits."""
     unit = time_unit(seconds)
     return f"{format_number(seconds / unit.seconds, 3)} {unit.symbol}"
 
 
 def format_number(value: float, digits: int = 4) -> str:
-    """Format a number to so many digits, and in full where it has more before the point.
-
-    >>> format_number(12345.6), format_number(0.0123456), format_number(99.7, 2)
-    ('12,346', '0.01235', '100')
-    """
+    """Format a number to so many digits, and in full where it has more before the point."""
     return f"{value:.{digits}g}" if abs(value) < 10**digits - 0.5 else f"{value:,.0f}"
 
 

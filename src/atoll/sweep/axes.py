@@ -96,11 +96,7 @@ def combinations(axes: Sequence[Axis]) -> Iterator[tuple[str, ...]]:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Return the last part of each setting's name where that is unique, else the whole name.
-
-    >>> short_names(["local.lr", "data.options.a", "model.options.a"])
-    ['lr', 'data.options.a', 'model.options.a']
-    """
+    """Return the last part of each setting's name where that is unique, else the whole name."""
     last = [name.rpartition(".")[2] for name in names]
     return [end if last.count(end) == 1 else name for name, end in zip(names, last, strict=True)]
 

@@ -45,13 +45,13 @@ def require_folder(out: Path, note: Mapping[str, Any], resume: bool) -> bool:
     return True
 
 
-def require_same(folder: Path, settings: Settings, goes_on: bool) -> None:
-    """Reject a run's folder that was started with other settings or, if the sweep goes on, with other data."""
+def require_same(folder: Path, settings: Settings, goes_on: bool, is_mine: bool = True) -> None:
+    """Reject a run's folder of other settings or, if the sweep goes on, other data; others' once they are runs."""
     if RunFolder(folder).is_run:
         RunFolder(folder).require_same(settings)
         if goes_on and (told := changed_data(RunFolder(folder), settings)):
             raise InputError(f"--resume: {told}; undo that, or give another folder")
-    else:
+    elif is_mine:
         RunFolder(folder).require_room()
 
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll.api import check_runs
-from atoll.data.files.sources import SOURCES
 from atoll.experiment.experiment import Experiment
-from atoll.runs.fingerprint import digest, free_settings
+from atoll.runs.fingerprint import digest, free_settings, names_data
 from atoll.runs.run_folders import name_folders
 from atoll.runs.titles import title_of
 from atoll.settings.choices import uses_clusters
@@ -116,8 +115,8 @@ def _is_idle(name: str, groups: Sequence[Sequence[Settings]]) -> bool:
         return bool(groups) and not any(uses_clusters(each) for group in groups for each in group)
     if name == "local.steps" and groups and all(each.local.epochs for group in groups for each in group):
         return True
-    # Executors may round differently, and other files than official ones differ by `data.root`.
-    kinds = ({(digest(e), e.run.executor, e.data.dataset in SOURCES or e.data.root) for e in own} for own in groups)
+    # Executors may round differently.
+    kinds = ({(digest(e), e.run.executor, names_data(e.data.dataset) and e.data.root) for e in own} for own in groups)
     return bool(groups) and all(len(kind) == 1 for kind in kinds)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from atoll.local.models import Model
 from atoll.support.errors import RunError
 
-MOST = 8  # kinds of stacks whose graphs are held, with the memory that they take
+MOST = 8  # kinds of stacks whose graphs are held, and of each graphs, with the memory that they take
 
 Out = TypeVar("Out")
 Batch = tuple[Tensor, ...]
@@ -49,6 +49,8 @@ class Graphs:
         graphs = self._hold(model).graphs
         shapes = tuple((each.shape, each.dtype) for each in batch)
         if shapes not in graphs:
+            if len(graphs) >= MOST:
+                del graphs[next(iter(graphs))]
             graphs[shapes] = _capture(compute, model, batch)
         result: Out = graphs[shapes](*model.values(), *batch)
         return result
@@ -78,6 +80,8 @@ def _capture(compute: Callable[..., Out], model: Mapping[str, Tensor], batch: Ba
     examples = (*leaves, *(each.clone() for each in batch))
     try:
         captured: Any = torch.cuda.make_graphed_callables(call, examples)
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
         why = str(error).strip().partition("\n")[0]
         raise RunError(

@@ -47,20 +47,20 @@ class Stacked(Executor):
         """Use this trainer, whose rule and module must fit, and stacks of about so many bytes at most.
 
         `client_bytes` says how they are estimated; the default is half of a GPU's memory, or `STACK_BYTES`, and then a
-        stack has one client at least. With `cuda_graphs` a GPU captures a step once and replays it: faster
-        where models are small and cohorts alike. With `others`, further devices, clients are cut into at least as many
+        stack has one client at least. With `cuda_graphs` a GPU captures local steps once and replays them: faster
+        where models are small. With `others`, further devices, clients are cut into at least as many
         stacks as devices, which are trained at once, each by a thread of its own.
 
         Raises:
-            InputError: `stack_bytes` is not positive or has no room for a client, or CUDA graphs without one GPU.
+            InputError: `stack_bytes` is not positive or has no room for a client, or CUDA graphs without one GPU alone.
             ValueError: the rule or the module does not fit; `try_stack` says why.
         """
         require_has("trainer", trainer, "module", "an atoll.Trainer")
         if stack_bytes is not None and stack_bytes <= 0:
             raise InputError(f"run.stack_bytes = {stack_bytes}: must be a positive number of bytes")
         device = next(trainer.module.parameters()).device
-        if cuda_graphs and device.type != "cuda":
-            raise InputError(f"run.cuda_graphs = true: needs run.device = 'cuda', not {device.type!r}")
+        if cuda_graphs and (device.type != "cuda" or device.index != torch.cuda.current_device()):
+            raise InputError(f"run.cuda_graphs = true: needs run.device = 'cuda', not {str(device)!r}")
         if cuda_graphs and others:  # one's capture must not see the other's allocations
             raise InputError(f"run.cuda_graphs = true: needs a single GPU, but {len(others) + 1} devices are named")
         self.fit = try_stack(trainer)
@@ -197,7 +197,7 @@ class Stacked(Executor):
                 RuntimeWarning,
                 stacklevel=2,
             )
-        self.most_clients = (len(tasks) + 1) // 2
+        self.most_clients = min(self.most_clients or len(tasks), (len(tasks) + 1) // 2)
         return None
 
 

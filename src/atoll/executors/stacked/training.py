@@ -35,8 +35,9 @@ class TrainedStack:
 
     def first(self, clients: int, device: torch.device) -> "TrainedStack":
         """Return the stack of its first clients, on this device."""
-        stack, common = ({name: each.to(device) for name, each in own.items()} for own in (self.stack, self.common))
-        return TrainedStack(pick(stack, slice(clients)), common, self.losses[:clients])
+        stack = {name: tensor[:clients].to(device) for name, tensor in self.stack.items()}
+        common = {name: each.to(device) if each.is_cuda else each for name, each in self.common.items()}  # Adam's steps
+        return TrainedStack(stack, common, self.losses[:clients])
 
 
 def join(parts: Sequence[TrainedStack]) -> TrainedStack:
@@ -102,7 +103,7 @@ class _Steps:
         task = replace(self.tasks[0], start=sent)
         return total, descend(trainer.rule, parameters, task, losses, trainer.by_hand, total)[1]
 
-    def take_all(self, start: Model, index: Tensor, own: Tensor, *shares: Tensor) -> tuple[Tensor, Model]:
+    def take_all(self, start: Model, index: Tensor, own: Tensor) -> tuple[Tensor, Model]:
         """Take all steps on the samples at these places; return the sums of the losses, and the trained models.
 
         A GPU can capture this as a graph: only what is given differs from call to call.
@@ -111,7 +112,7 @@ class _Steps:
         grads = {name: each.requires_grad for name, each in self.trainer.module.named_parameters()}
         parameters = {name: nn.Parameter(each.clone(), grads[name]) for name, each in start.items()}
         gathered = ((batches.prepare(inputs), targets) for inputs, targets in batches.fetch_each(index, own))
-        losses = (self.measure({**parameters}, *batch) for batch in self.cut(gathered, shares))
+        losses = (self.measure({**parameters}, *batch) for batch in self.cut(gathered, ()))
         total, _ = self.take(parameters, start, losses)
         return total, {name: each.detach() for name, each in parameters.items()}
 
@@ -133,14 +134,15 @@ def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], graphs:
         for name, own in module.named_parameters()
         if name in model  # else it does not travel, and is the module's own
     }
-    if len(parameters) < len(model):
+    if len(parameters) < len(model) or trainer.apart:
         graphs = None  # which read buffers where they were when they were captured
     module.train()
     rows, shares = _draw_rows(trainer, tasks)
     steps = _Steps(trainer, fit, tasks, model)
     moments: Model = {}
-    if graphs and trainer.by_hand and rule.is_constant and not any(trainer.batches.turns):
-        total, trained = graphs.run(steps.take_all, model, (*trainer.batches.places(rows), *shares))
+    is_alike = trainer.by_hand and rule.is_constant and rule.batch_size != "full" and not any(trainer.batches.turns)
+    if graphs and is_alike:
+        total, trained = graphs.run(steps.take_all, model, trainer.batches.places(rows))
         stack = {name: tensor.clone() for name, tensor in trained.items()}
     else:
         if graphs:

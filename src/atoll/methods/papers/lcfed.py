@@ -101,7 +101,7 @@ class LowRank:
         assert state.labels is not None, "Method.labels are given"
         rows, labels = as_vectors([state.clients[k] for k in range(len(state.labels))]), state.labels.copy()
         _, spread, found = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
-        directions = found[: self.rank][spread[: self.rank] > 1e-9 * spread[0]].T  # the rest is rounding
+        directions = found[: self.rank][spread[: self.rank] >= 1e-9 * spread[0]].T  # the rest is rounding
         low, centres = (normalised(each @ directions) for each in (rows[event.cohort], as_vectors(state.starts)))
         nearest = (low @ centres.T).argmax(axis=1) if event.index else nearest_means(low, self.clusters, self.seed)
         labels[event.cohort] = nearest

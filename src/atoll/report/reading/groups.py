@@ -9,9 +9,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from atoll.data.files.sources import SOURCES
 from atoll.report.reading.runs import Run
-from atoll.runs.fingerprint import flatten, free_settings
+from atoll.runs.fingerprint import flatten, free_settings, names_data
 from atoll.runs.titles import without_seed
 from atoll.support.errors import InputError
 from atoll.support.untrusted import read_json
@@ -174,7 +173,7 @@ def _labels(groups: Sequence[Group]) -> list[str]:
 def settings_of(run: Run) -> dict[str, Any]:
     """Return a run's settings by dotted name, without the seed and those that affect no result, such as the label."""
     named = flatten(run.config)
-    free = _FREE - (set() if named.get("data.dataset") in SOURCES else {"data.root"})  # it names what the data are
+    free = _FREE - ({"data.root"} if names_data(named.get("data.dataset")) else set())
     return {name: value for name, value in named.items() if name not in free}
 
 

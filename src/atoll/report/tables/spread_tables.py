@@ -79,11 +79,7 @@ def targets_note(spreads: Sequence[Spread], band: Band = "interval") -> str:
 
 
 def show_difference(found: Difference) -> str:
-    """Return a difference as text, with its interval; of accuracies in percentage points.
-
-    >>> show_difference(Difference("test_accuracy", "FedAvg", Estimate(5, 0.021, 0.01, 0.0086, 0.0334), 0.01))
-    '+2.10 ± 1.24'
-    """
+    """Return a difference as text, with its interval; of accuracies in percentage points."""
     factor, digits = (100.0, 2) if found.column.endswith("accuracy") else (1.0, 4)
     text = f"{factor * found.estimate.mean:+.{digits}f}"
     half = found.estimate.half()
