@@ -56,6 +56,12 @@ def test_graphs_and_repeats_give_the_same_bits(case: Case) -> None:
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+def test_a_captured_stack_that_is_filled_up_gives_the_same_model() -> None:
+    """To rounding: a stack of 18 clients may take other kernels than one of 17."""
+    case = Case("mlp", 17, steps=3)
+    assert difference(rounds(case, Stacked, "cuda", cuda_graphs=True), rounds(case, Serial, "cpu")) < 1e-4
+
+
 @pytest.mark.parametrize("cuda_graphs", [False, True])
 def test_rounded_products_are_rounded_and_no_others(cuda_graphs: bool) -> None:
     exact = rounds(CASES[1], Serial, "cpu")
