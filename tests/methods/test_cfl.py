@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from atoll import State, cfl, fedavg, make_event, make_population
+from atoll import State, cfl, fedavg, make_event
 from atoll.methods.papers.cfl import Splitting, bipartition
 from atoll.support.arrays import Floats, Ids
 from tests.by_hand import FIRST, POPULATION, mean_of, run, starts, trained
@@ -88,10 +88,9 @@ def test_a_cluster_is_stationary_by_the_mean_over_samples(
     sizes: list[int], weights: list[int] | None, splits: bool
 ) -> None:
     """Or, with `method.weights = "equal"`, by that over clients."""
-    rows = np.split(np.arange(4, dtype=np.int32), [sizes[0]])
     event = make_event(0, np.arange(2), np.array(weights or sizes, float), 0.0, 1.0)
     model = {"w": torch.zeros(1)}
     kept = {client: {"w": torch.tensor([update])} for client, update in enumerate((3.0, -1.0))}
     state = State(1, None, (model, model), (model, model), clients=kept, labels=np.zeros(2, np.int64))
-    found = Splitting(make_population(POPULATION.data, rows), eps1=0.5, eps2=0.5, gamma=0.0)(event, state)
+    found = Splitting(eps1=0.5, eps2=0.5, gamma=0.0)(event, state)
     assert found.labels.tolist() == ([0, 1] if splits else [0, 0])

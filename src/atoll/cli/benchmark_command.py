@@ -47,8 +47,7 @@ def benchmark(
     from atoll.benchmark.carrying_out import Campaign
     from atoll.benchmark.contestants import find_contestants
     from atoll.benchmark.standings import COST_OF
-    from atoll.benchmark.suites import Suite, require_suites, suite_names
-    from atoll.runs.run_files import entries_of, is_taken
+    from atoll.benchmark.suites import Suite, require_suites
     from atoll.settings.plugins import import_from
     from atoll.support.wording import unknown
 
@@ -60,6 +59,24 @@ def benchmark(
     for option, given in (("--methods", methods), ("--trials", trials), ("--seeds", seeds)):
         if given is not None and not run:
             raise InputError(f"{option} {given}: chooses what is run; leave out --no-run")
+    places = _places_of(folder, results)
+    chosen = [Suite(name, scale, updates) for name in require_suites(suites or [])]
+    contestants = find_contestants(() if methods is None else [name.strip() for name in methods.split(",")])
+    say = (lambda _: None) if quiet or as_json else (lambda text: err.print(text))
+    campaign = Campaign(chosen, contestants, trials or 3, seeds or 5, places, jobs, say)
+    if run:
+        with claimed(folder):
+            campaign.carry_out()
+    _show(campaign, budget, folder, as_json)
+    if campaign.failed:
+        raise typer.Exit(1)
+
+
+def _places_of(folder: Path, results: list[Path] | None) -> tuple[Path, ...]:
+    """Return the folders of results that count as done; new ones go into the first."""
+    from atoll.benchmark.suites import suite_names
+    from atoll.runs.run_files import entries_of, is_taken
+
     others = results if results is not None else [PUBLISHED] if PUBLISHED.is_dir() else []
     if strange := [each for each in others if not each.is_dir()]:
         raise InputError(f"--results {strange[0]}: is not a folder")
@@ -67,16 +84,7 @@ def benchmark(
     with_results = {name.partition("-")[0] for name in entries_of(folder)}.intersection(suite_names())
     if not with_results and is_taken(folder, ("work", "table.md", "index.html")):
         raise InputError(f"--out {folder}: is not empty and holds no results; give the path of a new folder")
-    chosen = [Suite(name, scale, updates) for name in require_suites(suites or [])]
-    contestants = find_contestants(() if methods is None else [name.strip() for name in methods.split(",")])
-    say = (lambda _: None) if quiet or as_json else (lambda text: err.print(text))
-    campaign = Campaign(chosen, contestants, trials or 3, seeds or 5, (folder, *others), jobs, say)
-    if run:
-        with claimed(folder):
-            campaign.carry_out()
-    _show(campaign, budget, folder, as_json)
-    if campaign.failed:
-        raise typer.Exit(1)
+    return (folder, *others)
 
 
 def _show(campaign: "Campaign", budget: str, folder: Path, as_json: bool) -> None:

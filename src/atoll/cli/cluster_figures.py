@@ -40,8 +40,8 @@ def draw_clusterings(
         for own, plan in zip((each.settings for each in runs), plans, strict=True)
         if plan is not None
     ]
-    against = "psi" if all(plan["pattern"].endswith("asy") for plan in found) else "links"
-    name = runs[0].settings.name
+    against = "psi" if all(each["pattern"].endswith("asy") for each in found) else "links"
+    name = first.settings.name
     figures.append(("-sizes", plot_sizes(found, against, name)))
     if len(found) > 1:
         figures.append(("-emd", plot_bars(by_panel(found, "mean_emd"), "Mean EMD", name)))

@@ -90,10 +90,8 @@ def report_command(
         raise InputError(f"--target {target[0]:g}: is a test accuracy, and no run has recorded any; leave it out")
     rows = rounds_to_target(runs, target, stable=stable)
     spreads = spread_over_seeds(runs, target, stable, baseline)
-    place = _place_of(folder, None if page or as_csv or as_parquet else folders[0] / "report")
-    for option, given in (("--against", against), ("--width", width)):
-        if given is not None and not place:
-            raise InputError(f"{option}: is for the figures of a folder; give --out as well")
+    otherwise = None if page or as_csv or as_parquet else folders[0] / "report"
+    place = _place_of(folder, otherwise, {"--against": against, "--width": width})
     for option, path in files.items():
         claim_file(option, path)
     with figure_width(inches):
@@ -119,13 +117,16 @@ def _again(command: str, folders: Sequence[Path], *options: tuple[str, Any]) -> 
     return shlex.join(["atoll", command, *map(str, folders), *option_words(*options)])
 
 
-def _place_of(folder: Path | None, otherwise: Path | None) -> Path | None:
-    """Return the folder for the report; None: no folder is written."""
+def _place_of(folder: Path | None, otherwise: Path | None, of_figures: Mapping[str, Any]) -> Path | None:
+    """Return the folder for the report; None: no folder is written, and no option of its figures may be given."""
     place = folder or otherwise
     if place and place.is_file():
         raise InputError(f"--out {place}: is a file; give the path of a folder")
     if folder and folder.suffix in (".html", ".csv", ".parquet") and not folder.exists():
         raise InputError(f"--out {folder}: must be a folder; for one file, give --{folder.suffix[1:]} {folder}")
+    for option, given in of_figures.items():
+        if given is not None and not place:
+            raise InputError(f"{option}: is for the figures of a folder; give --out as well")
     return place
 
 

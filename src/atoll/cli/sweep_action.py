@@ -94,8 +94,9 @@ def run_all(asked: SweepOptions, runs: Sequence[Settings], part: slice, resume: 
         err.print(f"warning: {warning}")
     mine = members[part]
     todo = _unfinished(asked, mine)
-    for member in members:
-        folders.require_same(asked.folder / member.name, member.settings, bool(todo), member in mine)
+    own = {each.name for each in mine}
+    for each in members:
+        folders.require_same(asked.folder / each.name, each.settings, goes_on=bool(todo), is_mine=each.name in own)
     at_once = min(asked.jobs, len(todo))
     jobs = (Job(each.name, each.settings, asked.folder / each.name, asked.modules, at_once) for each in todo)
     how = at_once, len(mine), len(mine) - len(todo), asked.goal.metric, asked.is_quiet, asked.verbose
@@ -163,17 +164,16 @@ def search(asked: SweepOptions, runs: Sequence[Settings], resume: bool) -> Watch
     with folders.claimed(asked.folder, note | {"runs": before.get("runs", {})}):  # a search adds runs as it goes
         study = tuning.Search(asked.folder, space, asked.goal, make, runs[0].rounds, runs[0].seed)
         count, trials = asked.trials or 20, study.trials()
-        goes_on = len(trials) < count or any(each.state == "running" for each in trials)
+        done = sum(each.state != "running" for each in trials)
         for each in trials:
             made = make([f"{name}={text}" for name, text in each.texts.items()], "")
-            folders.require_same(asked.folder / each.name, made, goes_on)
+            folders.require_same(asked.folder / each.name, made, goes_on=done < max(count, len(trials)))
 
         def write_down() -> None:
             note["runs"] = {each.name: dict(each.texts) for each in study.trials()}
             folders.write_note(asked.folder, note)
 
         write_down()  # with a trial that was proposed just before a kill
-        done = sum(each.state != "running" for each in study.trials())
         jobs = study.jobs(count, asked.modules, asked.jobs, write_down)
         how = asked.goal.metric, asked.is_quiet, asked.verbose
         watched = watch(jobs, asked.jobs, count, done, *how, study.judge, study.settle)

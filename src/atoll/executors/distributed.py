@@ -1,6 +1,5 @@
 """The common part of executors with worker processes: what a worker trains at a time, and which bits that gives."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -113,7 +112,7 @@ def why_single(combine: Combine, screening: Screening | None, keeps_state: bool,
     return "" if needs_only_mean(combine) else f"{rule} needs more than their mean"
 
 
-class Distributed(ABC):
+class Distributed(Executor):
     """Workers train single clients, subtrees of cohorts, or whole cohorts if there is a `by_cohort`."""
 
     trainer: ClientTrainer
@@ -125,10 +124,6 @@ class Distributed(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the workers; they restart if there is more to train."""
 
     @property
     def bits(self) -> str:

@@ -93,9 +93,8 @@ class Trainer:
     def on(self, device: str) -> "Trainer":
         """Return a trainer of the same clients on another device, with a module and a pool of its own."""
         shared = (each for each in self.module.parameters() if isinstance(each, Shared))  # copies would stay the same
-        module = deepcopy(self.module, {id(each): nn.Parameter(each.detach().clone(), False) for each in shared})
-        given = self.seed, device, self.precision, self.by_hand, self.tolerant
-        return Trainer(module, self.population, self.rule, *given)
+        own = deepcopy(self.module, {id(each): nn.Parameter(each.detach().clone(), False) for each in shared})
+        return Trainer(own, self.population, self.rule, self.seed, device, self.precision, self.by_hand, self.tolerant)
 
     def use_autograd(self) -> None:
         """Take all gradients by autograd, so that hooks on the module's parameters see them."""

@@ -55,15 +55,13 @@ class Live:
         """Return the callback of each checkpoint: times are kept, and nodes drop client states that none needs."""
         before = kept_by_checkpoints(folder.path / "checkpoint", torch.device("cpu")) if keeps_state else ()
         kept = deque(before, maxlen=KEPT)
+        self.executor.keep_resumable(tuple(kept))
 
-        def saved(state: State | None) -> None:
-            if state is not None:
-                self._keep_times(folder)
-                kept.append(state.clients)
-            if keeps_state:
-                self.executor.keep_resumable(tuple(kept))
+        def saved(state: State) -> None:
+            self._keep_times(folder)
+            kept.append(state.clients)
+            self.executor.keep_resumable(tuple(kept))
 
-        saved(None)
         return saved
 
     def _keep_times(self, folder: RunFolder) -> None:

@@ -1,4 +1,4 @@
-"""What a GPU does in a step, captured once as a CUDA graph: telling it to small models takes longer than doing it."""
+"""What a GPU does in local steps, captured as CUDA graphs: telling it of small ones takes longer than doing them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -72,8 +72,7 @@ class Stacked(Executor):
         if stack_bytes is not None and stack_bytes < least:
             raise InputError(f"run.stack_bytes = {stack_bytes}: must be at least {least}, about what one client takes")
         self.trainer, self.trainers = trainer, [trainer, *map(trainer.on, others)]
-        one_each = partial(torch.set_num_threads, 1)
-        self.threads = ThreadPoolExecutor(len(self.trainers), initializer=one_each) if others else None
+        self.threads = ThreadPoolExecutor(len(others) + 1, "stack", torch.set_num_threads, (1,)) if others else None
         self.stack_bytes = stack_bytes or _default_bytes(device)
         self.graphs = Graphs() if cuda_graphs else None
         self.most_clients: int | None = None  # trained at once, when memory has run out

@@ -49,8 +49,7 @@ class MeasuredTimes:
         with self._lock:
             self._replies, self._weights = replies, weights
             self._computing, self._sending = (np.nan_to_num(each) * weights for each in (computing, sending))
-            known = np.where(pace > 0, pace, np.inf)  # nothing is known of samples that took no time
-            self._samples = np.where(pace > 0, self._computing / known, weights)
+            self._samples = np.where(pace > 0, _divide(self._computing, pace), weights)  # unknown if they took no time
 
     @property
     def replies(self) -> Ids:

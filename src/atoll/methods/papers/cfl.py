@@ -13,7 +13,7 @@ from atoll.methods.parts.checking import checked
 from atoll.methods.parts.learned import as_vectors, cosine_distances, everyone_apart
 from atoll.schedules.clock import Clock
 from atoll.schedules.events import Event
-from atoll.support.arrays import Floats, Ids, Mask
+from atoll.support.arrays import Floats, Mask
 from atoll.support.limits import NotNegative, Positive, Probability
 
 
@@ -54,7 +54,7 @@ def cfl(
         rule,
         trainer=UpdateTrainer,
         labels=np.zeros(len(population), np.int64),
-        regroup=Splitting(population, eps1, eps2, gamma),
+        regroup=Splitting(eps1, eps2, gamma),
     )
 
 
@@ -62,7 +62,6 @@ def cfl(
 class Splitting:
     """Splits clusters up to the maximum number; the part without the first client gets the next number."""
 
-    population: Population
     eps1: float
     eps2: float
     gamma: float
@@ -71,23 +70,22 @@ class Splitting:
         """Return the cluster labels after an event."""
         assert state.labels is not None, "Method.labels are given"
         labels, models = state.labels.copy(), {}
-        sizes = np.ones(len(labels)) if (event.weights == 1).all() else self.population.sizes
         for cluster in range(labels.max() + 1):
             members, free = np.flatnonzero(labels == cluster), int(labels.max()) + 1
             if free == len(state.starts):
                 break
             updates = as_vectors([state.clients[k] for k in members.tolist()])
-            if self._is_at_odds(updates, sizes[members]):
+            if self._is_at_odds(updates, event.weights[members]):
                 second, similarity = bipartition(updates)
                 if self.gamma < np.sqrt((1 - similarity) / 2):
                     labels[members[second]], models[free] = free, state.starts[cluster]
         return Grouping(labels, models)
 
-    def _is_at_odds(self, updates: Floats, sizes: Floats | Ids) -> bool:
+    def _is_at_odds(self, updates: Floats, weights: Floats) -> bool:
         """Return whether a cluster of several clients is stationary as a whole, but one of its clients is not."""
         if len(updates) == 1:
             return False
-        mean = np.linalg.norm(np.average(updates, axis=0, weights=sizes))
+        mean = np.linalg.norm(np.average(updates, axis=0, weights=weights))
         return bool(mean < self.eps1 and np.linalg.norm(updates, axis=1).max() > self.eps2)
 
 
