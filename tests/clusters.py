@@ -93,13 +93,14 @@ class Nodes:
         assert found
         return f"{found[1]}:{self.port}"
 
-    def add(self, cores: int) -> None:
-        """Start a node; the first is the head."""
+    def add(self, cores: int, gpus: int = 0) -> None:
+        """Start a node that says it has so many cores and GPUs; the first is the head."""
         folder = tempfile.mkdtemp(prefix="atoll-", dir="/tmp")
         head = ["--head", f"--port={self.port}", "--include-dashboard=false", f"--temp-dir={folder}"]
         how = [f"--address={self.address}"] if self.processes else head
         command = [sys.executable, "-W", "ignore", "-m", "ray.scripts.scripts", "start", "--block", *how]
-        command += [f"--num-cpus={cores}", "--node-ip-address=127.0.0.1", f"--object-store-memory={100 * 2**20}"]
+        command += [f"--num-cpus={cores}", f"--num-gpus={gpus}", "--node-ip-address=127.0.0.1"]
+        command += [f"--object-store-memory={100 * 2**20}"]
         with (Path(folder) / "said").open("wb") as said:
             process = subprocess.Popen(
                 [*command, "--disable-usage-stats"],
@@ -124,12 +125,12 @@ class Nodes:
 
 
 @contextmanager
-def nodes(*cores: int) -> Iterator[Nodes]:
-    """Start a cluster of nodes with so many cores, the head first; the environment must hold a token."""
+def nodes(*cores: int, gpus: int = 0) -> Iterator[Nodes]:
+    """Start a cluster of nodes with so many cores and GPUs, the head first; the environment must hold a token."""
     cluster = Nodes(free_port())
     try:
         for count in cores:
-            cluster.add(count)
+            cluster.add(count, gpus)
             wait_for(cluster, len(cluster.processes))
         yield cluster
     finally:

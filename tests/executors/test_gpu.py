@@ -1,5 +1,6 @@
 """On a GPU, where there is one: the same models as on the CPU, the same bits with graphs, and no TF32 unasked."""
 
+import importlib.util
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from bench.contenders import make_executor_round, make_module, make_trainer
 from bench.work import Case
 
 from atoll import Serial, Stacked
+from atoll.executors.ray.ray_executor import Ray
 from atoll.local.models import Model
 from atoll.local.precision import Precision
 from atoll.local.weights import read_model
@@ -60,6 +62,15 @@ def test_a_captured_stack_that_is_filled_up_gives_the_same_model() -> None:
     """To rounding: a stack of 18 clients may take other kernels than one of 17."""
     case = Case("mlp", 17, steps=3)
     assert difference(rounds(case, Stacked, "cuda", cuda_graphs=True), rounds(case, Serial, "cpu")) < 1e-4
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the package ray is not installed")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_two_workers_of_ray_on_one_gpu_give_the_bits_of_one_process(case: Case) -> None:
+    with Ray(make_trainer(case, make_module(case), device="cuda"), 2, on_gpus=True) as executor:
+        ours = rounds(case, lambda _: executor, "cuda")
+    theirs = rounds(case, Serial, "cuda")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 @pytest.mark.parametrize("cuda_graphs", [False, True])

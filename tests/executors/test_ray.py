@@ -48,6 +48,7 @@ from atoll.executors.weighted import Weighted
 from atoll.experiment import executor_choice as executing
 from atoll.local.models import Model
 from atoll.local.rule import adam, sgd
+from atoll.local.task import ClientTask, ClientUpdate
 from atoll.methods.papers.cfl_mgd import cfl_mgd
 from atoll.methods.papers.fedavg import fedavg
 from atoll.methods.papers.fedcluster import fedcluster
@@ -479,6 +480,53 @@ def test_the_head_of_a_cluster_of_its_own_is_killed() -> None:
             train_for(30, executor, cohorts)
         executor.close()
         assert_same_averages(executor.train(cohorts, average_models), expected(cohorts))  # on a new one
+
+
+# On GPUs, which are only said to be there; see `test_gpu.py` for real ones.
+
+
+class Noting(Trainer):
+    """Leaves a file that names the process that trained, and the GPU that it may use."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(linear_module(), POPULATION, RULE, SEED)
+        self.folder = folder
+
+    def train(self, task: ClientTask) -> ClientUpdate:
+        (self.folder / f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}").touch()
+        return super().train(task)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_two_workers_share_a_gpu_with_the_same_bits(tmp_path: Path) -> None:
+    cohorts = some_cohorts(8)
+    with nodes(2, gpus=1) as cluster, Ray(Noting(tmp_path), 2, cluster.address, on_gpus=True) as executor:
+        assert executor._cluster is not None
+        assert executor._cluster.gpus == 0.5
+        until = time.monotonic() + 120
+        while len(list(tmp_path.iterdir())) < 2:
+            assert time.monotonic() < until
+            assert_same_averages(executor.train(cohorts, average_models), expected(cohorts))
+    assert {each.name.split()[1] for each in tmp_path.iterdir()} == {"0"}
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_cluster_without_gpus_is_refused() -> None:
+    with nodes(1) as cluster:
+        for address, error in ((cluster.address, InputError), (None, RunError)):
+            with pytest.raises(error, match=r"Ray knows of no GPU, but run\.device = 'cuda'"):
+                connect(address, 2, on_gpus=True)
+    with Ray(Trainer(linear_module(), POPULATION, RULE, SEED), 1):  # what was begun has been ended
+        pass
+
+
+def test_models_return_to_the_kind_of_device_that_they_come_from() -> None:
+    ((name, dtype, shape, device, array),) = pack({"w": torch.ones(2)})
+    assert device == "cpu"
+    there = unpack(((name, dtype, shape, "meta", array),))
+    assert there["w"].is_meta
 
 
 # On a cluster of two nodes.

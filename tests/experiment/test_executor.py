@@ -186,7 +186,8 @@ def test_auto_on_a_gpu_takes_the_first_that_fits() -> None:
     assert choose(fedavg_of(ONE_STEP), device="cuda").name == "stacked"
     fallback = choose(fedavg_of(RULE), device="cuda", module=Normed().double())
     assert str(fallback) == (
-        "serial (not stacked: the model's layer 'norm' (BatchNorm1d) changes its buffer 'running_mean' in every step)"
+        "serial (not stacked: the model's layer 'norm' (BatchNorm1d) changes its buffer 'running_mean' in every step; "
+        "with run.executor = 'ray' several clients share a GPU)"
     )
     whole = choose(fedavg_of(ONE_STEP), device="cuda", module=Branching().double())
     assert (whole.name, whole.whole) == ("weighted", True)
@@ -251,10 +252,25 @@ def test_refused_before_anything_is_trained(run: dict[str, Any], told: str) -> N
         experiment(**run).check()
 
 
-@pytest.mark.parametrize("name", ["cores", "ray"])
-def test_workers_have_no_card(name: Any) -> None:
-    with pytest.raises(InputError, match=f"run.executor = '{name}': trains on the CPU, but run.device = 'cuda'"):
-        choose(fedavg_of(RULE), RunSettings(executor=name, device="cuda"), device="cuda")
+@pytest.mark.parametrize(
+    ("name", "device", "told"),
+    [
+        ("cores", "cuda", "trains on the CPU, but run.device = 'cuda'"),
+        ("ray", "cuda:1", "chooses workers' GPUs: 'cpu' or 'cuda', but run.device = 'cuda:1'"),
+    ],
+)
+def test_what_workers_may_train_on(name: Any, device: str, told: str) -> None:
+    with pytest.raises(InputError, match=f"run.executor = '{name}': {told}"):
+        choose(fedavg_of(RULE), RunSettings(executor=name, device=device), device=device)
+
+
+@pytest.mark.parametrize(("workers", "address", "expected"), [(None, None, 3), (5, None, 5), (None, "host:1", 0)])
+def test_rays_workers_are_as_many_as_gpus_unless_they_are_to_share_them(
+    workers: int | None, address: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    wanted = RunSettings(executor="ray", device="cuda", workers=workers, address=address)
+    assert choose(fedavg_of(RULE), wanted, device="cuda").workers == expected
 
 
 def test_debug_is_serial() -> None:

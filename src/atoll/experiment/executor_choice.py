@@ -39,7 +39,7 @@ class ExecutorChoice:
     Attributes:
         why: the reason, for the user.
         whole: whether a cohort is one weighted pass, also in the workers of `cores` and `ray`.
-        workers: number of processes of `cores` and `ray`; 0: one for each of the cluster's cores.
+        workers: number of processes of `cores` and `ray`; 0: one for each of the cluster's cores, or GPUs.
         warning: a warning for the user, or empty.
     """
 
@@ -109,7 +109,7 @@ def make_executor(choice: ExecutorChoice, wanted: RunSettings, trainer: ClientTr
     plain = plain_of(trainer)
     by_cohort = Weighted(plain) if choice.whole and plain else None
     if choice.name == "ray":
-        return Ray(trainer, choice.workers or None, wanted.address, choice.whole)
+        return Ray(trainer, choice.workers or None, wanted.address, choice.whole, wanted.device != "cpu")
     if choice.name == "cores":
         return Cores(trainer, choice.workers, sent_bytes, by_cohort)
     if choice.name == "stacked" and plain:
@@ -164,10 +164,9 @@ def _take_wanted(wanted: RunSettings, method: Method, trainer: ClientTrainer, de
         return ExecutorChoice(wanted.executor, why)
     reason = _why_not_weighted(method, trainer)
     if wanted.executor in ("cores", "ray"):
-        if device != "cpu":
-            raise InputError(
-                f"run.executor = {wanted.executor!r}: trains on the CPU, but run.device = {wanted.device!r}"
-            )
+        if device != "cpu" and (wanted.executor, device) != ("ray", "cuda"):
+            how = "trains on the CPU" if wanted.executor == "cores" else "chooses workers' GPUs: 'cpu' or 'cuda'"
+            raise InputError(f"run.executor = {wanted.executor!r}: {how}, but run.device = {wanted.device!r}")
         if wanted.executor == "ray" and wanted.address is not None:
             return ExecutorChoice("ray", why, not reason, wanted.workers or 0)
         return _with_workers(wanted.executor, why, not reason, wanted)
@@ -178,7 +177,7 @@ def _take_wanted(wanted: RunSettings, method: Method, trainer: ClientTrainer, de
 
 def _with_workers(name: Literal["cores", "ray"], why: str, whole: bool, wanted: RunSettings) -> ExecutorChoice:
     cores = count_cores()
-    workers = wanted.workers or cores
+    workers = wanted.workers or (cores if wanted.device == "cpu" else torch.cuda.device_count())
     many = f"run.workers = {workers}: this process may use {cores} cores; more workers are no faster"
     return ExecutorChoice(name, why, whole, workers, many if workers > cores else "")
 
@@ -188,7 +187,7 @@ def _choose_on_gpu(method: Method, trainer: ClientTrainer) -> ExecutorChoice:
         return ExecutorChoice("stacked", "many clients in a batch keep a GPU busy")
     if not _why_not_weighted(method, trainer):
         return ExecutorChoice("weighted", f"a cohort is one step of SGD; not stacked: {reason}", whole=True)
-    return ExecutorChoice("serial", f"not stacked: {reason}")
+    return ExecutorChoice("serial", f"not stacked: {reason}; with run.executor = 'ray' several clients share a GPU")
 
 
 def _choose_on_cpu(

@@ -47,11 +47,7 @@ class Radio:
 
 
 def watts_of(dbm: float) -> float:
-    """Return the watts of a power in dBm.
-
-    >>> watts_of(30.0)
-    1.0
-    """
+    """Return the watts of a power in dBm; 30 dBm are 1 W."""
     return float(10 ** (dbm / 10 - 3))
 
 
@@ -73,9 +69,6 @@ def grid_positions(rows: int, columns: int, side_metres: PositiveFloat = 40.0) -
 
     Aggregators are at the cells' centres, numbered row by row. The server is where the first two cells of the first two
     rows meet. With a single row or column this point is on the square's edge, still away from every centre.
-
-    >>> grid_positions(4, 4)[1]
-    array([10., 10.])
     """
     if min(rows, columns) < 1:
         raise InputError(f"network.grid = {[rows, columns]}: must be two positive whole numbers")

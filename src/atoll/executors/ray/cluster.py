@@ -44,12 +44,14 @@ class Cluster:
         address: host:port of its head.
         workers: number of processes that train on it.
         folder: temporary files of the run's own cluster; None for the user's.
+        gpus: each worker's share of a GPU; 0: none.
     """
 
     ray: Any
     address: str
     workers: int
     folder: Path | None
+    gpus: float = 0.0
     _next_look: float = 0.0
     _silent_since: float | None = None
 
@@ -85,13 +87,14 @@ class Cluster:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def connect(address: str | None, workers: int | None) -> Cluster:
+def connect(address: str | None, workers: int | None, on_gpus: bool = False) -> Cluster:
     """Connect to the cluster at this address, or start one on this machine.
 
     Args:
         address: host:port, as `ray start --head` prints it; this machine must be one of the cluster's.
-        workers: number of processes that train; by default the number of the cluster's cores. Required if the run
-            starts its own cluster.
+        workers: number of processes that train; by default the number of the cluster's cores, or GPUs. Required if
+            the run starts its own cluster.
+        on_gpus: whether workers have a GPU each, or, if they are more, equal shares of one.
     """
     if address is not None:
         host, _, port = address.rpartition(":")
@@ -106,9 +109,9 @@ def connect(address: str | None, workers: int | None) -> Cluster:
             "run.executor = 'ray': this process is already connected to a Ray cluster; leave it with ray.shutdown()"
         )
     if address is not None:
-        return _join(ray, address, workers)
+        return _join(ray, address, workers, on_gpus)
     assert workers is not None
-    return _start(ray, workers)
+    return _start(ray, workers, on_gpus)
 
 
 def is_listening(address: str, seconds: float) -> bool:
@@ -121,7 +124,7 @@ def is_listening(address: str, seconds: float) -> bool:
         return False
 
 
-def _start(ray: Any, workers: int) -> Cluster:
+def _start(ray: Any, workers: int, on_gpus: bool) -> Cluster:
     usual = tempfile.gettempdir()
     folder = Path(tempfile.mkdtemp(prefix="atoll-", dir=usual if len(usual) <= _LONGEST_FOLDER else "/tmp"))
     cluster = Cluster(ray, "", workers, folder)
@@ -130,6 +133,7 @@ def _start(ray: Any, workers: int) -> Cluster:
             # 127.0.0.1 keeps other machines out; see `_import_ray`.
             own = {"num_cpus": workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
             started = ray.init("local", **own, **_QUIET, _temp_dir=str(cluster.folder))
+        cluster.gpus = _share(ray, workers) if on_gpus else 0.0
     except BaseException as error:  # including the user's interrupt
         cluster.close()
         if isinstance(error, Exception):
@@ -139,23 +143,32 @@ def _start(ray: Any, workers: int) -> Cluster:
     return cluster
 
 
-def _join(ray: Any, address: str, workers: int | None) -> Cluster:
+def _share(ray: Any, workers: int) -> float:
+    """Return the share of a GPU that each of so many workers has."""
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    if not gpus:
+        raise ValueError("Ray knows of no GPU, but run.device = 'cuda'")
+    return 1 / math.ceil(workers / gpus)
+
+
+def _join(ray: Any, address: str, workers: int | None, on_gpus: bool) -> Cluster:
     _require_answer(address)
     try:
         with own_signals():
             joined = ray.init(address, **_QUIET)
-        cores = math.floor(ray.cluster_resources().get("CPU", 0))
+        workers = workers or math.floor(ray.cluster_resources().get("GPU" if on_gpus else "CPU", 0))
+        gpus = _share(ray, workers) if on_gpus else 0.0
     except Exception as error:  # Ray raises many kinds
         with suppress(Exception):
             ray.shutdown()
         raise InputError(
             f"run.address = {address!r}: cannot connect ({line_of(error)}); this machine must belong to the cluster: "
-            "see docs/scale.md"
+            "see docs/performance.md"
         ) from error
-    if not (workers or cores):
+    if not workers:
         ray.shutdown()
         raise InputError(f"run.address = {address!r}: the cluster has no cores for workers")
-    return Cluster(ray, joined.address_info["gcs_address"], workers or cores, None)
+    return Cluster(ray, joined.address_info["gcs_address"], workers, None, gpus)
 
 
 def _require_answer(address: str) -> None:

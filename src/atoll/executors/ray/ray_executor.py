@@ -33,8 +33,8 @@ class Ray(Distributed):
 
     Results are combined here in the order of the clients, or summed in the workers by subtrees of the same `SumTree`,
     so they are bit-identical to those of `Serial`, or of `by_cohort`, for any number of workers and machines with the
-    same kind of processor. Each start model is sent once to each machine. If a worker or its machine dies, its clients
-    are trained again elsewhere.
+    same kind of processor, or GPU. Each start model is sent once to each machine. If a worker or its machine dies, its
+    clients are trained again elsewhere.
     """
 
     finest = 6  # a network is slow
@@ -45,15 +45,17 @@ class Ray(Distributed):
         workers: int | None = None,
         address: str | None = None,
         whole: bool = False,
+        on_gpus: bool = False,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         """Connect to a cluster, or start one on this machine.
 
         Args:
-            trainer: trains a client; on the CPU.
-            workers: maximum number of processes; None: one for each core of the cluster at this address.
+            trainer: trains a client.
+            workers: maximum number of processes; None: one for each core, or GPU, of the cluster at this address.
             address: host:port of the cluster's head; None: start a cluster with this many workers.
             whole: whether workers train whole cohorts with `Weighted` if the combine rule is the mean of models.
+            on_gpus: whether workers have a GPU each, or, if they are more, equal shares of one; the trainer is on one.
             patience: seconds to wait for a worker if none is left.
 
         Raises:
@@ -62,7 +64,7 @@ class Ray(Distributed):
         """
         self.trainer = trainer
         self.by_cohort: Executor | None = Weighted(plain) if whole and (plain := plain_of(trainer)) else None
-        self._place = address, workers
+        self._place = address, workers, on_gpus
         self._patience = patience
         self._cluster: Cluster | None = None
         self._workers: RayWorkers | None = None
@@ -117,8 +119,7 @@ class Ray(Distributed):
 
     def _connect(self) -> RayWorkers:
         if self._workers is None:
-            address, workers = self._place
-            self._cluster = connect(address, workers)
+            self._cluster = connect(*self._place)
             try:
                 held = self._cluster.put((self.trainer, self.by_cohort is not None))
                 self._workers = RayWorkers(self._cluster, held, self._patience)

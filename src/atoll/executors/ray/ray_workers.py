@@ -63,7 +63,7 @@ class RayWorkers:
         self.cluster = cluster
         self.patience = patience
         self._held = held
-        self._make = cluster.ray.remote(**_OPTIONS)(Worker).remote
+        self._make = cluster.ray.remote(**_OPTIONS, num_gpus=cluster.gpus)(Worker).remote
         self._handles: list[_Handle] = []
         self._failure = "none has started yet"
         self._start_after = 0.0
