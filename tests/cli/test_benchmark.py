@@ -105,9 +105,10 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path: Path, atoll: Command) -
         (["--updates", "0"], "--updates 0: must be at least 1"),
         (["regression", "--updates", "3"], "--updates 3: is too few for suite regression, where a round"),
         (["--results", "nowhere"], "--results nowhere: is not a folder"),
-        (["--no-run", "--methods", "ifca"], "--methods ifca: chooses what is run; leave out --no-run"),
-        (["--no-run", "--trials", "3"], "--trials 3: chooses what is run; leave out --no-run"),
-        (["--no-run", "--seeds", "5"], "--seeds 5: chooses what is run; leave out --no-run"),
+        (["--no-run", "--methods", "ifca"], "--methods ifca: is about what is run; leave out --no-run"),
+        (["--no-run", "--trials", "3"], "--trials 3: is about what is run; leave out --no-run"),
+        (["--no-run", "--seeds", "5"], "--seeds 5: is about what is run; leave out --no-run"),
+        (["--no-run", "--jobs", "2"], "--jobs 2: is about what is run; leave out --no-run"),
         (["--no-run"], "--out runs/benchmark: holds no results; leave out --no-run to make them"),
     ],
 )  # fmt: skip

@@ -82,6 +82,12 @@ def test_what_only_a_figure_has_needs_one(atoll: Command, words: list[str], opti
     assert atoll(*words).refused() == f"{option}: is for the figures of --plot; give --plot as well"
 
 
+def test_there_are_clients_to_number_on_a_network_s_map_alone(tmp_path: Path, atoll: Command) -> None:
+    told = "--ids: numbers the clients on a network's map, and this experiment has no network"
+    assert atoll("cluster", "quickstart", "--plot", "new/c.svg", "--ids").refused() == told
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("name", ["gantt.jpg", "new/gantt.EPS", "page.html"])
 def test_another_kind_of_image_is_refused_before_the_work(tmp_path: Path, atoll: Command, name: str) -> None:
     told = f"--plot {name}: must end in .pdf, .svg or .png, or have no ending, for a PNG and an SVG"

@@ -154,9 +154,11 @@ def test_schedules_alone_write_nothing(atoll: Command, folder: Path) -> None:
     assert "merges" in printed
     assert not (folder / "plans").exists()
     refused = atoll(*PLAN, "--no-race", "--out", "scores").refused()
-    assert refused == "--out scores: --no-race writes nothing; leave out one of them"
+    assert refused == "--out: --no-race trains and writes nothing; leave out one of them"
     refused = atoll(*PLAN, "--no-race", "--resume").refused()
-    assert refused == "--resume: --no-race writes nothing; leave out one of them"
+    assert refused == "--resume: --no-race trains and writes nothing; leave out one of them"
+    refused = atoll(*PLAN, "--no-race", "--seeds", "2").refused()
+    assert refused == "--seeds: --no-race trains and writes nothing; leave out one of them"
     told = json.loads(atoll(*PLAN, "--no-race", "--json").succeeded())
     assert told["plans"][0]["schedule"]["events"] > 0
     assert told["dropped"]

@@ -233,7 +233,9 @@ def test_bad_input(atoll: Command) -> None:
     told = atoll("reproduce", "quickstart", "--only", "FedAvgg").refused()
     assert told == "--only FedAvgg: no run has this in its panel or label; they are FedCluster, M = 10; FedAvg"
     told = atoll("reproduce", "quickstart", "--only", "FedAvg", "--no-run").refused()
-    assert told == "--only FedAvg: chooses what is run; leave out --no-run"
+    assert told == "--only FedAvg: is about what is run; leave out --no-run"
+    told = atoll("reproduce", "quickstart", "--jobs", "2", "--no-run").refused()
+    assert told == "--jobs 2: is about what is run; leave out --no-run"
     assert "holds files other than reproduced figures" in atoll("reproduce", "quickstart", "--out", ".").refused()
     told = "--out new: holds no reproduced figures; leave out --no-run"
     assert atoll("reproduce", "quickstart", "--no-run", "--out", "new").refused() == f"{told}, or give --evidence"

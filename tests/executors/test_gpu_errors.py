@@ -174,4 +174,9 @@ def test_a_precision_that_the_card_lacks_is_refused(precision: Any, monkeypatch:
     told = rf"run.precision = '{precision}': Tesla V100 has no such products \(compute capability 8.0"
     with pytest.raises(InputError, match=told):
         choose_executor(made.settings.run, made.method, made.training.trainer().for_executors(), {}, 1000, "cuda")
+    cards = {"cuda:0": (9, 0), "cuda:1": (7, 0)}
+    monkeypatch.setattr(torch.cuda, "get_device_capability", cards.get)
+    wanted = made.settings.run.model_copy(update={"device": "cuda:0, cuda:1"})
+    with pytest.raises(InputError, match=told):
+        choose_executor(wanted, made.method, made.training.trainer().for_executors(), {}, 1000, "cuda:0")
     assert why_card_lacks("float32", "cuda") == why_card_lacks(precision, "cpu") == ""

@@ -48,6 +48,19 @@ def test_bfloat16_rounds_what_is_multiplied_and_nothing_else() -> None:
     assert layer.weight.grad.dtype == inputs.grad.dtype == torch.float32  # type: ignore[union-attr]
 
 
+def test_what_is_measured_between_rounded_steps_is_exact() -> None:
+    torch.manual_seed(0)
+    layer, inputs = nn.Linear(300, 7), torch.randn(5, 300)
+    exact = layer(inputs)
+    with products_in("bfloat16"):
+        before = layer(inputs)
+        with products_in("float32"):
+            assert torch.equal(layer(inputs), exact)
+        assert torch.equal(layer(inputs), before)
+    assert not torch.equal(before, exact)
+    assert torch.equal(layer(inputs), exact)
+
+
 def test_double_precision_is_left_alone() -> None:
     one, other = torch.randn(4, 5, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
     with products_in("bfloat16"):

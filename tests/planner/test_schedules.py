@@ -12,11 +12,11 @@ import pytest
 from torch import nn
 
 from atoll import Experiment, InputError, Settings, make_runs
-from atoll.network.network import Network
+from atoll.network.network import Network, Power
 from atoll.planner.budget import PlanBudget
 from atoll.planner.candidates import Candidate, make_candidates, usual_axes, with_changes
 from atoll.planner.entrants import Entrant
-from atoll.planner.plan_costs import energy_of
+from atoll.planner.plan_costs import energy_of, training_joules
 from atoll.planner.plan_scores import Hop, PlanScore, score
 from atoll.planner.plan_table import note_of, score_table, table_of
 from atoll.planner.planning import Field, sort_out
@@ -60,6 +60,14 @@ def sorted_out(settings: Settings, over: Sequence[str], **budget: float) -> Fiel
 
 
 ONE = ("clustering.method=comaw", "method.intra_rounds=2")
+
+
+def test_who_is_late_sends_nothing_and_who_drops_out_does_not_compute() -> None:
+    one, no = np.ones(1), np.zeros(1)
+    network = Network(2 * one, one[None], no, no[None], ((),), power=Power(3 * one, 5 * one, no))
+    joules = training_joules(network, np.zeros(1, int))
+    assert joules is not None
+    assert joules.tolist() == [[2 * 3 + 1 * 5], [2 * 3], [0]]
 
 
 def test_a_synchronous_plan_against_its_closed_form(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def benchmark(
         typer.Option(metavar="DIR", help="Results that count as done; by default evidence/benchmark, if there."),
     ] = None,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run, or only make tables and page.")] = True,
-    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1,
+    jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Runs at a time; by default 1.")] = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -56,14 +56,14 @@ def benchmark(
         raise InputError(f"--budget {budget}: {unknown(budget, COST_OF)}")
     if scale not in (None, "tiny"):
         raise InputError(f"--scale {scale}: must be tiny; leave it out for the published size")
-    for option, given in (("--methods", methods), ("--trials", trials), ("--seeds", seeds)):
+    for option, given in (("--methods", methods), ("--trials", trials), ("--seeds", seeds), ("--jobs", jobs)):
         if given is not None and not run:
-            raise InputError(f"{option} {given}: chooses what is run; leave out --no-run")
+            raise InputError(f"{option} {given}: is about what is run; leave out --no-run")
     places = _places_of(folder, results)
     chosen = [Suite(name, scale, updates) for name in require_suites(suites or [])]
     contestants = find_contestants(() if methods is None else [name.strip() for name in methods.split(",")])
     say = (lambda _: None) if quiet or as_json else (lambda text: err.print(text))
-    campaign = Campaign(chosen, contestants, trials or 3, seeds or 5, places, jobs, say)
+    campaign = Campaign(chosen, contestants, trials or 3, seeds or 5, places, jobs or 1, say)
     if run:
         with claimed(folder):
             campaign.carry_out()

@@ -11,6 +11,7 @@ from atoll.cli.common import app, err, heading_of, out, print_json, read_experim
 from atoll.cli.data_commands import class_names
 from atoll.cli.figure_files import claim_plot, save_plots
 from atoll.cli.options import ExperimentArg, JsonOption, OnlyOption, PlotOption, ScaleOption, SetOption, WidthOption
+from atoll.support.errors import InputError
 
 if TYPE_CHECKING:
     from atoll.clustering.describe import ClusterProfile
@@ -43,6 +44,8 @@ def cluster(
 
     # A clustering may be shown even if, say, its graph is not connected.
     check_runs(runs, trained=False, schedules=False)
+    if ids and plot and not uses_network(runs[0].settings):
+        raise InputError("--ids: numbers the clients on a network's map, and this experiment has no network")
     inches = claim_plot(plot, width, runs, ids)
     plans = [each.plan.summary if uses_network(each.settings) else None for each in runs]
     records = [_show(each, plan, as_json) for each, plan in zip(runs, plans, strict=True)]

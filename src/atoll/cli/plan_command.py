@@ -26,7 +26,9 @@ OverOption = Annotated[
 MetricOption = Annotated[
     str | None, typer.Option(help="The column of metrics to compare; by default the test score of clients' models.")
 ]
-SeedsOption = Annotated[int, typer.Option(min=1, metavar="N", help="Number of seeds for the finalists.")]
+SeedsOption = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Number of seeds for the finalists; by default 3.")
+]
 SourceOption = Annotated[
     Path | None,
     typer.Option("--from", metavar="RUN", help="Use the seconds and failures measured in this run on a fleet."),
@@ -48,7 +50,7 @@ def plan(
     scale: ScaleOption = None,
     only: OnlyOption = None,
     metric: MetricOption = None,
-    seeds: SeedsOption = 3,
+    seeds: SeedsOption = None,
     source: SourceOption = None,
     race: RaceOption = True,
     folder: OutOption = None,
@@ -61,9 +63,9 @@ def plan(
 
     Example: atoll plan feduc-digits --only "CenSyn, ComAw" --seconds 200 --target 0.5 --out plans/digits
     """
-    for option in (f"--out {folder}" if folder else None, "--resume" if resume else None):
-        if option and not race:
-            raise InputError(f"{option}: --no-race writes nothing; leave out one of them")
+    for option, given in (("--out", folder), ("--resume", resume), ("--seeds", seeds)):
+        if given and not race:
+            raise InputError(f"{option}: --no-race trains and writes nothing; leave out one of them")
     for option, value in (("--seconds", seconds), ("--bytes", size)):
         if value is not None and not 0 < value < float("inf"):
             raise InputError(f"{option} {value:g}: must be a positive number")
@@ -80,6 +82,17 @@ def plan(
     with TemporaryDirectory() as aside:
         place = folder or (Path("plans") / found.settings.name if race else Path(aside))
         asked = PlanOptions(
-            experiment, over or [], changes or [], scale, only, budget, seeds, source, place, as_json, quiet, verbose
+            experiment,
+            over or [],
+            changes or [],
+            scale,
+            only,
+            budget,
+            seeds or 3,
+            source,
+            place,
+            as_json,
+            quiet,
+            verbose,
         )
         plan_it(asked, found, race, resume)

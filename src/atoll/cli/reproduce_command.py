@@ -41,7 +41,7 @@ def reproduce(
     jobs: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Runs at a time; by default one per core.")
     ] = None,
-    device: Annotated[str, typer.Option(help="Where runs train: cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Where runs train: cpu, cuda or cuda:0,cuda:1.")] = "cpu",
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,

@@ -69,8 +69,9 @@ def choose_executor(
     """
     if wanted.precision == "tf32" and device == "cpu":
         raise InputError("run.precision = 'tf32': needs run.device = 'cuda'; on the CPU use 'float32' or 'bfloat16'")
-    if lacking := why_card_lacks(wanted.precision, device):
-        raise InputError(f"run.precision = {wanted.precision!r}: {lacking}")
+    for each in (device, *wanted.device.split(",")[1:]):
+        if lacking := why_card_lacks(wanted.precision, each.strip()):
+            raise InputError(f"run.precision = {wanted.precision!r}: {lacking}")
     if wanted.debug:
         if wanted.executor not in ("auto", "serial"):
             raise InputError(

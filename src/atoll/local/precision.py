@@ -1,6 +1,7 @@
 """The precision of products in training: matrix products and convolutions, which take nearly all the time."""
 
 import platform
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
@@ -23,6 +24,7 @@ _PRODUCTS: frozenset[Callable[..., Any]] = frozenset(
 )
 
 _AS_IT_IS = nullcontext()
+_here = threading.local()  # rounds: whether products of this thread are rounded to bfloat16
 
 
 def products_in(precision: Precision) -> AbstractContextManager[object]:
@@ -36,8 +38,9 @@ def products_in(precision: Precision) -> AbstractContextManager[object]:
       would do the same but does not reach all layers of stacked models (`torch.vmap`). Products within PyTorch's
       attention and recurrent layers stay as they are.
     """
-    exact_already = precision == "float32" and torch.get_float32_matmul_precision() == "highest"
-    return _AS_IT_IS if exact_already and not torch.cuda.is_initialized() else _set_products(precision)  # type: ignore[no-untyped-call]
+    is_exact = torch.get_float32_matmul_precision() == "highest" and not getattr(_here, "rounds", False)
+    unset = precision == "float32" and is_exact and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return _AS_IT_IS if unset else _set_products(precision)
 
 
 def why_card_lacks(precision: Precision, device: str) -> str:
@@ -57,12 +60,14 @@ def lacks_bfloat16() -> bool:
 def _set_products(precision: Precision) -> Iterator[None]:
     cudnn, products = torch.backends.cudnn, torch.get_float32_matmul_precision()
     convolutions = cudnn.allow_tf32, cudnn.deterministic
+    rounds, _here.rounds = getattr(_here, "rounds", False), precision == "bfloat16"
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     cudnn.allow_tf32, cudnn.deterministic = precision == "tf32", True
     try:
         with _InBfloat16() if precision == "bfloat16" else _AS_IT_IS:
             yield
     finally:
+        _here.rounds = rounds
         torch.set_float32_matmul_precision(products)
         cudnn.allow_tf32, cudnn.deterministic = convolutions
 
@@ -78,8 +83,8 @@ class _InBfloat16(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         named = dict(kwargs or {})
-        first = next(iter((*args, *named.values())), None)
-        if function not in _PRODUCTS or "out" in named or getattr(first, "dtype", None) == torch.bfloat16:
+        first = getattr(next(iter((*args, *named.values())), None), "dtype", None)
+        if function not in _PRODUCTS or not _here.rounds or "out" in named or first == torch.bfloat16:
             return function(*args, **named)  # the last: rounded already, as in `rounded.Rounded`
         result = function(*map(_rounded, args), **{name: _rounded(value) for name, value in named.items()})
         return result.float() if isinstance(result, Tensor) and result.dtype == torch.bfloat16 else result

@@ -58,21 +58,13 @@ def norms(module: nn.Module) -> tuple[str, ...]:
 
 
 def layers_of(module: nn.Module) -> list[str]:
-    """Return the names of the layers that have parameters, in order.
-
-    >>> layers_of(nn.Sequential(nn.BatchNorm1d(2, affine=False), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)))
-    ['1', '3']
-    """
+    """Return the names of the layers that have parameters, in order."""
     tensors = module.state_dict(keep_vars=True).items()
     return list(dict.fromkeys(_layer_of(name) for name, tensor in tensors if isinstance(tensor, nn.Parameter)))
 
 
 def cut_before(module: nn.Module, layer: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of the parameters and buffers before this one of `layers_of`, and from it on.
-
-    >>> cut_before(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)), 2)[1]
-    ('2.weight', '2.bias')
-    """
+    """Return the names of the parameters and buffers before this one of `layers_of`, and from it on."""
     names, layers = tuple(module.state_dict()), layers_of(module)
     place = [*map(_layer_of, names)].index(layers[layer]) if layer < len(layers) else len(names)
     return names[:place], names[place:]

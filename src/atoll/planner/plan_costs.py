@@ -19,12 +19,6 @@ def training_joules(network: Network, labels: npt.NDArray[Any]) -> Floats | None
 
     Late clients send nothing, and those that drop out only receive the model. A transfer counts for as long as it takes
     alone: sharing a link sends no more bits. `labels` holds each client's aggregator, or -1 for one left out.
-
-    >>> from atoll.network.network import Power
-    >>> one, no = np.ones(1), np.zeros(1)
-    >>> network = Network(2 * one, one[None], no, no[None], ((),), power=Power(3 * one, 5 * one, no))
-    >>> training_joules(network, np.zeros(1, int)).tolist()
-    [[11.0], [6.0], [0.0]]
     """
     if (power := network.power) is None:
         return None

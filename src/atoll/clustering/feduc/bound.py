@@ -69,12 +69,6 @@ def evaluate(problem: Problem, labels: Ids) -> Bound:
     `Problem.seconds`, R is the real number of aggregations that fit and ``T = R * H``; in DecSyn's sum over
     aggregations the last, unfinished one then counts ``(1 - rho0 ** (T - H * floor(R))) / (1 - rho0 ** H)`` times, so
     that the bound is continuous in R.
-
-    >>> from atoll.network.network import Network
-    >>> network = Network(np.ones(2), np.ones((2, 1)), np.ones(1), np.zeros((1, 1)), ((),))
-    >>> problem = Problem("censyn", network, np.ones(2), np.eye(2) - 0.5, np.full(1, np.inf), steps=100)
-    >>> round(evaluate(problem, np.zeros(2, np.int64)).bound, 4)  # equal shares: only kappa * initial_gap is left
-    0.8419
     """
     _check_once(problem)
     samples = samples_of(problem, labels)

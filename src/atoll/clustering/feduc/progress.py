@@ -50,14 +50,7 @@ class SearchProgress:
 
 
 def progress_of(problem: Problem, labels: Ids) -> SearchProgress:
-    """Return the time between merges, and how much the data that they combine differs from all data.
-
-    >>> from atoll.network.network import Network
-    >>> network = Network(np.ones(2), np.ones((2, 2)), np.ones(2), np.ones((2, 2)) - np.eye(2), ((1,), (0,)))
-    >>> problem = Problem("decsyn", network, np.ones(2), np.array([[1.0], [-1.0]]), np.full(2, np.inf), steps=10)
-    >>> progress_of(problem, np.array([0, 1]))  # neighbours average two opposites; T' = 5
-    SearchProgress(seconds=11.0, unlike=0.0)
-    """
+    """Return the time between merges, and how much the data that they combine differs from all data."""
     samples = samples_of(problem, labels)
     used = np.flatnonzero(samples)
     held, events = samples[used], clock_of(problem, labels, samples)[1][used]

@@ -27,6 +27,7 @@ class Fit:
     Attributes:
         reason: why stacked clients would not train as they do apart; an empty text if they do.
         independent: whether a sample's output depends on that sample alone, so that batches may be padded.
+        model_bytes: the module's parameters.
         input_bytes: one sample's input.
         saved_bytes: what its forward pass keeps for the backward pass.
         moments: tensors of a parameter's shape that the optimiser keeps for each parameter.
@@ -35,6 +36,7 @@ class Fit:
 
     reason: str
     independent: bool = True
+    model_bytes: int = 0
     input_bytes: int = 0
     saved_bytes: int = 0
     moments: int = 0
@@ -60,7 +62,8 @@ def try_stack(trainer: Trainer) -> Fit:
         independent = _close(module(inputs[:2]), module(inputs)[:2])
         if not _agrees(module, inputs, independent):
             return Fit("the model computes something else when clients are stacked")
-        return Fit("", independent, inputs[0].nbytes, _saved_bytes(module, inputs), moments, shared)
+        numbers = sum(parameter.nbytes for parameter in module.parameters())
+        return Fit("", independent, numbers, inputs[0].nbytes, _saved_bytes(module, inputs), moments, shared)
 
 
 @torch.no_grad()

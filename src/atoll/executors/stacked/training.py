@@ -70,8 +70,7 @@ def client_bytes(trainer: Trainer, fit: Fit, samples: int) -> int:
     """
     rule = trainer.rule
     copies = 3 + fit.moments * (2 if rule.carry_moments else 1) + (1 if rule.proximal else 0)
-    numbers = sum(parameter.nbytes for parameter in trainer.module.parameters())
-    return copies * numbers + samples * (fit.input_bytes + 3 * fit.saved_bytes)
+    return copies * fit.model_bytes + samples * (fit.input_bytes + 3 * fit.saved_bytes)
 
 
 @dataclass(frozen=True, eq=False)
