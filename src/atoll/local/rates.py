@@ -58,8 +58,8 @@ def scheduled_rates(make: "Callable[[Optimizer], LRScheduler]", lr: float, round
 def warmed_up(name: str, rates: list[Any], lr: float, warmup_rounds: int) -> tuple[float, ...]:
     """Return rates after others that rise evenly towards `lr`: ``lr * (r + 1) / (warmup_rounds + 1)`` in round r.
 
-    >>> warmed_up("list", [0.4, 0.2], 0.4, 3)
-    (0.1, 0.2, 0.3, 0.4, 0.2)
+    >>> warmed_up("list", [1.0, 0.5], 1.0, 3)
+    (0.25, 0.5, 0.75, 1.0, 0.5)
     """
     whole = [lr * (round_ + 1) / (warmup_rounds + 1) for round_ in range(warmup_rounds)]
     whole += [rate.item() if hasattr(rate, "item") else rate for rate in rates]  # of NumPy or PyTorch

@@ -98,7 +98,7 @@ def estimate_share(values: Sequence[float]) -> Estimate:
     t quantile in place of the normal one. Well inside 0 to 1 it is close to the interval of `estimate`.
 
     >>> estimate_share([0.99, 0.999, 0.95])
-    Estimate(n=3, mean=0.979..., std=0.0261..., low=0.7..., high=0.999...)
+    Estimate(n=3, mean=0.979..., std=0.0260..., low=0.793..., high=0.998...)
     """
     found = estimate(values)
     if not found.std or min(values) < 0 or max(values) > 1:  # without a deviation: one value, or all equal
