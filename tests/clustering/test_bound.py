@@ -162,6 +162,13 @@ def test_bound_is_the_formulas(pattern: Pattern, seed: int) -> None:
         assert_equal(evaluate(each, labels), direct(each, labels))
 
 
+def test_cenasy_where_a_merge_takes_more_than_half_of_the_gap() -> None:
+    """Where the aggregators' xi is so large that what is left of the gap is the smaller part, and merges differ."""
+    problem, labels = random_problem("cenasy", 0, aggregators=2, lr=0.4, mu=1.0, frequencies=np.array([9.0, 1.0]))
+    labels[:], labels[0] = 0, 1
+    assert_equal(evaluate(problem, labels), direct(problem, labels))
+
+
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_one_client_is_enough(pattern: Pattern) -> None:
     problem, labels = random_problem(pattern, 3)
@@ -173,9 +180,13 @@ def test_one_client_is_enough(pattern: Pattern) -> None:
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_events_are_those_of_the_network(pattern: Pattern) -> None:
     problem, labels = random_problem(pattern, 0)
-    np.testing.assert_array_equal(
-        evaluate(problem, labels).event_seconds, event_seconds(problem.network, labels, pattern, problem.intra_rounds)
-    )
+    downloads = np.random.default_rng(1).uniform(0.1, 1, problem.network.upload_seconds.shape)
+    for network in (problem.network, replace(problem.network, download_seconds=downloads)):
+        np.testing.assert_allclose(
+            evaluate(replace(problem, network=network), labels).event_seconds,
+            event_seconds(network, labels, pattern, problem.intra_rounds),
+            rtol=1e-14,
+        )
 
 
 def test_decsyn_on_a_long_path_over_many_aggregations() -> None:

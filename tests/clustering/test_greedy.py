@@ -15,6 +15,7 @@ from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
 from atoll.network.network import Network
 from atoll.network.topology import TOPOLOGIES, neighbours_of
 from atoll.support.arrays import Ids
+from tests.clustering.test_bound import random_problem
 from tests.tiers import thinned
 
 
@@ -126,6 +127,21 @@ def test_the_running_bounds_are_the_whole_ones(pattern: Pattern, seed: int, monk
         np.testing.assert_allclose(completions, whole_completions, rtol=1e-13)
         labels[client] = rng.integers(problem.network.aggregators)
         state.place(client, int(labels[client]))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_candidates_on_a_network_with_downloads(pattern: Pattern) -> None:
+    problem, labels = random_problem(pattern, 0, seconds=37.3)
+    downloads = np.random.default_rng(1).uniform(0.1, 1, problem.network.upload_seconds.shape)
+    problem = replace(problem, network=replace(problem.network, download_seconds=downloads))
+    client = int(np.flatnonzero(labels < 0)[0])
+    np.testing.assert_allclose(start(problem, labels).candidates(client), slow_candidates(problem, labels, client))
+
+
+def test_candidates_where_a_merge_takes_more_than_half_of_the_gap() -> None:
+    problem, labels = random_problem("cenasy", 0, aggregators=2, lr=0.4, mu=1.0, frequencies=np.array([9.0, 1.0]))
+    labels[:], labels[0], labels[1] = 0, 1, -1
+    np.testing.assert_allclose(start(problem, labels).candidates(1), slow_candidates(problem, labels, 1))
 
 
 def grid_problem(pattern: Pattern, clients: int, side: int = 3) -> Problem:

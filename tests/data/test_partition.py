@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from atoll import InputError, generator, make_population
 from atoll.data import datasets
-from atoll.data.dealing.class_counts import exact_counts
+from atoll.data.dealing.class_counts import draw_counts, exact_counts
 from atoll.data.dealing.partition import PARTITIONS, dirichlet, iid, major_class, one_label, shards
 from tests.problems import classification
 
@@ -41,6 +41,22 @@ def test_iid_with_samples_is_disjoint_while_the_pool_suffices(clients: int, samp
     if clients * samples <= len(LABELS):
         assert_deals_out_everything(parts, complete=False)
     assert 0 <= parts.min() <= parts.max() < len(LABELS)
+
+
+def test_iid_with_samples_deals_out_a_pool_that_just_suffices() -> None:
+    parts = iid(np.zeros(12, np.int64), 3, generator(0, "partition"), samples=4)
+    assert np.sort(np.asarray(parts), axis=None).tolist() == list(range(12))
+
+
+def test_shards_are_dealt_at_random() -> None:
+    """Two neighbouring shards of ten classes' sorted samples would be of one class."""
+    labels = np.repeat(np.arange(10), 10)
+    assert max(len({*labels[part].tolist()}) for part in shards(labels, 10, generator(0, "partition"))) == 2
+
+
+def test_every_sample_of_a_class_may_be_drawn() -> None:
+    drawn = draw_counts(np.array([0, 0, 1]), np.array([[64, 1]]), generator(0, "partition"))
+    assert set(drawn[0].tolist()) == {0, 1, 2}
 
 
 @given(clients=counts_of_clients, alpha=st.floats(0.3, 100), seed=seeds)

@@ -1,6 +1,7 @@
 """Estimators against quadratics, whose gradients and Hessians are known, and against plain loops."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from atoll.evaluation.constants import (
     label_deviations,
 )
 from atoll.local.models import Model
-from atoll.support.arrays import Floats
+from atoll.support.arrays import Floats, Ids
 from tests.problems import as_vector, classification, linear_module, network, quadratics
 
 
@@ -146,6 +147,18 @@ def test_class_gradients_of_a_sample() -> None:
     np.testing.assert_array_equal(grams[0], grams[1])
     assert np.abs(grams[0] - grams[2]).max() > 1e-6
     assert np.linalg.eigvalsh(grams[2]).min() > -1e-12
+
+
+def test_a_classs_samples_are_drawn_without_replacement() -> None:
+    data, module = classification().data, network()
+    three, model = np.flatnonzero(data.targets == 0)[:3], read_model(module)
+
+    def square(rows: Ids, samples: int, seed: int = 0) -> float:
+        population, rng = make_population(data, [rows]), np.random.default_rng(seed)
+        return float(class_gradient_gram(population, module, model, samples, rng)[0, 0])
+
+    pairs = [square(np.array(pair), 2) for pair in combinations(three, 2)]
+    assert all(np.isclose(square(three, 2, seed), pairs).any() for seed in range(9))
 
 
 def test_a_class_that_nobody_holds_has_no_gradient() -> None:

@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 import atoll
 from atoll.experiment.experiment import Experiment
 from atoll.local.from_torch import OPTIMIZER_CLASSES, REFUSED, SCHEDULE_CLASSES
-from atoll.local.rates import scheduled_rates, warmed_up
+from atoll.local.rates import listed, scheduled_rates, warmed_up
 from atoll.local.task import ClientTask
 from atoll.local.weights import load_model
 from atoll.settings.given_objects import named
@@ -267,3 +267,9 @@ def test_a_schedule_that_gives_no_rate_for_a_round_is_refused() -> None:
         scheduled_rates(lr_scheduler.ReduceLROnPlateau, 0.1, 4)
     with pytest.raises(InputError, match=told.format(3, "ValueError")):
         scheduled_rates(lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=2), 0.1, 4)
+
+
+def test_a_list_needs_a_rate_for_every_round() -> None:
+    assert [listed(r, 2, [0.1, 0.2]) for r in range(2)] == [0.1, 0.2]
+    with pytest.raises(InputError, match="1 given for 2 rounds"):
+        listed(0, 2, [0.1])

@@ -66,6 +66,8 @@ def test_clusters_are_merged_as_by_hand(
     size = sum(each.nbytes for each in module.state_dict().values())
     first, second = method.schedule.events
     assert first.models_up == second.models_up - (-4 * numbers // size)
+    small = fmcl(PLANTED, RULE, 2, module, encoder, 3, linkage, threshold, model_bytes=4).schedule.events
+    assert small[0].models_up - small[1].models_up == numbers < found.size
 
 
 def test_each_cluster_is_fedavg_by_hand() -> None:

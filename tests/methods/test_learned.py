@@ -13,7 +13,7 @@ from atoll import Experiment, InputError, State, make_runs, run_events
 from atoll.executors.cores.cores_executor import Cores
 from atoll.executors.ray.ray_executor import Ray
 from atoll.methods.parts.checking import with_common
-from atoll.methods.parts.learned import numbered
+from atoll.methods.parts.learned import agglomerate, numbered
 from tests.by_hand import POPULATION, make_trainer, run
 from tests.killing import carry_to_end
 from tests.methods.twins import RULE
@@ -46,6 +46,11 @@ def experiment(name: str, *changes: str) -> Experiment:
 
 def test_clusters_are_numbered_by_their_first_clients() -> None:
     assert numbered(np.array([2, 2, 0, 1])).tolist() == [0, 0, 1, 2]
+
+
+def test_clusters_at_the_threshold_are_merged() -> None:
+    assert agglomerate(np.array([1.0]), 2, "single", 1.0).tolist() == [0, 0]
+    assert agglomerate(np.array([1.0]), 2, "single", 0.999).tolist() == [0, 1]
 
 
 def test_docstrings_are_completed_by_what_is_the_same_for_most_methods() -> None:

@@ -12,11 +12,11 @@ import pytest
 from torch import nn
 
 from atoll import Experiment, InputError, Settings, make_runs
-from atoll.network.network import Network, Power
+from atoll.network.network import Network
 from atoll.planner.budget import PlanBudget
 from atoll.planner.candidates import Candidate, make_candidates, usual_axes, with_changes
 from atoll.planner.entrants import Entrant
-from atoll.planner.plan_costs import energy_of, training_joules
+from atoll.planner.plan_costs import energy_of
 from atoll.planner.plan_scores import Hop, PlanScore, score
 from atoll.planner.plan_table import note_of, score_table, table_of
 from atoll.planner.planning import Field, sort_out
@@ -60,14 +60,6 @@ def sorted_out(settings: Settings, over: Sequence[str], **budget: float) -> Fiel
 
 
 ONE = ("clustering.method=comaw", "method.intra_rounds=2")
-
-
-def test_who_is_late_sends_nothing_and_who_drops_out_does_not_compute() -> None:
-    one, no = np.ones(1), np.zeros(1)
-    network = Network(2 * one, one[None], no, no[None], ((),), power=Power(3 * one, 5 * one, no))
-    joules = training_joules(network, np.zeros(1, int))
-    assert joules is not None
-    assert joules.tolist() == [[2 * 3 + 1 * 5], [2 * 3], [0]]
 
 
 def test_a_synchronous_plan_against_its_closed_form(tmp_path: Path) -> None:
@@ -120,6 +112,50 @@ def test_an_asynchronous_plan_against_its_closed_form(tmp_path: Path) -> None:
     assert found.mean_event == pytest.approx((4 * 7 + 3 * 8.5) / 7)
     assert (found.mean_staleness, found.max_staleness) == (pytest.approx(6 / 7), 1)
     assert found.client_updates == 7 * 2 * 2
+
+
+def test_aggregators_without_clients_do_not_count(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, clustering={"clusters": 3})
+    with (tmp_path / "links.csv").open("a", encoding="utf-8") as file:
+        file.write("0,west,9\nwest,server,1\n")
+    found = score(Experiment(settings))
+    assert (found.clusters, found.merges, found.events) == (2, 2.0, 2)
+
+
+def test_an_event_is_as_long_as_its_longest_work() -> None:
+    """In a buffer there are results of clients that began at different times."""
+    table: dict[str, Any] = {
+        "rounds": 6,
+        "data": {"dataset": "digits", "clients": 6, "samples": 10, "partition": "iid"},
+        "model": {"name": "linear"},
+        "method": {"name": "fedbuff", "concurrency": 3, "buffer": 2},
+    }
+    experiment = Experiment(make_runs(table)[0])
+    works = [[event.seconds - began for began in event.began] for event in experiment.method.schedule.events]
+    assert any(len(set(each)) > 1 for each in works)
+    assert score(experiment).mean_event == pytest.approx(sum(map(max, works)) / len(works))
+
+
+def test_the_first_event_ends_when_its_time_of_day_has_come() -> None:
+    table: dict[str, Any] = {
+        "rounds": 2,
+        "data": {"dataset": "digits", "clients": 6, "samples": 10, "partition": "iid"},
+        "model": {"name": "linear"},
+        "network": {"seconds_per_sample": 0.1},
+        "method": {"name": "fedcluster", "order": "fixed"},
+        "clustering": {"method": "timezone", "clusters": 2},
+    }
+    experiment = Experiment(make_runs(table)[0])
+    assert score(experiment).first_event == experiment.method.schedule.events[0].seconds > 6 * 3600
+
+
+def test_large_clusters_count_more_in_the_distance_of_their_data(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, data={"partition": "dirichlet", "alpha": 0.5, "samples": None})
+    (tmp_path / "clients.csv").write_text("client,seconds_per_sample\n0,1\n1,1\n2,1\n3,1\n", encoding="utf-8")
+    counts = (experiment := Experiment(settings)).population.class_counts()
+    clusters = np.array([counts[experiment.clustering.members(j)].sum(axis=0) for j in (0, 1)])
+    apart = np.abs(clusters / clusters.sum(axis=1, keepdims=True) - counts.sum(axis=0) / counts.sum()).sum(axis=1)
+    assert score(experiment).emd == pytest.approx(apart @ clusters.sum(axis=1) / counts.sum())
 
 
 def test_the_local_steps_are_those_of_the_clients_that_train() -> None:
@@ -180,7 +216,7 @@ def test_whoever_is_lost_costs_what_it_has_done(tmp_path: Path, faults: dict[str
     assert found.joules == pytest.approx(2 * (sum(answers) + 2 * late + 5 * 0.25 * 4 * len(events)))
     spending = energy_of(experiment)
     assert spending is not None
-    assert spending.by(experiment, np.array([math.inf])) == pytest.approx(found.joules)
+    assert spending.by(experiment, np.array([0.0, math.inf])) == pytest.approx([0.0, found.joules])
 
 
 def test_one_network_with_prices_beside_one_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

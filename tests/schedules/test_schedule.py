@@ -92,6 +92,14 @@ def test_the_slowest_of_the_cohort_ends_the_cycle() -> None:
     assert [event.seconds for event in schedule.events] == [5.5, 11.5, 17.0, 23.0]
 
 
+def test_who_is_not_drawn_keeps_nobody_waiting() -> None:
+    clock = Clock(np.array([1.0, 5.0, 2.0]), np.array([0.5, 0.5, 4.0]))
+    schedule = cycling(some_clients(3), Clustering(np.array([0, 0, 0]), 1), 6, 0.3, clock=clock)
+    took = [event.seconds - event.began[0] for event in schedule.events]
+    assert took == [[1.5, 5.5, 6.0][int(event.cohort[0])] for event in schedule.events]
+    assert len(set(took)) > 1
+
+
 def test_times_of_day() -> None:
     population = some_clients(24)
     clustering = timezone(
