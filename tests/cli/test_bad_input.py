@@ -245,7 +245,7 @@ def test_output_folder(atoll: Command, folder: Path) -> None:
     assert "is a file" in atoll("run", "tiny.toml", "--out", "file").refused()
     assert "lies below one" in atoll("run", "tiny.toml", "--out", "file/below").refused()
     for more in ((), ("--resume",), ("--overwrite",)):
-        assert "holds no run" in atoll("run", "tiny.toml", "--out", "other", *more).refused()
+        assert "is not a run's folder" in atoll("run", "tiny.toml", "--out", "other", *more).refused()
     assert "holds files other than" in atoll("run", "quickstart", "--out", "other").refused()
     assert [path.name for path in (folder / "other").iterdir()] == ["thesis.txt"]
     atoll("run", "tiny.toml", "--out", "ours").succeeded()

@@ -124,6 +124,7 @@ REFUSED = [
     ("clustering.method=own:short", ["clustering.method = 'own:short'", "2 labels for 6 clients"]),
     ("clustering.method=own:lonely", ["clustering.method = 'own:lonely'", "cluster 1 without clients"]),
     ("clustering.method=own:words", ["clustering.method = 'own:words'", "must hold numbers, not texts; np.unique"]),
+    ("data.dataset=own:raises", ["data.dataset = 'own:raises': calling it failed (IndexError"]),
     ("data.dataset=own:nothing", ["data.dataset = 'own:nothing'", "atoll.Dataset", "it returned nothing"]),
     ("data.dataset=own:torn", ["data.dataset = 'own:torn'", "1437 samples", "5"]),
     ("data.dataset=own:eleven", ["data.dataset = 'own:eleven'", "from 1 to 10"]),
@@ -224,4 +225,5 @@ def test_own_functions_that_fail(atoll: Command, folder: Path, change: str, told
     sentence = atoll("run", "tiny.toml", "--set", "data.samples=", "--set", change).refused()
     for expected in told:
         assert expected in sentence
+    assert sentence.count(f"{change.partition('=')[0]} = ") < 2
     assert not (folder / "runs").exists()

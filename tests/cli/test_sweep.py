@@ -346,4 +346,4 @@ def test_a_folder_of_other_runs_is_refused(atoll: Command, folder: Path) -> None
     told = atoll("sweep", "tiny.toml", "--over", "seed=0..1", "--set", "seed=3").refused()
     assert told == "--set seed: --over gives its values; leave out one of them"
     told = atoll("sweep", "tiny.toml", "--over", "local.lr=0.1,0.2,0.3", "--out", "s", "--resume").refused()
-    assert told == "--out s/lr=0.3: is not empty and holds no run; give the path of a new folder"
+    assert told == "--out s/lr=0.3: is not empty and is not a run's folder; give the path of a new one"

@@ -289,6 +289,7 @@ BAD: dict[str, dict[str, Any]] = {
     "local.lr = nan: must be positive": {"lr": float("nan")},
     "local.lr = 0": {"lr": 0.0},
     "clustering.mu = 3.0: must be positive and less than 1 / local.lr = 2": {"mu": 3.0, "lr": 0.5},
+    "clustering.mu = 2.0: must be positive and less than 1 / local.lr = 2": {"mu": 2.0, "lr": 0.5},
     "clustering.mu = 0.0": {"mu": 0.0},
     "clustering.smoothness = -1.0": {"smoothness": -1.0},
     "clustering.initial_gap = -0.1": {"initial_gap": -0.1},
@@ -314,6 +315,12 @@ def test_bad_numbers_are_named(message: str) -> None:
         check(replace(problem, **BAD[message]))
     with pytest.raises(InputError, match=message):
         evaluate(replace(problem, **BAD[message]), labels)
+
+
+def test_frequencies_of_the_network_are_no_matter_in_synchronous_patterns() -> None:
+    problem, labels = random_problem("censyn", 0, seconds=9.0)
+    own = replace(problem, network=replace(problem.network, frequencies=np.arange(1.0, 6.0)))
+    assert evaluate(own, labels).bound == evaluate(problem, labels).bound
 
 
 def test_bad_labels_are_refused() -> None:

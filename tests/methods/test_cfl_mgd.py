@@ -122,8 +122,8 @@ def test_equals_its_twin(case: str, fraction: float, clusters: int) -> None:
 def test_resampling_uses_another_part_for_identity_and_for_training_in_every_round() -> None:
     initial = starts(2)
     expected, chosen = twin([as_vector(m) for m in initial], 3, 1.0, 0.9, "models", STEPS, parts=6)
-    rule = LocalRule(sgd, LR, STEPS, BATCH, resample_parts=6)
-    found = steps_of(cfl_mgd(POPULATION, rule, 3, 2, 0.9, fraction=1.0, seed=SEED), initial)
+    rule = LocalRule(sgd, LR, STEPS, BATCH)
+    found = steps_of(cfl_mgd(POPULATION, rule, 3, 2, 0.9, fraction=1.0, resample=True, seed=SEED), initial)
     assert [step.clusters.tolist() for step in found] == chosen
     for ours, by_hand in zip(found[-1].state.starts, expected, strict=True):
         np.testing.assert_allclose(as_vector(ours), by_hand, rtol=0, atol=1e-10)

@@ -235,8 +235,9 @@ def test_one_network_with_prices_beside_one_without(tmp_path: Path, monkeypatch:
 def test_bytes_end_a_plan_too(tmp_path: Path) -> None:
     """An event is 10 models up and 10 down: 45 models allow two."""
     settings = settings_of(tmp_path)
-    (plan,) = sorted_out(settings, [*ONE, "method.pattern=censyn"], size=45 * MODEL_BYTES).plans
-    assert (plan.score.events, plan.score.sent) == (2, 40 * MODEL_BYTES)
+    for models in (45, 40):
+        (plan,) = sorted_out(settings, [*ONE, "method.pattern=censyn"], size=models * MODEL_BYTES).plans
+        assert (plan.score.events, plan.score.sent) == (2, 40 * MODEL_BYTES)
     assert plan.candidate.settings.run.virtual_seconds == 17.0
 
 
@@ -414,6 +415,12 @@ def test_a_plan_that_another_one_of_its_pattern_outdoes_is_not_raced(tmp_path: P
     assert [(each.name, each.why) for each in dropped] == [
         ("censyn,b", "censyn,a has more merges, and nothing clearly worse")
     ]
+
+
+def test_of_plans_that_merge_as_often_the_staler_is_not_raced(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    plans = [scored("cenasy,a", settings, mean_staleness=1.0), scored("cenasy,b", settings, mean_staleness=3.0)]
+    assert [plan.name for plan in prune(plans)[0]] == ["cenasy,a"]
 
 
 def test_of_two_plans_that_nothing_tells_apart_the_earlier_is_raced(tmp_path: Path) -> None:

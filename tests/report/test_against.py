@@ -72,7 +72,7 @@ def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
     assert [axes.get_ylabel() for axes in figure.axes] == ["Test accuracy (%)", "Test loss"]
 
 
-@pytest.mark.parametrize("setting", ["privacy.identity", "rounds", "no.such", "local"])
+@pytest.mark.parametrize("setting", ["privacy.identity", "rounds", "no.such", "local", "seed"])
 def test_a_setting_that_tells_nothing_is_refused(setting: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"^--against {setting}: must be a number in which finished runs differ"):
         plot_against(made(tmp_path), setting)

@@ -88,7 +88,7 @@ class RunFolder:
                 "or give another folder"
             )
         if not self.is_run and is_taken(self.path, (*FILES, TRACKED)):
-            raise InputError(f"--out {self.path}: is not empty and holds no run; give the path of a new folder")
+            raise InputError(f"--out {self.path}: is not empty and is not a run's folder; give the path of a new one")
         if not self.is_run and not overwrite and self._has_results():
             raise InputError(
                 f"--out {self.path}: holds rows or checkpoints of a run, but no config.toml; put it back to continue "

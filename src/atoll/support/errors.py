@@ -34,7 +34,7 @@ class SettingWarning(UserWarning):
 
 @contextmanager
 def reading(subject: str) -> Iterator[None]:
-    """Prefix errors with their subject, such as the setting that names a file, or one of several runs.
+    """Prefix errors with their subject, such as the setting that names a file, unless they begin with it.
 
     >>> with reading("network.clients_file"):
     ...     raise InputError("a.csv: has no rows")
@@ -44,7 +44,7 @@ def reading(subject: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(f"{subject}: {error}") from error
+        raise InputError(f"{subject}: {str(error).removeprefix(f'{subject}: ')}") from error
 
 
 @contextmanager

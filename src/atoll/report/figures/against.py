@@ -36,7 +36,7 @@ def plot_against(runs: Sequence[Run], setting: str, band: Band = "interval") -> 
     lines = _lines(runs, setting)
     values = sorted({value for points in lines.values() for value in points})
     if len(values) < 2:
-        raise InputError(f"--against {setting}: must be a number in which finished runs differ")
+        raise InputError(f"--against {setting}: must be a number in which finished runs differ, other than the seed")
     drawn = [run for points in lines.values() for group in points.values() for run in group.values()]
     ends = [{name for name, values in run.rows.items() if np.isfinite(values[-1:]).all()} for run in drawn]
     columns = [name for name in _MEASURED if all(name in end for end in ends)][:_MOST]
