@@ -111,6 +111,13 @@ def test_the_fast_clustering_is_the_printed_one(pattern: Pattern, seed: int) -> 
     assert feduc_labels(problem).tolist() == expected.tolist()
 
 
+def test_clients_are_placed_by_samples_and_then_by_number() -> None:
+    problem = some_problem("censyn", 1)
+    sizes = np.tile([20.0, 40.0], len(problem.sizes))[: len(problem.sizes)]
+    expected = sorted(range(len(sizes)), key=lambda client: (-sizes[client], client))
+    assert placing_order(replace(problem, sizes=sizes)).tolist() == expected
+
+
 @pytest.mark.parametrize("seed", thinned(range(50), 12))
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_running_bounds_are_the_whole_ones(pattern: Pattern, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

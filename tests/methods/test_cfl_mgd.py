@@ -13,7 +13,7 @@ from atoll.local.models import Model
 from atoll.local.rule import sgd
 from atoll.local.weights import read_model
 from atoll.methods.papers.cfl_mgd import cfl_mgd
-from atoll.methods.papers.ifca import Option, ifca
+from atoll.methods.papers.ifca import Option, choose_start, ifca
 from atoll.support.arrays import Floats
 from atoll.support.seeds import generator
 from tests.problems import as_vector, classification, linear_module, network, quadratics
@@ -157,6 +157,24 @@ def test_one_cluster_gradients_is_fedavg_with_one_step_to_the_bit() -> None:
     server = steps_of(method, starts(1), even)[-1].state.server
     assert server is not None
     assert as_vector(ours[-1].state.starts[0]).tobytes() == as_vector(server).tobytes()
+
+
+def test_of_several_starts_the_one_with_the_least_losses_after_some_rounds_is_taken() -> None:
+    rule, rng = LocalRule(sgd, LR, STEPS, BATCH), np.random.default_rng(0)
+    method = ifca(POPULATION, rule, 9, 2, fraction=1.0, seed=SEED, restarts=5, restart_rounds=2)
+    executor = Serial(Trainer(linear_module(), POPULATION, rule, SEED))
+
+    def draw() -> tuple[Model, ...]:
+        return tuple({name: each * float(rng.normal()) for name, each in model.items()} for model in starts(2))
+
+    taken = []
+    for _ in range(12):
+        candidates = [draw() for _ in range(5)]
+        after = [twin([as_vector(model) for model in each], 2, 1.0, 0.0, "models", STEPS)[0] for each in candidates]
+        least = [np.mean([min(loss(w, client) for w in models) for client in range(7)]) for models in after]
+        taken.append(choose_start(method, executor, candidates, 7))
+        assert taken[-1] == np.argmin(least)
+    assert len(set(taken)) > 2
 
 
 def test_a_cluster_that_nobody_picks_keeps_its_model_and_momentum() -> None:

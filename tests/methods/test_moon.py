@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from torch import Tensor, nn
 
-from atoll import InputError, LocalRule, Method, Serial, State, Trainer, fedavg, moon, read_model
+from atoll import Clock, InputError, LocalRule, Method, Serial, State, Trainer, fedavg, moon, read_model
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask
 from atoll.methods.parts.features import prototypes
@@ -71,6 +71,11 @@ def test_it_is_the_loop_by_hand() -> None:
 def test_without_the_contrast_it_is_fedavg_to_the_bit() -> None:
     ours, theirs = serial(moon(POPULATION, RULE, 6, 0.0, fraction=0.5)), serial(fedavg(POPULATION, RULE, 6, 0.5))
     assert all(equal(one.server, other.server) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_two_more_forward_passes_take_two_thirds_more_time() -> None:
+    clock = Clock(np.full(len(POPULATION), 3.0), np.ones(len(POPULATION)))
+    assert moon(POPULATION, RULE, 1, clock=clock).schedule.events[0].seconds == 3 * 5 / 3 + 1
 
 
 def test_a_model_of_one_layer_is_refused() -> None:

@@ -1,5 +1,6 @@
 """Shared links: max-min fair rates and finishing times, against cases by hand and a slow twin in exact fractions."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -178,3 +179,11 @@ def test_aggregators_share_the_way_to_the_server_in_censyn() -> None:
     assert pattern_transfer_seconds(network, "censyn").tolist() == pytest.approx([8.0, 8.0])
     apart = shared([0.0, 0.0])
     assert event_seconds(apart, labels, "censyn", 1).tolist() == pytest.approx([7.0, 8.0])
+
+
+def test_the_way_back_from_the_server_has_a_rate_of_its_own() -> None:
+    """Two models of 4 s each go up through one pipe, and of 2 s each down."""
+    network = shared([0.0, 0.0], [0.0, 0.0], crosses=np.ones((1, 2), bool), trunk=np.array([4.0]))
+    assert network.sharing is not None
+    network = replace(network, sharing=replace(network.sharing, trunk_down_seconds=np.array([2.0])))
+    assert pattern_transfer_seconds(network, "censyn").tolist() == pytest.approx([12.0, 12.0])

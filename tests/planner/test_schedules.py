@@ -423,6 +423,12 @@ def test_of_plans_that_merge_as_often_the_staler_is_not_raced(tmp_path: Path) ->
     assert [plan.name for plan in prune(plans)[0]] == ["cenasy,a"]
 
 
+def test_of_plans_that_are_alike_the_one_much_later_at_the_target_is_not_raced(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    kept, _ = prune([scored("censyn,a", settings), scored("censyn,b", settings, predicted=1.06)])
+    assert [plan.name for plan in kept] == ["censyn,a"]
+
+
 def test_of_two_plans_that_nothing_tells_apart_the_earlier_is_raced(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
     plans = [
