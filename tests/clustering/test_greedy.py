@@ -237,6 +237,9 @@ def test_or_goes_where_it_overshoots_least() -> None:
     assert feduc_labels(tight_problem(0.6), overshoot=True).tolist() == [0, 0]
     problem = replace(tight_problem(0.6), limits=np.array([0.9, 1.0]))
     assert feduc_labels(problem, overshoot=True).tolist() == [1, 0]  # not while room can be made
+    net = Network(np.ones(1), np.array([[4.0, 3.0]]), np.ones(2), np.zeros((2, 2)), ((1,), (0,)))
+    alone = Problem("censyn", net, np.ones(1), np.zeros((1, 1)), np.array([4.5, 1.0]), steps=100)
+    assert feduc_labels(alone, overshoot=True).tolist() == [0]  # by 0.5 s, not where it would be sooner
 
 
 def test_rounding_decides_nothing() -> None:

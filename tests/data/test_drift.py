@@ -113,6 +113,8 @@ def test_labels_may_be_swapped() -> None:
 def test_a_share_of_the_clients_moves(seed: int) -> None:
     rows = draw_concepts(np.arange(20) % 4, 4, 5, 0.3, generator(seed, "test"))
     assert (rows[1:] != rows[:-1]).sum(axis=1).tolist() == [6] * 4
+    few = draw_concepts(np.zeros(20, np.int64), 4, 5, 0.01, generator(seed, "test"))
+    assert (few[1:] != few[:-1]).sum(axis=1).tolist() == [1] * 4  # somebody moves
     assert 0 <= rows.min() <= rows.max() < 4
 
 

@@ -12,7 +12,7 @@ from atoll import Dataset, generator, make_population
 from atoll.data import datasets
 from atoll.data.dealing.partition import one_group
 from atoll.evaluation.scores import ClusterEvaluator, parameter_error
-from atoll.local.batches import Batches, measure_models
+from atoll.local.batches import Batches, binary_cross_entropy, half_squared, measure_models, next_token
 from atoll.local.models import Model, mlp
 from atoll.local.weights import read_model
 from atoll.support.process import one_thread
@@ -56,6 +56,14 @@ def test_half_turns() -> None:
     turned = replace(DIGITS, turns=(0, 2))
     inputs, _ = Batches(turned, nn.Linear(1, 1)).gather(np.array([len(DIGITS.inputs)]))
     np.testing.assert_array_equal(inputs[0].numpy(), np.rot90(DIGITS.inputs[0], 2, axes=(1, 2)) / np.float32(16))
+
+
+def test_losses_of_several_outputs_by_hand() -> None:
+    """Squares are summed, labels of a sample averaged, and tokens averaged over those that there are."""
+    assert half_squared(torch.tensor([[1.0, 3.0]]), torch.zeros(1, 2)).tolist() == [5.0]
+    assert binary_cross_entropy(torch.zeros(1, 4), torch.ones(1, 4)).tolist() == pytest.approx([np.log(2)])
+    targets = torch.tensor([[5, 1, 2, -1, -1], [5, 1, 2, 3, 4]])
+    assert next_token(torch.full((2, 5), -3.0), targets).tolist() == [3.0, 3.0]
 
 
 def test_every_client_holds_one_rotation_and_every_copy_is_used_once() -> None:

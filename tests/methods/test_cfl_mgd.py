@@ -13,7 +13,7 @@ from atoll.local.models import Model
 from atoll.local.rule import sgd
 from atoll.local.weights import read_model
 from atoll.methods.papers.cfl_mgd import cfl_mgd
-from atoll.methods.papers.ifca import Option, choose_start, ifca
+from atoll.methods.papers.ifca import Option, choose_start, first_layers, ifca
 from atoll.support.arrays import Floats
 from atoll.support.seeds import generator
 from tests.problems import as_vector, classification, linear_module, network, quadratics
@@ -175,6 +175,13 @@ def test_of_several_starts_the_one_with_the_least_losses_after_some_rounds_is_ta
         taken.append(choose_start(method, executor, candidates, 7))
         assert taken[-1] == np.argmin(least)
     assert len(set(taken)) > 2
+
+
+def test_not_all_layers_may_be_shared() -> None:
+    layers = sum(1 for each in network() if len(list(each.parameters())))
+    assert len(first_layers(network(), layers - 1)) == 2 * (layers - 1)
+    with pytest.raises(InputError, match="must be less than the model's"):
+        first_layers(network(), layers)
 
 
 def test_a_cluster_that_nobody_picks_keeps_its_model_and_momentum() -> None:

@@ -5,7 +5,7 @@ import pytest
 from scipy.linalg import subspace_angles
 from scipy.spatial.distance import squareform
 
-from atoll import InputError, fedavg, pacfl
+from atoll import InputError, fedavg, make_population, pacfl
 from atoll.methods.papers.pacfl import Angle, distances_between, signatures
 from atoll.methods.parts.learned import PairwiseLinkage
 from atoll.support.arrays import Floats
@@ -73,6 +73,14 @@ def test_what_is_sent_before_training_is_counted_in_models() -> None:
     events = pacfl(POPULATION, RULE, 3, module, 2, 2, fraction=0.5).schedule.events
     assert events[0].models_up == 4 + 8 * 2 * 3 * 4 // 24
     assert [event.models_up for event in events[1:]] == [4, 4]
+
+
+def test_of_classes_that_a_client_lacks_it_sends_nothing_before_training() -> None:
+    data = classification(clients=7).data
+    one_class = make_population(data, [np.flatnonzero(data.targets == client % 3)[:6] for client in range(7)])
+    bases = signatures(one_class, network(), 3)
+    first, second = pacfl(one_class, RULE, 2, network(), 2, 3, model_bytes=4).schedule.events
+    assert first.models_up - second.models_up == int(bases.any(axis=2).sum()) * bases.shape[2] < bases.size
 
 
 def test_a_client_alone_is_a_cluster() -> None:

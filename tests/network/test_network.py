@@ -48,6 +48,14 @@ def a_network(**changes: Any) -> Network:
     return wireless_network(**given | changes)
 
 
+def test_aggregators_send_with_their_own_power() -> None:
+    one = {"clients_xy": np.array([[3.0, 4.0]]), "aggregators_xy": np.zeros((1, 2)), "topology": grid(1, 1)}
+    made = a_network(**one, compute_seconds=np.ones(1), watts=np.array([0.01]), model_bytes=1e6, downloads=True)
+    assert made.upload_seconds[0, 0] == pytest.approx(8e6 / float(rate(5.0, 0.01, Radio())))
+    assert made.download_seconds is not None
+    assert made.download_seconds[0, 0] == pytest.approx(8e6 / float(rate(5.0, watts_of(33.0), Radio())))
+
+
 def changed(values: Floats, place: Any, value: float) -> Floats:
     values = values.copy()
     values[place] = value

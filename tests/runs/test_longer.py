@@ -277,6 +277,12 @@ def test_an_interrupted_run_ends_at_no_event_that_has_no_row(rounds: int, tmp_pa
     assert run(tmp_path, 7, run={"evaluate_every": 4}, resume=True).summary["events"] == 7
 
 
+def test_more_rounds_do_not_help_a_run_that_something_else_ends(tmp_path: Path) -> None:
+    run(tmp_path, run={"client_updates": 8})
+    with pytest.raises(InputError, match=r"has done 2 events, .* has 2; raise run\.client_updates or rounds; or begin"):
+        run(tmp_path, 20, run={"client_updates": 8}, resume=True)
+
+
 def test_a_run_that_would_have_begun_differently_says_what_to_do(tmp_path: Path) -> None:
     run(tmp_path / "a", 4, local={**TINY["local"], "schedule": "cosine"})
     before = (tmp_path / "a" / "config.toml").read_bytes()

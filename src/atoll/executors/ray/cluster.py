@@ -145,8 +145,7 @@ def _start(ray: Any, workers: int, on_gpus: bool) -> Cluster:
 
 def _share(ray: Any, workers: int) -> float:
     """Return the share of a GPU that each of so many workers has."""
-    gpus = int(ray.cluster_resources().get("GPU", 0))
-    if not gpus:
+    if not (gpus := int(ray.cluster_resources().get("GPU", 0))):
         raise ValueError("Ray knows of no GPU, but run.device = 'cuda'")
     return 1 / math.ceil(workers / gpus)
 
