@@ -178,7 +178,7 @@ def test_of_several_starts_the_one_with_the_least_losses_after_some_rounds_is_ta
 
 
 def test_not_all_layers_may_be_shared() -> None:
-    layers = sum(1 for each in network() if len(list(each.parameters())))
+    layers = sum(1 for each in network().children() if [*each.parameters()])
     assert len(first_layers(network(), layers - 1)) == 2 * (layers - 1)
     with pytest.raises(InputError, match="must be less than the model's"):
         first_layers(network(), layers)
