@@ -276,13 +276,18 @@ class Record:
         self.content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else start | {"cases": []}
 
     def has(self, case: Case) -> bool:
-        """Return whether the case is there; a case of other steps is another one."""
-        return settings_of(case) in [each["settings"] for each in self.content["cases"]]
+        """Return whether the case is there, with a time of the plain loop's; a case of other steps is another one."""
+        return any(
+            each["settings"] == settings_of(case)
+            and any(result["contender"] == PLAIN and result["seconds"] for result in each["results"])
+            for each in self.content["cases"]
+        )
 
     def add(self, case: Case, results: list[dict[str, Any]], seconds: float) -> None:
-        """Add a case's results and write the files."""
+        """Add a case's results, in place of those that came to nothing, and write the files."""
         one = {"case": case.name, "settings": settings_of(case), "wall_seconds": seconds, "results": results}
-        self.content["cases"].append(one)
+        others = [each for each in self.content["cases"] if each["settings"] != one["settings"]]
+        self.content["cases"] = [*others, one]
         write_atomically(self.file, (json.dumps(self.content, indent=1) + "\n").encode())
         write_atomically(self.file.with_suffix(".md"), as_table(self.content).encode())
 
@@ -336,7 +341,7 @@ def race_on(
     record = Record(out / f"speed-{device}.json", describe(device, precision))
     for case in (replace(case, device=device, precision=precision) for case in cases):
         if record.has(case):
-            print(f"{case.name}: there already", flush=True)
+            print(f"{case.name}: there already; another --out races it again", flush=True)
         elif time.monotonic() > until:
             print(f"{case.name}: no time was left", flush=True)
         else:

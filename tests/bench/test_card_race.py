@@ -113,6 +113,18 @@ def test_a_race_goes_on_where_it_stopped(card: ModuleType, tmp_path: Path, monke
     assert table[3].endswith("| over 0.5 s |")
 
 
+def test_a_case_that_came_to_nothing_is_raced_again(
+    card: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(card, "describe", lambda device, precision: {"device": device})
+    for slow_from, rounds in ((0, 0), (99, 1), (0, 1)):
+        monkeypatch.setattr(card, "contenders_of", lambda *_, slow_from=slow_from: [paced(PLAIN, slow_from)])
+        limits = card.Limits(rounds=1, start_seconds=8.0, round_seconds=0.5)
+        card.race_on("cpu", [TINY], "float32", tmp_path, tmp_path / "out", 1, limits)
+        (found,) = json.loads((tmp_path / "out/speed-cpu.json").read_text())["cases"]
+        assert len(found["results"][0]["seconds"]) == rounds
+
+
 def test_every_contender_and_model_of_a_case_is_there(card: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks/peers")
     models = importlib.import_module("torch_models").MODELS

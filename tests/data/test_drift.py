@@ -102,8 +102,10 @@ def test_labels_may_be_swapped() -> None:
     data = made.population.data
     plain, copy = data.labels[: len(data.inputs)], data.labels[len(data.inputs) :]
     assert np.array_equal(copy, np.array([0, 2, 1, *range(3, 10)])[plain])
-    rows = np.array([5, 5 + len(data.inputs), 11])
+    one = int(np.flatnonzero(plain == 1)[0])
+    rows = np.array([one, one + len(data.inputs), 11])
     inputs, targets = Batches(data, made.module).gather(rows)
+    assert targets[:2].tolist() == [1, 2]
     assert inputs[0].equal(inputs[1])
     assert targets.tolist() == data.labels[rows].tolist()
     assert made.clients.test.at(6).groups().tolist() == CONCEPTS[2]

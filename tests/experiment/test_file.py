@@ -207,6 +207,31 @@ def test_clusters_that_the_method_counts_itself_are_told() -> None:
         make_runs({"method": {"name": "fedcluster"}, "clustering": {"clusters": 3}})
 
 
+@pytest.mark.parametrize(
+    ("section", "switch", "given", "told"),
+    [
+        ("faults", {"attackers": 0.2}, {"attack": "noise"}, "faults.attack = 'noise': no run uses it without faults"),
+        ("faults", {"attackers": 0.2}, {"claimed_loss": 0.0}, "faults.claimed_loss = 0.0: no run uses it without"),
+        ("secure", {"sums": True}, {"least_nodes": 2}, "secure.least_nodes = 2: no run uses it without secure.sums"),
+    ],
+)
+def test_what_needs_attackers_or_secure_sums_is_told_without(
+    section: str, switch: dict[str, object], given: dict[str, object], told: str
+) -> None:
+    with pytest.warns(SettingWarning, match=f"^{told}"):
+        make_runs({section: given})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_runs({section: given | switch})
+        make_runs({"faults": {"dropout": 0.1}})
+
+
+def test_an_attack_that_some_run_has_is_not_told_of_the_others() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_runs({"faults": {"attack": "noise"}, "runs": [{"faults": {"attackers": share}} for share in (0.0, 0.2)]})
+
+
 def test_a_clustering_that_no_run_uses_is_told() -> None:
     told = r"clustering.method = 'feduc': no run uses it; method.name = 'fedavg' has no use for clusters"
     with pytest.warns(SettingWarning, match=told):

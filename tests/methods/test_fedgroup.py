@@ -1,9 +1,14 @@
 """FedGroup (Duan et al. 2021) against a loop by hand that tries all groupings."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 
 from atoll import fedgroup
+from atoll.methods.papers.fedgroup import Grouper
 from atoll.support.arrays import Floats
 from tests.by_hand import FIRST, POPULATION, best_means, groups_of, rounds_by_hand, run, starts, trained
 from tests.methods.twins import RULE
@@ -54,3 +59,11 @@ def test_newcomers_are_known_before_training() -> None:
         assert event.models_up == event.models_down == len(event.cohort)
         assert event.regroups == (not seen.issuperset(event.cohort))
         seen |= set(event.cohort.tolist())
+
+
+def test_a_newcomer_joins_the_group_whose_direction_is_nearest_whatever_its_length() -> None:
+    updates = {0: [1.0, 0.0, 0.0], 1: [0.0, 0.0, 5.0], 2: [0.9, 0.2, 0.3]}
+    clients = {client: {"w": torch.tensor(each)} for client, each in updates.items()}
+    state: Any = SimpleNamespace(labels=np.array([0, 1, -1]), clients=clients, starts=[{}, {}])
+    event: Any = SimpleNamespace(index=1, cohort=np.array([2]))
+    assert Grouper(2, np.array([0, 1]), 0)(event, state).labels.tolist() == [0, 1, 0]

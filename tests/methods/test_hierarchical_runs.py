@@ -17,6 +17,7 @@ import torch
 from atoll import Experiment, Serial, State, generator, init, make_runs, run_events, train
 from atoll.clustering.feduc.problem import PATTERNS
 from atoll.network.network import Network
+from atoll.runs import warnings as run_warnings
 from atoll.settings.choices import uses_network
 from atoll.support.errors import SettingWarning
 from tests.made_runs import timeless
@@ -343,6 +344,13 @@ def warnings_of(experiment: Experiment, out: str) -> list[str]:
     found = list(next(steps).warnings)
     steps.close()
     return found
+
+
+@pytest.mark.parametrize("method", ["random", "comaw"])
+def test_a_limit_that_a_clustering_does_not_keep_is_told(method: str) -> None:
+    limited = BASE | {"clustering": {"method": method, "clusters": 4, "time_limit": 0.001}}
+    (told,) = run_warnings.warnings_of(Experiment(make_runs(limited)[0]))
+    assert told.startswith("aggregators whose completion is above clustering.time_limit = 0.001: 0, 1")
 
 
 @pytest.mark.parametrize(

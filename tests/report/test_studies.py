@@ -19,7 +19,7 @@ from atoll.report.reading.mean_curves import mean_curve
 from atoll.report.reading.runs import Run, find_runs
 from atoll.report.report_files import write_report
 from atoll.report.tables.formats import show_p
-from atoll.report.tables.spread import Difference, spread_over_seeds
+from atoll.report.tables.spread import Difference, choose_targets, spread_over_seeds
 from atoll.report.tables.spread_tables import final_table, show_difference, target_table
 from atoll.runs.result import Result
 from atoll.support.errors import InputError
@@ -383,3 +383,11 @@ def test_results_of_run_all_are_a_study(tmp_path: Path) -> None:
 def test_a_difference_of_accuracies_is_in_points() -> None:
     found = Difference("test_accuracy", "FedAvg", Estimate(5, 0.021, 0.01, 0.0086, 0.0334), 0.01)
     assert show_difference(found) == "+2.10 ± 1.24"
+
+
+def test_a_target_that_a_run_meets_before_training_is_not_chosen(tmp_path: Path) -> None:
+    for label, values in (("begins high", (0.62, 0.7, 0.92)), ("stays low", (0.1, 0.2, 0.33))):
+        for seed in (0, 1):
+            rows = [{**row, "test_accuracy": value} for row, value in zip(make_rows(3), values, strict=True)]
+            write_run(tmp_path / f"{label}-{seed}", rows, label=label, seed=seed, local={"lr": values[0]})
+    assert choose_targets(group_runs(find_runs([tmp_path])), stable=False) == [0.9]

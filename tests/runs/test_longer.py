@@ -279,7 +279,9 @@ def test_an_interrupted_run_ends_at_no_event_that_has_no_row(rounds: int, tmp_pa
 
 def test_more_rounds_do_not_help_a_run_that_something_else_ends(tmp_path: Path) -> None:
     run(tmp_path, run={"client_updates": 8})
-    with pytest.raises(InputError, match=r"has done 2 events, .* has 2; raise run\.client_updates or rounds; or begin"):
+    with pytest.raises(
+        InputError, match=r"has done 2 events, .* has 2; raise run\.client_updates or rounds; a new run may begin"
+    ):
         run(tmp_path, 20, run={"client_updates": 8}, resume=True)
 
 

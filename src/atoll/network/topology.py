@@ -122,11 +122,7 @@ TOPOLOGIES: MappingProxyType[str, Callable[..., "nx.Graph[int]"]] = MappingProxy
 
 
 def neighbours_of(graph: "nx.Graph[int]") -> tuple[tuple[int, ...], ...]:
-    """Return each aggregator's neighbours, ascending.
-
-    >>> neighbours_of(ring(4))
-    ((1, 3), (0, 2), (1, 3), (0, 2))
-    """
+    """Return each aggregator's neighbours, ascending."""
     if unknown := [node for node in graph if node not in range(len(graph))]:
         raise InputError(f"network.topology: the graph has the node {unknown[0]!r}; they must be 0 to {len(graph) - 1}")
     if loops := [node for node in graph if graph.has_edge(node, node)]:

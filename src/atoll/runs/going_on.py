@@ -85,7 +85,7 @@ def is_longer(folder: RunFolder, recorder: Recorder) -> bool:
         if why := _why_not(folder, first, recorder.experiment):
             method = recorder.experiment.method
             is_start = method.starts == 1 and method.schedule.has_server and not method.stays
-            instead = f"; or begin a new run with model.start = '{folder.path}'" * is_start
+            instead = f"; a new run may begin from it, with model.start = '{folder.path}'" * is_start
             raise InputError(f"--resume: {folder.path} cannot go on ({told}): {why}{instead}")
         return True
     if folder.is_finished and folder.stopped_otherwise(settings) and not differences(before, settings):

@@ -36,7 +36,7 @@ def _in_one(experiment: Experiment) -> Iterator[str]:
 
 
 def _too_slow(experiment: Experiment) -> Iterator[str]:
-    if not experiment.settings.clustering.get("overshoot") or not uses_network(experiment.settings):
+    if experiment.settings.clustering.get("time_limit") is None or not uses_network(experiment.settings):
         return
     completion = completion_of(experiment.conditions.networks[0], experiment.clustering.labels)
     if len(over := np.flatnonzero(completion > experiment.plan.problem.limits)):

@@ -127,7 +127,7 @@ def make_grid(
 
 
 def _warn_of_no_use(made: Sequence[Settings]) -> None:
-    """Warn of settings of clusters, and of clients that move, if no run's method, or probe, has a use for them."""
+    """Warn of settings of clusters, moves, attackers and secure sums if no run's method, probe or switch uses them."""
     if not any(map(uses_clusters, made)):
         method, given = made[0].method, made[0].clustering.model_dump(exclude_defaults=True)
         counts = method.get("clusters")
@@ -140,6 +140,11 @@ def _warn_of_no_use(made: Sequence[Settings]) -> None:
         if moving and not any(method_needs(each, "phases") for each in moving):
             told = f"with method.name = {moving[0].method.name!r} clients do not move, as they do with 'hierarchical'"
             warn(f"network.{key} = {show(moving[0].network.get(key))}: no run uses it; {told}", SettingWarning, 4)
+    for section, switch, names in (("faults", "attackers", ("attack", "claimed")), ("secure", "sums", "")):
+        own = [getattr(each, section).model_dump(exclude_defaults=True) for each in made]
+        for key, value in () if any(switch in each for each in own) else own[0].items():
+            if key.startswith(names):
+                warn(f"{section}.{key} = {show(value)}: no run uses it without {section}.{switch}", SettingWarning, 4)
 
 
 def _taken(layers: Sequence[Table]) -> Iterator[Key]:

@@ -61,8 +61,6 @@ def natural(name: str) -> list[tuple[bool, int, str]]:
 def unknown(name: str, known: Iterable[str]) -> str:
     """Return the message that a name is unknown, with the nearest known name and all that are allowed.
 
-    >>> unknown("fedvag", ["fedavg", "ifca"])
-    "unknown, did you mean 'fedavg'? Allowed: fedavg, ifca"
     >>> unknown("learning_rate", ["lr", "steps"])
     "unknown, did you mean 'lr'? Allowed: lr, steps"
     """
