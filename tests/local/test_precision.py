@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from atoll import LocalRule, Serial, Trainer, read_model
+from atoll import Evaluator, LocalRule, Serial, Trainer, read_model
 from atoll.aggregation.mean import average_models
 from atoll.engine.cohorts import Cohort, Executor
+from atoll.evaluation import scores
 from atoll.evaluation.gradients import client_gradient
+from atoll.evaluation.personal import OwnTests
 from atoll.executors.cores.cores_executor import Cores
 from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.weighted import Weighted
@@ -21,6 +23,7 @@ from atoll.local.models import MODELS
 from atoll.local.precision import Precision, products_in
 from atoll.local.rounded import Rounded
 from atoll.local.rule import sgd
+from atoll.methods.parts.features import prototypes
 from atoll.settings.experiment_file import make_runs
 from atoll.support.seeds import layers_drawing_from
 from tests.executors.test_stacked import images
@@ -88,6 +91,10 @@ def test_models_are_measured_in_float32_on_a_gpu_too(monkeypatch: pytest.MonkeyP
     batches = Batches(population.data, module)
     measure_models(module, batches, [read_model(module)], [population.samples(0)])
     client_gradient(module, batches, population.samples(1))
+    monkeypatch.setattr(scores, "_batch_of", lambda _: 3)  # for batches in two threads
+    Evaluator(population, module, threads=2).score(read_model(module))
+    OwnTests(population, module).scores(read_model(module), [0])
+    prototypes(population, module, module)
     assert set(Flags.seen) == {(False, True)}
     assert torch.backends.cudnn.allow_tf32
 

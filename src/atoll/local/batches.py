@@ -159,8 +159,7 @@ def measure_models(
     and sample; threads take one batch each.
     """
     own = cut_rows(rows, batches.inputs.device.type)
-    with products_in("float32"):  # which is the process's, not a thread's
-        parts = side_by_side(lambda copy, part: measure_samples(copy, batches, models, part), module, own, threads)
+    parts = side_by_side(lambda copy, part: measure_samples(copy, batches, models, part), module, own, threads)
     losses, hits = (torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True))
     return MeasuredLosses(mean_by_client(losses, rows), mean_by_client(hits, rows))
 
@@ -173,9 +172,10 @@ def measure_samples(
     module.eval()
     inputs, targets = batches.gather(rows)
     outputs = []
-    for model in models:
-        load_model(module, model)  # `torch.func.functional_call` does not restore a layer used in two places
-        outputs.append(module(inputs))
+    with products_in("float32"):
+        for model in models:
+            load_model(module, model)  # `torch.func.functional_call` does not restore a layer used in two places
+            outputs.append(module(inputs))
     losses = torch.stack([batches.losses(each, targets).double() for each in outputs], dim=1)
     if batches.hits is None:
         return losses, torch.zeros_like(losses)

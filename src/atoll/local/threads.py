@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from atoll.local.precision import products_in
 from atoll.support.process import one_thread
 
 Part = TypeVar("Part")
@@ -38,7 +39,7 @@ def side_by_side(
         finally:
             copies.put(copy)
 
-    with one_thread():
+    with one_thread(), products_in("float32"):  # which are the process's, not a thread's
         works = [_pool(threads).submit(take, part) for part in parts]
         try:
             return [work.result() for work in works]

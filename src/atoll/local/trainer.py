@@ -18,7 +18,7 @@ from atoll.local.augment import augmented
 from atoll.local.batches import Batches, measure_models, measure_samples
 from atoll.local.dense import Dense
 from atoll.local.models import Model
-from atoll.local.precision import Precision, products_in
+from atoll.local.precision import Precision
 from atoll.local.rounded import Rounded
 from atoll.local.rule import LocalRule, sgd
 from atoll.local.task import ClientTask, ClientUpdate
@@ -162,8 +162,7 @@ class Trainer:
     def sample_losses(self, models: Sequence[Model], rows: npt.NDArray[np.int32]) -> Floats:
         """Return the loss of each model on each of these samples, [samples, models], in one batch."""
         self.renew_buffers()
-        with products_in("float32"):
-            return measure_samples(self.module, self.batches, models, rows)[0].cpu().numpy()
+        return measure_samples(self.module, self.batches, models, rows)[0].cpu().numpy()
 
     def _own(self, client: int, round_: int, part: int) -> npt.NDArray[np.int32]:
         """Return the client's samples; with resampling, those of this round's part for identity or for training."""

@@ -13,6 +13,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from atoll.data.population import Population
 from atoll.local.batches import Batches, cut_rows
+from atoll.local.precision import products_in
 from atoll.local.task import ClientTask, ClientUpdate
 from atoll.local.trainer import Trainer, descend
 from atoll.local.travel import layers_of
@@ -55,7 +56,7 @@ def prototypes(population: Population, module: nn.Module, encoder: nn.Module | N
     data, batches, found = population.data, Batches(population.data, module), list[Tensor]()
     embed = module.eval() if encoder is None else encoder.eval()
     told = f"method.encoder: for samples of shape {list(data.shape)}"
-    with watching(module) as seen:
+    with watching(module) as seen, products_in("float32"):
         for client in range(len(population)):
             rows, embedded = population.samples(client), []
             with blaming(f"{told} the model fails", InputError):
