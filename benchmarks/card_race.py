@@ -130,7 +130,7 @@ class Limits:
         rounds: timed rounds, at most.
         start_seconds: until all contenders have started and trained the first round.
         round_seconds: for one contender's round.
-        case_seconds: after which no further turn of rounds begins.
+        case_seconds: of rounds in turn, after which no further turn begins.
     """
 
     rounds: int = 5
@@ -157,14 +157,13 @@ def contender_of(entry: Entry, sites: Path) -> Contender:
 def race_case(case: Case, contenders: Sequence[Contender], limits: Limits) -> list[dict[str, Any]]:
     """Return each contender's result, in order; failures and cut-offs are results too."""
     there, started, over = set(_below(os.getpid())), set[int](), dict[Racer, str]()
-    try:
-        with ExitStack() as stack:
-            racers = [stack.enter_context(Racer(each, case)) for each in contenders]
+    with ExitStack() as stack:
+        racers = [stack.enter_context(Racer(each, case)) for each in contenders]
+        try:
             for _ in _raced(racers, limits, over):
                 started |= set(_below(os.getpid()))
-            _kill(started - there)  # all is measured, and some take long to part
-    finally:
-        _kill(started - there)
+        finally:  # all is measured, or interrupted, and some take long to part
+            _kill((started | set(_below(os.getpid()))) - there)
     plain = _plain_of(racers)
     return [_result(racer, plain, over.get(racer, "")) for racer in racers]
 
@@ -182,6 +181,7 @@ def _raced(racers: Sequence[Racer], limits: Limits, over: dict[Racer, str]) -> I
     for racer in racers:
         if not _plain_of(racers).failure:
             racer.check_work(_plain_of(racers))
+    began = time.monotonic()  # else one that is not ready in time would leave a single round to the others
     for turn in range(limits.rounds):
         if turn and time.monotonic() > began + limits.case_seconds:
             break

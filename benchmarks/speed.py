@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -234,6 +235,7 @@ def race_on_device(given: argparse.Namespace, parser: argparse.ArgumentParser) -
     cases = [in_short(case) if given.quick else case for case in card_cases(given.dropout) if given.only in case.name]
     if not cases:
         parser.error(f"--only {given.only}: no case has this in its name")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that contenders are ended too
     rounds = QUICK_ROUNDS if given.quick else ROUNDS
     limits = Limits(rounds, given.start_seconds, given.round_seconds)
     race_on(given.device, cases, given.precision, given.sites, given.out, given.minutes, limits, given.without)

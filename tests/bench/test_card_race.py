@@ -4,7 +4,8 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -50,7 +51,7 @@ def test_slow_contenders_are_cut_off_and_the_others_go_on(card: ModuleType) -> N
     there = descendants(os.getpid()) if can_measure() else []
     contenders = [paced(PLAIN), paced("slow later", 2), paced("slow at once", 1), paced("fast", server=True)]
     contenders += [paced("never ready", 0), Contender("dies", (sys.executable, "-c", "raise ValueError('no card')"))]
-    results = card.race_case(TINY, contenders, card.Limits(rounds=3, start_seconds=8.0, round_seconds=1.5))
+    results = card.race_case(TINY, contenders, card.Limits(3, start_seconds=8.0, round_seconds=1.5, case_seconds=8.0))
     assert {each["contender"]: len(each["seconds"]) for each in results} == {
         PLAIN: 3,
         "slow later": 1,
@@ -78,6 +79,24 @@ def test_no_turn_begins_after_the_seconds_of_a_case(card: ModuleType) -> None:
     limits = card.Limits(rounds=50, start_seconds=8.0, case_seconds=0.0)
     (result,) = card.race_case(TINY, [paced(PLAIN)], limits)
     assert len(result["seconds"]) == 1
+
+
+def test_an_interrupted_race_ends_its_contenders_at_once(card: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = descendants(os.getpid()) if can_measure() else []
+    began: list[float] = []
+
+    def interrupted(racers: Sequence[Any], *_: object) -> Iterator[None]:
+        for racer in racers:
+            racer.start()
+        yield
+        began.append(time.monotonic())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(card, "_raced", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        card.race_case(TINY, [paced(PLAIN, 0), paced("never ready", 0), paced("nor this", 0)], card.Limits())
+    assert time.monotonic() - began[0] < 5 or not can_measure()
+    assert set(alive(descendants(os.getpid()))) <= set(there) or not can_measure()
 
 
 @pytest.mark.more

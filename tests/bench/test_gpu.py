@@ -36,10 +36,12 @@ def test_it_goes_on_with_what_time_was_not_left_for(tmp_path: Path) -> None:
     assert not call(*words).returncode
     found = json.loads((tmp_path / "gpu.json").read_text())
     del found["results"][1]
+    found["results"][0]["failure"] = "the GPU was lost"
     (tmp_path / "gpu.json").write_text(json.dumps(found))
     done = call(*words)
-    assert done.stdout.count(" s a round") == 1
-    assert len(json.loads((tmp_path / "gpu.json").read_text())["results"]) == 3
+    assert done.stdout.count(" s a round") == 2
+    measured = json.loads((tmp_path / "gpu.json").read_text())["results"]
+    assert [each.get("failure") for each in measured] == [None] * 3
     (tmp_path / "gpu.json").write_text(json.dumps({**found, "device": "another"}))
     done = call(*words)
     assert done.returncode == 2
