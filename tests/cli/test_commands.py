@@ -398,6 +398,14 @@ def test_brackets_in_a_label_are_text(atoll: Command) -> None:
     assert "A [/b] mu" in atoll("report", "runs", "--csv", "all.csv").succeeded()
 
 
+def test_of_several_runs_a_warning_names_its_own(atoll: Command) -> None:
+    Path("labels.toml").write_text(Path("tiny.toml").read_text() + LABELLED)
+    done = atoll("run", "labels.toml", "--out", "runs", "--set", "run.executor=cores", "--set", "run.workers=99")
+    done.succeeded()
+    told = [line.partition("run.workers")[0] for line in done.err.splitlines() if "run.workers = 99" in line]
+    assert told == ["warning: FedAvg [iid] :smile:: ", "warning: A [/b] mu: "]
+
+
 def test_commands_that_are_printed_can_be_given_back(atoll: Command) -> None:
     assert option_words(("--bytes", 123456789.0), ("--target", 0.8512345)) == [
         *("--bytes", "123456789", "--target", "0.8512345")

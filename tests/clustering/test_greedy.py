@@ -8,7 +8,7 @@ import pytest
 
 from atoll import InputError
 from atoll.clustering.feduc.bound import evaluate
-from atoll.clustering.feduc.greedy import choose, feduc_labels, placing_order
+from atoll.clustering.feduc.greedy import choose, feduc_labels, place_again, placing_order
 from atoll.clustering.feduc.incremental import queues
 from atoll.clustering.feduc.incremental.bounds import start
 from atoll.clustering.feduc.problem import PATTERNS, Pattern, Problem
@@ -220,6 +220,12 @@ def test_placed_clients_make_room() -> None:
     problem = replace(tight_problem(1.0), limits=np.array([0.9, 1.0]))
     assert slow_feduc(problem) is None
     assert feduc_labels(problem).tolist() == [1, 0]
+
+
+def test_the_last_client_of_a_cluster_stays_where_none_may_be_empty() -> None:
+    network = Network(np.ones(2), np.ones((2, 2)), np.ones(2), np.zeros((2, 2)), ((1,), (0,)))
+    problem = Problem("censyn", network, np.ones(2), np.eye(2) - 0.5, np.full(2, np.inf), steps=100)
+    assert place_again(problem, np.array([0, 1]), 1, may_empty=False).tolist() == [0, 1]
 
 
 def test_a_client_that_fits_nowhere_is_an_error_that_names_it() -> None:

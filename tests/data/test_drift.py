@@ -266,6 +266,10 @@ def short(concepts: Ids) -> list[Any]:
         ),
         (["drift.gradual_rounds=3"], r"drift\.gradual_rounds = 3: must be less .* shortest has 3"),
         (["method.name=pacfl"], r"'pacfl', whose clusters are found from clients' data before training"),
+        (
+            ["data.partition=rotated", "data.samples=150"],
+            r"test samples, of which drift gives clients as many as they train on: data\.clients = 6: group . has 360",
+        ),
         (["method.resample=true"], r"method\.resample = True, which assumes that data do not change"),
         (
             [

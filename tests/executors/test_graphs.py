@@ -1,6 +1,7 @@
 """Steps captured as CUDA graphs: without a GPU by a stand-in that reads, like a graph, only what it has captured."""
 
 import gc
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -65,6 +66,7 @@ def stand_in(call: Callable[..., Any], examples: tuple[Tensor, ...]) -> Callable
     What has no gradient is captured operation by operation; else the function is called again.
     """
     captured.append(len(examples))
+    warnings.warn("The AccumulateGrad node's stream does not match the stream of the node", stacklevel=2)
     with Capture() as graph:
         results = call(*examples)
     whole = not any(isinstance(each, Tensor) and each.requires_grad for each in tree_leaves(results))

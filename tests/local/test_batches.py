@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from atoll import Dataset, generator, make_population
+from atoll import Dataset, LocalRule, Trainer, generator, make_population
 from atoll.data import datasets
 from atoll.data.dealing.partition import one_group
 from atoll.evaluation.scores import ClusterEvaluator, parameter_error
 from atoll.local.batches import Batches, binary_cross_entropy, half_squared, measure_models, next_token
 from atoll.local.models import Model, mlp
+from atoll.local.rule import sgd
+from atoll.local.task import ClientTask
 from atoll.local.weights import read_model
 from atoll.support.process import one_thread
 from tests.problems import classification, linear_module, network, quadratics
@@ -64,6 +66,14 @@ def test_losses_of_several_outputs_by_hand() -> None:
     assert binary_cross_entropy(torch.zeros(1, 4), torch.ones(1, 4)).tolist() == pytest.approx([np.log(2)])
     targets = torch.tensor([[5, 1, 2, -1, -1], [5, 1, 2, 3, 4]])
     assert next_token(torch.full((2, 5), -3.0), targets).tolist() == [3.0, 3.0]
+
+
+def test_layers_are_in_training_while_a_client_trains() -> None:
+    """So nothing comes through dropout, and there is no gradient."""
+    module = nn.Sequential(nn.Dropout(1.0), linear_module()).eval()
+    start = read_model(module)
+    update = Trainer(module, quadratics(), LocalRule(sgd, 0.1, 3, 4), 0).train(ClientTask(0, 0, 0, 0, 0, start))
+    assert all(update.model[name].equal(start[name]) for name in start if "weight" in name)
 
 
 def test_every_client_holds_one_rotation_and_every_copy_is_used_once() -> None:

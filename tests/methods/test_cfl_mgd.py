@@ -159,6 +159,11 @@ def test_one_cluster_gradients_is_fedavg_with_one_step_to_the_bit() -> None:
     assert as_vector(ours[-1].state.starts[0]).tobytes() == as_vector(server).tobytes()
 
 
+def test_a_client_is_sent_the_models_of_all_clusters_and_sends_one() -> None:
+    (event,) = ifca(POPULATION, LocalRule(sgd, LR, STEPS, BATCH), 1, 3, fraction=1.0, seed=SEED).schedule.events
+    assert (event.models_down, event.models_up) == (3 * len(event.cohort), len(event.cohort))
+
+
 def test_of_several_starts_the_one_with_the_least_losses_after_some_rounds_is_taken() -> None:
     rule, rng = LocalRule(sgd, LR, STEPS, BATCH), np.random.default_rng(0)
     method = ifca(POPULATION, rule, 9, 2, fraction=1.0, seed=SEED, restarts=5, restart_rounds=2)

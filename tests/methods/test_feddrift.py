@@ -13,6 +13,7 @@ from atoll import Dataset, InputError, Population, Serial, State, fedavg, feddri
 from atoll.data.population import make_population
 from atoll.executors.ray.ray_executor import Ray
 from atoll.local.task import ClientTask
+from atoll.methods.papers.feddrift import Drifting, Found
 from atoll.methods.parts.recalling_trainer import recalled, remembered
 from atoll.support.arrays import Floats, Ids
 from tests.by_hand import agglomerated
@@ -20,7 +21,7 @@ from tests.by_hand import run as run_fixed
 from tests.methods import twins
 from tests.methods.running import SEED, equal, states_of, trainer_of
 from tests.methods.twins import LR, RULE, STEPS
-from tests.problems import as_vector, linear_module
+from tests.problems import as_vector, linear_module, quadratics
 from tests.tiers import thinned
 
 FIRSTS, ROUNDS, EACH, CLIENTS = (0, 5, 10, 15, 20), 25, 12, 6
@@ -233,3 +234,11 @@ def test_what_clients_remember_may_be_on_a_gpu_where_a_resumed_run_has_it() -> N
     start = read_model(linear_module())
     found = trainer.samples_of(ClientTask(6, 6, 0, 1, 0, start, state=moved[0]))
     assert found.tolist() == rows_of(1, 0).tolist()
+
+
+def test_of_a_chain_of_clusters_the_ends_stay_apart() -> None:
+    """Complete linkage: the first and the last are further apart than delta."""
+    losses = np.array([[[0.0, 0.1, 1.0], [0.1, 0.0, 0.1], [1.0, 0.1, 0.0]]])
+    found = Found(np.array([[0, 1, 2]]), np.zeros(3), [{"w": torch.zeros(1)} for _ in range(3)])
+    Drifting(quadratics(clients=3), 3, 0.2, "feddrift")._merge(found, np.arange(3), losses)
+    assert len(np.unique(found.past)) == 2

@@ -1,6 +1,7 @@
 """FedEM (Marfoq et al. 2021) and FedRC (Guo et al. 2024) against loops by hand, their limits, and what they refuse."""
 
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,12 @@ from atoll import (
     mixture_by_class,
     read_model,
 )
+from atoll.data.population import make_population
 from atoll.local.batches import LOSSES
 from atoll.local.models import Model
 from atoll.local.rule import momentum, sgd
 from atoll.local.task import ClientTask
-from atoll.methods.parts.mixture import Mixture
+from atoll.methods.parts.mixture import Mixture, MixtureTrainer
 from atoll.support.arrays import Floats
 from tests.methods.running import SEED, equal, states_of, trainer_of
 from tests.problems import Tallying, as_vector, classification, linear_module, network, quadratics
@@ -233,3 +235,14 @@ def test_no_client_finds_what_another_left_in_a_buffer_that_is_no_part_of_the_mo
     task = ClientTask(0, 0, 0, 0, 1, read_model(module))
     first, _, again = (trainer.train(each) for each in (task, replace(task, client=2), task))
     assert equal(first.model, again.model)
+
+
+def test_a_sample_that_a_client_holds_twice_counts_twice_in_its_shares() -> None:
+    data, seeds = quadratics().data, count()
+    module = mixture(lambda: linear_module(seed=next(seeds)), "squared", 3)
+    models = [as_vector(read_model(each)) for each in module.components]
+    losses = np.array([[float(data.inputs[k] @ w - data.targets[k]) ** 2 / 2 for w in models] for k in (0, 1)])
+    found = np.exp(-losses) / np.exp(-losses).sum(axis=1, keepdims=True)
+    trainer = MixtureTrainer(module, make_population(data, [np.array([0, 0, 1])]), LocalRule(sgd, 0.1, 1, 2), 0)
+    update = trainer.train(ClientTask(0, 0, 0, 0, 0, read_model(module)))
+    np.testing.assert_allclose(update.model["shares"].numpy(), (2 * found[0] + found[1]) / 3)

@@ -180,3 +180,9 @@ def test_docs_tell_of_all_methods() -> None:
     refused = section[section.index("**They do not work with**") :].split("\n\n")[0]
     assert {name for name in METHODS if f"`{name}`" in taken} == TAKEN
     assert {name for name in METHODS if f"`{name}`" in refused} == METHODS.keys() - TAKEN
+
+
+def test_a_weight_whose_sums_could_overflow_is_told() -> None:
+    fixed = FixedPoint(1.0, 0, 2 / 3, 2, False)
+    assert fixed.why_overflow(2.0**63)
+    assert not fixed.why_overflow(2.0**62)

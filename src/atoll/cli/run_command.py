@@ -130,14 +130,15 @@ def _run_one(
     from atoll.trackers import tracked
 
     settings = experiment.settings
-    view.begin(" ".join(filter(None, (settings.panel, settings.label or settings.name))))
+    title = " ".join(filter(None, (settings.panel, settings.label or settings.name)))
+    view.begin(title)
     with closing(tracked(run_events(experiment, place, resume, overwrite), settings, place, resume)) as steps:
         interrupts.is_patient = False  # nothing is lost before training
         for progress in steps:
             if verbose and not interrupts.is_patient:
                 view.say(f"run.executor = {settings.run.executor!r}: {experiment.execution.choice}")
             for warning in progress.warnings:
-                view.say(f"warning: {warning}")
+                view.say(f"warning: {f'{title}: ' if settings.label else ''}{warning}")
             if progress.stopped:
                 view.say(f"stopped: {progress.stopped}")
             view.show(progress.events_done, progress.events, describe(progress.row) if progress.row else "")

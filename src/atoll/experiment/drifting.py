@@ -1,6 +1,7 @@
 """From settings to clients whose data change during the run (`[drift]`)."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 
@@ -19,7 +20,7 @@ from atoll.settings.plugins import call, resolve
 from atoll.settings.training_sections import DriftSettings
 from atoll.settings.validation import Settings
 from atoll.support.arrays import Ids
-from atoll.support.errors import InputError
+from atoll.support.errors import InputError, reading
 from atoll.support.seeds import generator
 
 _NOT_WITH = {"data.skew": "none", "data.held_out_clients": 0, "method.resample": False}
@@ -79,7 +80,8 @@ def drifting_clients(settings: Settings) -> tuple[Population, Population]:
     known, places = np.unique(concepts, return_inverse=True)
     every = np.repeat(known[:, None], concepts.shape[1], axis=1)
     as_dealt = settings.drift.kind == "partition"
-    dealt = _phases(settings, data if as_dealt else data.test, every, "drift" if as_dealt else "drift of tests")
+    with nullcontext() if as_dealt else reading("test samples, of which drift gives clients as many as they train on"):
+        dealt = _phases(settings, data if as_dealt else data.test, every, "drift" if as_dealt else "drift of tests")
     if as_dealt:
         pairs = zip(known.tolist(), dealt, strict=True)
         dealt = [_alike(data, parts, generator(settings.seed, "drift of tests", k)) for k, parts in pairs]

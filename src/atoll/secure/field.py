@@ -16,11 +16,7 @@ TRIED = 5_000  # sets of shares, to find a secret among false ones
 
 
 def split(secret: bytes, threshold: int, count: int) -> list[int]:
-    """Return the shares of a 32-byte secret: the values of a random polynomial at 1 to `count`.
-
-    >>> len(split(bytes(32), threshold=2, count=3))
-    3
-    """
+    """Return the shares of a 32-byte secret: the values of a random polynomial at 1 to `count`."""
     if len(secret) != 32 or not 1 <= threshold <= count:
         raise ValueError("a secret has 32 bytes, and a threshold from 1 to the number of shares")
     coefficients = [int.from_bytes(secret), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
@@ -32,9 +28,6 @@ def join(shares: Mapping[int, int]) -> bytes:
 
     Raises:
         ValueError: the result is not a secret, so some shares are false.
-
-    >>> join(dict(enumerate(split(b"s" * 32, 2, 3)[1:], start=2))) == b"s" * 32
-    True
     """
     secret = sum(share * weight for share, weight in zip(shares.values(), _weights(tuple(shares)), strict=True)) % PRIME
     if secret >= 2**256:
@@ -50,10 +43,6 @@ def recover(
     Sets of `threshold` shares are tried: all if they are few, else `TRIED` of them, until one gives the secret. So it
     is found if enough shares are true, unless so many of many are false that none of those sets has only true ones.
     Shares are false if they fit no set that gives the secret: false ones chosen together could give it with true ones.
-
-    >>> shares = dict(enumerate(split(b"s" * 32, 3, 5), start=1)) | {2: 7}
-    >>> recover(shares, 3, (b"s" * 32).__eq__) == (b"s" * 32, {2})
-    True
     """
     shares = {place: share % PRIME for place, share in shares.items()}
     places = tuple(shares)

@@ -1,6 +1,7 @@
 """What a GPU does in local steps, captured as CUDA graphs: telling it of small ones takes longer than doing them."""
 
 import gc
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -79,9 +80,10 @@ def _capture(compute: Callable[..., Out], model: Mapping[str, Tensor], batch: Ba
 
     leaves = (nn.Parameter(each.detach(), each.requires_grad) for each in model.values())
     examples = (*leaves, *(each.clone() for each in batch))
+    gc.collect()  # graphs let go of are in cycles, and one freed while another is captured would spoil that
     try:
-        gc.collect()  # graphs let go of are in cycles, and one freed while another is captured would spoil that
-        captured: Any = torch.cuda.make_graphed_callables(call, examples)
+        with warnings.catch_warnings(action="ignore"):  # of leaves first used on another stream, in PyTorch's warm-up
+            captured: Any = torch.cuda.make_graphed_callables(call, examples)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
