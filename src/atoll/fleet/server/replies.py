@@ -172,9 +172,11 @@ def read_trained(asked: Expected, sender: str, reply: bytes | base.Failure) -> C
     if len(models) != 1 or form_of(models[0]) != asked.sent_form:
         return "wrong_form"
     try:
-        model = receive(asked.stages, models[0], asked.start or {}, asked.form)
+        received = receive(asked.stages, models[0], asked.start or {}, asked.form)
     except ValueError:
         return "wrong_form"
+    start = asked.start or received  # which lies on the server's run.device
+    model = {name: own.to(next(iter(start.values())).device) for name, own in received.items()}
     told = head.loss if asked.tells_loss else 0.0
     if told is None or not is_finite(model, told):
         return "not_finite"
