@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from bench import Case, Contender
 from bench.contenders import PLAIN
-from bench.peak_memory import can_measure, descendants
+from bench.peak_memory import descendants
 from bench.racing import Racer
 from gpu import products_rate
 from torch.utils.flop_counter import FlopCounterMode
@@ -257,7 +257,7 @@ def _flops(case: Case) -> int:
 
 
 def _below(pid: int) -> list[int]:
-    return descendants(pid)[1:] if can_measure() else []
+    return descendants(pid)[1:] if Path("/proc/self/stat").is_file() else []
 
 
 def _kill(pids: set[int]) -> None:
@@ -339,6 +339,8 @@ def race_on(
     out.mkdir(parents=True, exist_ok=True)
     compileall.compile_dir(sites, quiet=2, workers=0)  # once, and not by each process when it starts
     record = Record(out / f"speed-{device}.json", describe(device, precision))
+    if record.content["device"] != (name := describe_device(device)):
+        raise SystemExit(f"--out {out}: has figures of {record.content['device']}, not of {name}; name another folder")
     for case in (replace(case, device=device, precision=precision) for case in cases):
         if record.has(case):
             print(f"{case.name}: there already; another --out races it again", flush=True)
@@ -353,9 +355,13 @@ def race_on(
                 print("  " + ", ".join(filter(None, cells(result))), flush=True)
 
 
+def describe_device(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else "cpu"
+
+
 def describe(device: str, precision: str) -> dict[str, Any]:
     """Return what a reader must know about the machine."""
-    name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    name = describe_device(device)
     rate = products_rate(device, "tf32" if precision == "tf32" else "float32", SIDE if device == "cuda" else QUICK_SIDE)
     environment = describe_environment(seed=0)
     return {"environment": environment, "device": name, "precision": precision, "matrix_product_gflops": rate}

@@ -49,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write, anew after every case")
     parser.add_argument("--minutes", type=float, default=8.0, help="start no further case after this many")
-    parser.add_argument("--device", default="cuda", help="cuda, or cpu to try it out")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu tries it out")
     parser.add_argument("--quick", action="store_true", help="one small case, for tests")
     given = parser.parse_args()
     if given.device == "cuda" and not torch.cuda.is_available():
@@ -58,7 +58,8 @@ def main() -> None:
     until = time.monotonic() + 60 * given.minutes
     precisions = [each for each in PRECISIONS if given.device == "cuda" or each != "tf32"]
     side = 256 if given.quick else SIDE
-    name = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
+    name = (torch.cuda.get_device_name() if given.device == "cuda" else "cpu") + ", quick" * given.quick
+    given.out.parent.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = json.loads(given.out.read_text(encoding="utf-8")) if given.out.is_file() else {}
     if content.get("device", name) != name:
         parser.error(f"--out {given.out}: has figures of {content['device']}, not of {name}; name another file")

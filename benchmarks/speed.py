@@ -38,7 +38,7 @@ from bench import (
     race,
 )
 from bench.contenders import MATRIX_PRODUCT
-from card_race import Limits, card_cases, in_short, race_on
+from card_race import ENTRIES, Limits, card_cases, in_short, race_on
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -235,6 +235,8 @@ def race_on_device(given: argparse.Namespace, parser: argparse.ArgumentParser) -
     cases = [in_short(case) if given.quick else case for case in card_cases(given.dropout) if given.only in case.name]
     if not cases:
         parser.error(f"--only {given.only}: no case has this in its name")
+    if odd := [word for word in given.without if not any(word.lower() in each.name.lower() for each in ENTRIES)]:
+        parser.error(f"--without {odd[0]}: no contender has this in its name; {', '.join(e.name for e in ENTRIES)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that contenders are ended too
     rounds = QUICK_ROUNDS if given.quick else ROUNDS
     limits = Limits(rounds, given.start_seconds, given.round_seconds)

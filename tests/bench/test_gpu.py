@@ -45,7 +45,8 @@ def test_it_goes_on_with_what_time_was_not_left_for(tmp_path: Path) -> None:
     (tmp_path / "gpu.json").write_text(json.dumps({**found, "device": "another"}))
     done = call(*words)
     assert done.returncode == 2
-    assert "has figures of another, not of cpu; name another file" in done.stderr
+    assert "has figures of another, not of cpu, quick; name another file" in done.stderr
+    assert "invalid choice: 'cuda:0'" in call("--device", "cuda:0", "--out", str(tmp_path / "gpu.json")).stderr
 
 
 @pytest.mark.more

@@ -50,9 +50,11 @@ def test_a_grid_over_seeds(atoll: Command, folder: Path) -> None:
     assert untimed(folder / "s/lr=0.2,seed=1") == untimed(folder / "alone")
     # the other commands take the folder as that of an experiment
     assert len(json.loads(atoll("report", "s", "--json").succeeded())) == 4
-    # the command that is printed as the best runs
+    # the command that is printed as the best runs, also where the sweep lies in a run's usual folder
     (best,) = [line for line in printed.splitlines() if line.startswith("Best: atoll ")]
-    atoll(*best.split()[2:], "--out", "best").succeeded()
+    atoll(*best.split()[2:]).succeeded()
+    (best,) = [line for line in atoll(*GRID).succeeded().splitlines() if line.startswith("Best: atoll ")]
+    atoll(*best.split()[2:]).succeeded()
 
 
 def test_a_finished_sweep_is_not_run_again_and_may_grow(atoll: Command, folder: Path) -> None:

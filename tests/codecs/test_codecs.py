@@ -15,6 +15,7 @@ from atoll import Experiment, InputError, generator, init, make_runs, run_events
 from atoll.codecs.codec_stage import code_updates, send_clipped
 from atoll.codecs.coding import Coding, Undecodable, as_sent
 from atoll.codecs.named_codecs import CODECS
+from atoll.codecs.number_codecs import count_of, decode_bfloat16, decode_int8, decode_topk, encode_topk
 from atoll.local.models import Form, Model, form_of
 from atoll.local.task import ClientTask
 
@@ -466,3 +467,21 @@ def test_places_that_a_tensor_does_not_have_are_refused(payload: bytes) -> None:
     good = struct.pack("<IIff", 1, 11, 0.5, -2.0)
     assert coding.decode(good, form)["w"].flatten()[[1, 11]].tolist() == [0.5, -2.0]
     assert as_sent(good)["coded"].dtype == torch.uint8
+
+
+def test_a_share_that_rounding_puts_above_a_whole_number_is_that_number() -> None:
+    assert 0.07 * 100 > 7
+    assert count_of(100, 0.07) == 7
+
+
+def test_of_equal_numbers_the_first_are_sent() -> None:
+    update, form = {"w": torch.tensor([1.0, -1.0, 1.0])}, {"w": (torch.Size([3]), torch.float32)}
+    sent = encode_topk(update, np.random.default_rng(0), 1 / 3)
+    assert decode_topk(sent, form, 1 / 3)["w"].tolist() == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("decode", "size"), [(decode_bfloat16, 4), (decode_int8, 6)])
+def test_bytes_behind_the_last_number_are_refused(decode: Any, size: int) -> None:
+    form = {"w": (torch.Size([2]), torch.float32)}
+    with pytest.raises(ValueError, match=f"has {size + 1} bytes, expected {size}"):
+        decode(bytes(size + 1), form)

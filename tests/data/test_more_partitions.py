@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from atoll import Dataset, Experiment
+from atoll import Dataset, Experiment, make_runs
 from atoll.data.dealing.partition import natural
 from atoll.data.dealing.skewed import labels_and_quantity, quantity, some_labels
 from atoll.data.population import partition_as_bytes
@@ -127,3 +127,11 @@ def many_classes() -> Dataset:
     targets = np.repeat(np.arange(300), 4)
     inputs = np.zeros((len(targets), 2), np.float32)
     return Dataset("many", inputs, targets, inputs[:9], targets[:9], classes=300)
+
+
+def test_clients_held_out_are_named_where_there_are_too_few() -> None:
+    data = {"clients": 2000, "held_out_clients": 2, "partition": "shards"}
+    with pytest.raises(
+        InputError, match=r"^data\.clients \+ data\.held_out_clients = 2000 \+ 2: data\.clients = 2002: "
+    ):
+        Experiment(make_runs({"data": data})[0]).check()

@@ -1,12 +1,13 @@
 """From clients' results to their cluster's: by hand, and from models whose memory is used again."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from atoll.aggregation.mean import Combine, average_models
+from atoll.aggregation.mean import Combine, average_models, says
 from atoll.aggregation.robust import median
 from atoll.aggregation.screening import Screening
 from atoll.aggregation.usual_norms import ENOUGH, Norms
@@ -68,3 +69,9 @@ def test_what_is_of_another_form_has_no_norm() -> None:
     (found,) = combine_updates([cohort(0)], average_models, updates, Screening(usual_norms="refuse"))
     assert found.refused == {"wrong_form": 1}
     assert found.norms == ((1.0, 0), (1.0, 2))
+
+
+def test_the_loss_told_of_a_rule_that_withstands_attackers_is_the_median() -> None:
+    updates = [ClientUpdate({"w": torch.ones(1, dtype=torch.float64)}, loss) for loss in (1e9, 2.0, 1.0)]
+    (found,) = combine_updates([cohort(0)], says("median_of_losses")(partial(median())), updates)
+    assert found.loss == 1.0

@@ -21,6 +21,7 @@ from atoll.executors.stacked import stacked_executor as stacked
 from atoll.executors.stacked.fit import Fit, try_stack
 from atoll.executors.stacked.graphs import Graphs
 from atoll.executors.stacked.stacked_executor import Stacked
+from atoll.executors.stacked.tensors import weigh
 from atoll.executors.stacked.training import TrainedStack, client_bytes, train_stack
 from atoll.local.models import MODELS, Model
 from atoll.local.rule import MakeOptimizer, adam, momentum, sgd
@@ -559,3 +560,20 @@ def test_the_host_waits_once_a_stack_however_long_it_trains(
         executor.train([cohort(read_model(network(seed=1)), list(range(clients)), [1.0] * clients)], average_models)
     assert waits.fetched == 0  # the table of losses is fetched once, by another way
     assert len(sent) <= 3  # the samples' positions, the samples' shares, the clients' weights
+
+
+def test_the_mean_of_a_stack_is_taken_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, product, before = set(), torch.tensordot, torch.get_float32_matmul_precision()
+
+    def noting(*given: Any, **named: Any) -> Any:
+        seen.add(torch.get_float32_matmul_precision())
+        return product(*given, **named)
+
+    monkeypatch.setattr(torch, "tensordot", noting)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        weigh({"w": torch.ones(2, 3)}, np.array([0.5, 0.5]))
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert seen == {"highest"}

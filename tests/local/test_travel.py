@@ -2,12 +2,19 @@
 
 from torch import nn
 
-from atoll.local.travel import cut_before, layers_of
+from atoll.local.travel import cut_before, frozen, layers_of, norms
 
 
 def test_layers_are_those_that_have_parameters() -> None:
     module = nn.Sequential(nn.BatchNorm1d(2, affine=False), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
     assert layers_of(module) == ["1", "3"]
+
+
+def test_frozen_parameters_and_those_of_normalisation_are_named() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.BatchNorm1d(2, affine=False))
+    module[0].bias.requires_grad_(False)
+    assert frozen(module) == ("0.bias",)
+    assert norms(module) == ("1.weight", "1.bias", "2.running_mean", "2.running_var", "2.num_batches_tracked")
 
 
 def test_a_model_is_cut_between_layers_with_their_buffers() -> None:

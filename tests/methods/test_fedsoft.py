@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import atoll
@@ -28,7 +29,7 @@ from atoll import (
 )
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask
-from atoll.methods.parts.soft_clusters import OwnAndCentres
+from atoll.methods.parts.soft_clusters import OwnAndCentres, OwnModelUp
 from atoll.support.arrays import Floats
 from tests.methods.running import SEED, equal, states_of, trainer_of
 from tests.problems import Tallying, as_vector, linear_module, quadratics
@@ -177,3 +178,10 @@ def test_importances_do_not_depend_on_buffers_that_another_client_left() -> None
     task = ClientTask(0, 0, 0, 0, 1, read_model(module))
     first, _, again = (trainer.train(each) for each in (task, replace(task, client=2), task))
     assert equal(first.model, again.model)
+
+
+def test_an_importance_of_zero_is_refused() -> None:
+    own = OwnModelUp({"own.w": torch.zeros(1)})
+    start = {"components.0.w": torch.zeros(1), "importance": torch.ones(1)}
+    with pytest.raises(ValueError, match="importances must be above 0"):
+        own.receive({"own.w": torch.zeros(1), "importance": torch.tensor([0.0])}, start, {})

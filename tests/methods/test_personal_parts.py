@@ -34,7 +34,8 @@ from atoll.local.models import Model
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask
 from atoll.local.travel import frozen, staying
-from atoll.local.weights import count_bytes
+from atoll.local.weights import count_bytes, trained_of
+from atoll.methods.parts.personal_trainer import HeadFirstTrainer
 from tests.killing import carry_to_end, count_steps, kill_at
 from tests.methods.running import SEED, equal, same_bits, states_of, trainer_of
 from tests.problems import classification, network
@@ -327,3 +328,14 @@ def test_what_travels_by_name() -> None:
     assert len(frozen(module)) == 4
     assert set(staying(module, ["*.up.*", "*.down.*"])) == set(frozen(module))
     assert count_bytes(read_model(module)) > count_bytes(read_model(module, {"1.up.weight"})) == 4 * 2 * 32
+
+
+def test_the_loss_of_a_head_and_then_a_body_is_the_mean_over_all_steps() -> None:
+    """At a rate so small that each step has the same loss."""
+    population, module = classification(), network()
+    rule, start = LocalRule(sgd, 1e-9, 4, "full"), read_model(module)
+    task = ClientTask(0, 0, 0, 0, 0, start)
+    plain = Trainer(network(), population, rule, 0).train(task)
+    head = [*trained_of(module)][-2:]
+    ours = HeadFirstTrainer(module, population, rule, 0, head=head, body_steps=1).train(task)
+    assert ours.loss == pytest.approx(plain.loss)

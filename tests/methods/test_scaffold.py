@@ -13,6 +13,7 @@ from atoll import ClientTask, ClientUpdate, InputError, LocalRule, Method, Seria
 from atoll.aggregation.screening import Screening
 from atoll.faults.dropouts import lose_clients
 from atoll.local.rule import momentum, sgd
+from atoll.methods.parts.equal_clients import SHARE, MeanAndShare
 from atoll.methods.parts.update_trainers import ControlVariates
 from atoll.support.arrays import Floats
 from tests.methods.twins import LR, POPULATION, RULE, START, count_alike, gradients, make, run, server
@@ -143,3 +144,8 @@ def test_corrections_count_in_bfloat16_too(method: dict[str, Any], without: dict
 
     exact, rounded, plain = trained("float32", method), trained("bfloat16", method), trained("bfloat16", without)
     assert np.abs(exact - rounded).max() < 0.3 * np.abs(exact - plain).max()
+
+
+def test_the_share_that_answered_is_of_clients_not_of_weights() -> None:
+    model = {"w": torch.ones(1)}
+    assert MeanAndShare(4)([(1.0, model), (1.0, model)], model, 3.0)[SHARE] == 0.5

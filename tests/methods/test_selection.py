@@ -1,11 +1,13 @@
 """Who is in a cohort: each rule against a loop by hand, what it costs, and what is refused."""
 
 from contextlib import closing
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
+import atoll
 from atoll import (
     Experiment,
     InputError,
@@ -72,6 +74,13 @@ def test_tiers_are_of_one_speed() -> None:
         for event in select(by_tiers(CLOCK, 3, 4), 40).schedule.events
     ]
     assert set(seen) == {0, 1, 2, 3}
+
+
+def test_tiers_are_drawn_and_do_not_take_turns() -> None:
+    chosen = by_tiers(atoll.Clock(np.arange(1.0, 5.0), np.zeros(4)), 0, 4)
+    drawn = [int(chosen.draw(index, 1)[0]) for index in range(40)]
+    assert set(drawn) == {0, 1, 2, 3}
+    assert any(one == other for one, other in pairwise(drawn))
 
 
 def test_larger_clients_come_more_often() -> None:
@@ -261,3 +270,10 @@ def test_executors_agree(executor: str) -> None:
         models.append((step.event.cohort.tolist(), as_vector(step.state.server or {})))
     assert models[0][0] == models[1][0]
     np.testing.assert_allclose(models[0][1], models[1][1], rtol=0, atol=0 if executor == "cores" else 1e-5)
+
+
+@pytest.mark.parametrize("select", ["size", "round-robin", "tiers"])
+def test_one_client_that_holds_all_data_is_not_selected(select: str) -> None:
+    told = f"method.select = '{select}': cannot be used with method.name = 'centralized', whose one client holds all"
+    with pytest.raises(InputError, match=told):
+        _ = Experiment(method={"name": "centralized", "select": select}).method

@@ -66,7 +66,7 @@ class SweepOptions:
         """Return the command for one run, with those of the sweep's own changes that its settings have."""
         paths = [(change, [*map(str.strip, change.partition("=")[0].split("."))]) for change in self.changes]
         used = [c for c, path in paths if settings is None or path[-1] in dict(reduce(getattr, path[:-1], settings))]
-        return shlex.join(["atoll", "run", *self._experiment((*used, *changes), only)])
+        return shlex.join(["atoll", "run", *self._experiment((*used, *changes), only), "--out", f"{self.folder}-best"])
 
     def resume_command(self) -> str:
         """Return the command that resumes the sweep."""

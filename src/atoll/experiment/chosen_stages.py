@@ -41,6 +41,8 @@ def choose_clients(settings: Settings, method: Method, population: Population, c
     if wanted.select == "uniform":
         return method
     told, make = f"method.select = {wanted.select!r}", resolve("method.select", wanted.select, SELECTIONS)
+    if (kind := method_kind(settings)).population is not None:
+        raise InputError(f"{told}: cannot be used with method.name = {wanted.name!r}, {kind.why_one_place}")
     given = {**dict(wanted), "population": population, "clock": clock, "seed": settings.seed}
     selection = call("method.select", make, given, wanted.model_extra)
     if not isinstance(selection, Selection):

@@ -32,7 +32,9 @@ def make_clients(settings: Settings) -> tuple[Population, Population | None]:
     wanted = settings.data
     data = turned(settings, load_dataset(settings))
     clients = wanted.clients + wanted.held_out_clients
-    parts = as_ranges(deal_out(settings, data, clients, "partition"))
+    held = f"data.clients + data.held_out_clients = {wanted.clients} + {wanted.held_out_clients}"
+    with reading(held) if wanted.held_out_clients else nullcontext():
+        parts = as_ranges(deal_out(settings, data, clients, "partition"))
     told = f"data.partition = {wanted.partition!r}"
     if len(parts) != clients:
         more = f" + data.held_out_clients = {wanted.held_out_clients}" if wanted.held_out_clients else ""

@@ -16,13 +16,7 @@ class Shared(nn.Parameter):
 
 
 def frozen(module: nn.Module) -> tuple[str, ...]:
-    """Return the names of the parameters that training never changes: those with ``requires_grad = False``.
-
-    >>> layer = nn.Linear(2, 1)
-    >>> _ = layer.bias.requires_grad_(False)
-    >>> frozen(layer)
-    ('bias',)
-    """
+    """Return the names of the parameters that training never changes: those with ``requires_grad = False``."""
     tensors = module.state_dict(keep_vars=True).items()
     return tuple(name for name, tensor in tensors if isinstance(tensor, nn.Parameter) and not tensor.requires_grad)
 
@@ -47,11 +41,7 @@ def staying(module: nn.Module, travels: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def norms(module: nn.Module) -> tuple[str, ...]:
-    """Return the names of the parameters and buffers of all normalisation layers.
-
-    >>> norms(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)))
-    ('1.weight', '1.bias')
-    """
+    """Return the names of the parameters and buffers of all normalisation layers."""
     kinds = nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm
     layers = {name for name, layer in module.named_modules() if isinstance(layer, kinds)}
     return tuple(name for name in module.state_dict() if _layer_of(name) in layers)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from atoll.local.models import Model
+from atoll.local.precision import products_in
 from atoll.support.arrays import Floats
 
 Stack = dict[str, Tensor]
@@ -32,7 +33,8 @@ def stacked_names(module: nn.Module) -> list[str]:
 def weigh(stack: Stack, shares: Floats) -> Model:
     """Return the sum over the stack's models, each times its share."""
     weights = torch.from_numpy(shares).to(next(iter(stack.values())).device)
-    return {name: torch.tensordot(weights.to(tensor.dtype), tensor, dims=1) for name, tensor in stack.items()}
+    with products_in("float32"):
+        return {name: torch.tensordot(weights.to(tensor.dtype), tensor, dims=1) for name, tensor in stack.items()}
 
 
 def add(one: Model, other: Model) -> Model:
