@@ -36,7 +36,7 @@ from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import Cohort, Executor
 from atoll.executors.cores.cores_executor import Cores
 from atoll.executors.stacked.stacked_executor import Stacked
-from atoll.faults.dropouts import lose_clients
+from atoll.faults.dropouts import _slot_of, lose_clients
 from atoll.local.models import Model
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask, ClientUpdate
@@ -324,3 +324,7 @@ def test_a_rule_that_asks_for_some_results_only_takes_none_of_the_next_cohort() 
     averages = Serial(trainer).train(cohorts, first_of)
     expected = [trainer.train(ClientTask(0, 0, 0, c, c, start)) for c in (0, 1)]
     assert [as_vector(a.model).tobytes() for a in averages] == [as_vector(e.model).tobytes() for e in expected]
+
+
+def test_a_slot_lasts_until_the_next_begins() -> None:
+    assert _slot_of(np.array([0.0, 3599.0, 3600.0, 86_399.0, 86_401.0]), 24).tolist() == [0, 0, 1, 23, 0]

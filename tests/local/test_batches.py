@@ -12,7 +12,7 @@ from atoll import Dataset, LocalRule, Trainer, generator, make_population
 from atoll.data import datasets
 from atoll.data.dealing.partition import one_group
 from atoll.evaluation.scores import ClusterEvaluator, parameter_error
-from atoll.local.batches import Batches, binary_cross_entropy, half_squared, measure_models, next_token
+from atoll.local.batches import Batches, binary_cross_entropy, half_squared, measure_models, next_token, right_labels
 from atoll.local.models import Model, mlp
 from atoll.local.rule import sgd
 from atoll.local.task import ClientTask
@@ -66,6 +66,7 @@ def test_losses_of_several_outputs_by_hand() -> None:
     assert binary_cross_entropy(torch.zeros(1, 4), torch.ones(1, 4)).tolist() == pytest.approx([np.log(2)])
     targets = torch.tensor([[5, 1, 2, -1, -1], [5, 1, 2, 3, 4]])
     assert next_token(torch.full((2, 5), -3.0), targets).tolist() == [3.0, 3.0]
+    assert right_labels(torch.tensor([[0.2, -0.2]]), torch.tensor([[1.0, 1.0]])).tolist() == [0.5]
 
 
 def test_layers_are_in_training_while_a_client_trains() -> None:

@@ -147,3 +147,8 @@ def test_with_resampling_a_full_batch_is_one_of_the_parts() -> None:
         for resample in (False, True)
     ]
     assert seconds[1] == pytest.approx(seconds[0] / 10)
+
+
+def test_epochs_that_rounding_puts_above_a_whole_number_of_steps_are_that_number() -> None:
+    assert 1.1 * 100 > 110
+    assert LocalRule(sgd, 0.1, batch_size=1, epochs=1.1).steps_of(100) == 110

@@ -5,10 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from atoll import InputError, LocalRule, Method, fedavg, feddyn
 from atoll.faults.dropouts import lose_clients
 from atoll.local.rule import sgd
+from atoll.methods.papers.feddyn import SubtractDrift
+from atoll.methods.parts.equal_clients import SHARE
 from atoll.support.arrays import Floats
 from tests.methods.twins import LR, POPULATION, RULE, START, count_alike, gradients, run, server
 
@@ -72,3 +75,10 @@ def test_its_clients_go_fedavgs_way_as_alpha_goes_to_0_but_its_server_does_not()
 def test_a_proximal_term_of_the_rules_own_is_refused() -> None:
     with pytest.raises(InputError, match=r"local\.proximal = 0\.1: .*'feddyn', whose quadratic term"):
         feddyn(POPULATION, replace(RULE, proximal=0.1), 2)
+
+
+def test_buffers_do_not_drift() -> None:
+    before = {name: torch.zeros(1) for name in ("w", "b")}
+    merged = {name: torch.full((1,), 2.0) for name in ("w", "b")} | {SHARE: torch.tensor(1.0)}
+    moved, drift = SubtractDrift(frozenset({"b"}))(before, merged, None)
+    assert (moved["b"].item(), moved["w"].item(), [*drift]) == (2.0, 4.0, ["w"])

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -88,4 +89,10 @@ def test_lengths_are_the_papers() -> None:
 )
 def test_what_does_not_go_with_it_is_refused(rule: LocalRule, message: str) -> None:
     with pytest.raises(InputError, match=message):
+        fednova(POPULATION, rule, 2)
+
+
+def test_weight_decay_is_no_sum_of_gradients() -> None:
+    rule = replace(RULE, epochs=1.0, optimizer=partial(torch.optim.SGD, weight_decay=0.1))
+    with pytest.raises(InputError, match="must add up to a weighted sum of gradients"):
         fednova(POPULATION, rule, 2)

@@ -10,6 +10,7 @@ from torch import nn
 
 from atoll import Clock, Event, InputError, LocalRule, Method, fedasync, fedat, fedavg, fedbuff
 from atoll.faults.dropouts import lose_clients
+from atoll.methods.papers.fedat import tiers_of
 from atoll.support.arrays import Floats
 from tests.methods.twins import ALIKE, CLOCK, POPULATION, RULE, START, count_alike, descend, run, server
 
@@ -197,3 +198,8 @@ def test_without_time_things_still_end() -> None:
     assert len(fedbuff(POPULATION, RULE, clock, 5, 8, 3).schedule) == 5
     rule: LocalRule = RULE
     assert len(fedasync(POPULATION, rule, clock, 5, 8).schedule) == 5
+
+
+def test_tiers_are_by_all_the_seconds_of_a_client_and_not_of_its_training_alone() -> None:
+    tiers = tiers_of(Clock(np.array([1.0, 2.0]), np.array([5.0, 0.0])), 2, "tiers")
+    assert [own.tolist() for own in tiers] == [[1], [0]]

@@ -476,3 +476,10 @@ def test_seals_and_signatures_hold() -> None:
     who = identities(["node-0"])["node-0"]
     assert is_signed(who.peers["node-0"], sign(who.key, b"text"), b"text")
     assert not is_signed(who.peers["node-0"], sign(who.key, b"text"), b"other")
+
+
+def test_a_node_that_answers_with_anothers_keys_is_left_out() -> None:
+    own = identities(names_of(3))
+    keys = {name: Participant(own[name], instance(), 0.6, 2).advertise() for name in own}
+    kept = Collector(instance(), own["node-0"].peers, 0.6).take_keys(keys | {"node-0": keys["node-1"]})
+    assert [each.name for each in kept] == ["node-1", "node-2"]

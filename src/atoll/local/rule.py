@@ -65,7 +65,7 @@ class LocalRule:
         """
         if self.epochs is None:
             return self.steps
-        # Rounded first: 1.1 x 10 is 11.000000000000002.
+        # Rounded first: 1.1 x 100 is 110.00000000000001.
         return max(1, ceil(round(self.epochs * (1 if self.batch_size == "full" else samples / self.batch_size), 9)))
 
     def __post_init__(self) -> None:
