@@ -515,9 +515,11 @@ def test_two_workers_share_a_gpu_with_the_same_bits(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_cluster_without_gpus_is_refused() -> None:
     with nodes(1) as cluster:
-        for address, error in ((cluster.address, InputError), (None, RunError)):
-            with pytest.raises(error, match=r"Ray knows of no GPU, but run\.device = 'cuda'"):
-                connect(address, 2, on_gpus=True)
+        for workers in (None, 2):
+            with pytest.raises(InputError, match=r"^run\.address = .*: the cluster has no GPUs for workers"):
+                connect(cluster.address, workers, on_gpus=True)
+    with pytest.raises(RunError, match=r"Ray finds no GPU, but run\.device = 'cuda'"):
+        connect(None, 2, on_gpus=True)
     with Ray(Trainer(linear_module(), POPULATION, RULE, SEED), 1):  # what was begun has been ended
         pass
 

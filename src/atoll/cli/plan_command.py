@@ -66,6 +66,7 @@ def plan(
     for option, given in (("--out", folder), ("--resume", resume), ("--seeds", seeds)):
         if given and not race:
             raise InputError(f"{option}: --no-race trains and writes nothing; leave out one of them")
+    seeds = seeds or 3
     for option, value in (("--seconds", seconds), ("--bytes", size)):
         if value is not None and not 0 < value < float("inf"):
             raise InputError(f"{option} {value:g}: must be a positive number")
@@ -82,17 +83,6 @@ def plan(
     with TemporaryDirectory() as aside:
         place = folder or (Path("plans") / found.settings.name if race else Path(aside))
         asked = PlanOptions(
-            experiment,
-            over or [],
-            changes or [],
-            scale,
-            only,
-            budget,
-            seeds or 3,
-            source,
-            place,
-            as_json,
-            quiet,
-            verbose,
+            experiment, over or [], changes or [], scale, only, budget, seeds, source, place, as_json, quiet, verbose
         )
         plan_it(asked, found, race, resume)

@@ -100,7 +100,7 @@ class RunSettings(Section):
         "the clients' own machines; auto: the fastest, by the rule in Concepts; never ray or fleet",
     )
     workers: Annotated[Positive | None, MAY_DIFFER] = Field(
-        None, description="cores, ray: worker processes; unset: one per core, or of ray on GPUs per GPU"
+        None, description="cores, ray: worker processes; unset: one per core, or for ray on GPUs, per GPU"
     )
     address: Annotated[str | None, MAY_DIFFER] = Field(
         None, description="ray: host:port of a cluster's head node; unset: a new cluster on this machine"

@@ -133,7 +133,7 @@ def _start(ray: Any, workers: int, on_gpus: bool) -> Cluster:
             # 127.0.0.1 keeps other machines out; see `_import_ray`.
             own = {"num_cpus": workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
             started = ray.init("local", **own, **_QUIET, _temp_dir=str(cluster.folder))
-        cluster.gpus = _share(ray, workers) if on_gpus else 0.0
+        cluster.gpus = _share(workers, math.floor(ray.cluster_resources().get("GPU", 0))) if on_gpus else 0.0
     except BaseException as error:  # including the user's interrupt
         cluster.close()
         if isinstance(error, Exception):
@@ -143,10 +143,10 @@ def _start(ray: Any, workers: int, on_gpus: bool) -> Cluster:
     return cluster
 
 
-def _share(ray: Any, workers: int) -> float:
+def _share(workers: int, gpus: int) -> float:
     """Return the share of a GPU that each of so many workers has."""
-    if not (gpus := int(ray.cluster_resources().get("GPU", 0))):
-        raise ValueError("Ray knows of no GPU, but run.device = 'cuda'")
+    if not gpus:
+        raise ValueError("Ray finds no GPU, but run.device = 'cuda'")
     return 1 / math.ceil(workers / gpus)
 
 
@@ -155,8 +155,7 @@ def _join(ray: Any, address: str, workers: int | None, on_gpus: bool) -> Cluster
     try:
         with own_signals():
             joined = ray.init(address, **_QUIET)
-        workers = workers or math.floor(ray.cluster_resources().get("GPU" if on_gpus else "CPU", 0))
-        gpus = _share(ray, workers) if on_gpus else 0.0
+        found = math.floor(ray.cluster_resources().get("GPU" if on_gpus else "CPU", 0))
     except Exception as error:  # Ray raises many kinds
         with suppress(Exception):
             ray.shutdown()
@@ -164,10 +163,11 @@ def _join(ray: Any, address: str, workers: int | None, on_gpus: bool) -> Cluster
             f"run.address = {address!r}: cannot connect ({line_of(error)}); this machine must belong to the cluster: "
             "see docs/performance.md"
         ) from error
-    if not workers:
+    if not found and (on_gpus or not workers):
         ray.shutdown()
-        raise InputError(f"run.address = {address!r}: the cluster has no cores for workers")
-    return Cluster(ray, joined.address_info["gcs_address"], workers, None, gpus)
+        raise InputError(f"run.address = {address!r}: the cluster has no {'GPUs' if on_gpus else 'cores'} for workers")
+    workers = workers or found
+    return Cluster(ray, joined.address_info["gcs_address"], workers, None, _share(workers, found) if on_gpus else 0.0)
 
 
 def _require_answer(address: str) -> None:
