@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from atoll import InputError, LocalRule, Serial, Trainer, generator, make_population, read_model
+from atoll import Experiment, InputError, LocalRule, Serial, Trainer, generator, make_population, read_model
 from atoll.aggregation.mean import average_models
 from atoll.aggregation.reductions import update_norm
 from atoll.engine.cohorts import ClientTrainer, Cohort
@@ -16,6 +16,7 @@ from atoll.faults.attacks import ATTACKS, COLLUSIONS, Attacker, Colluding, claim
 from atoll.local.models import Model
 from atoll.local.rule import momentum, sgd
 from atoll.local.task import ClientTask, ClientUpdate
+from atoll.runs.warnings import warnings_of
 from tests.attackers import attacked_by
 from tests.fleets import small
 from tests.problems import as_vector, classification, linear_module, network, quadratics
@@ -189,3 +190,10 @@ def test_colluding_attackers_send_no_negative_variance() -> None:
     sent = [*(ClientUpdate(each, 0.0) for each in honest), ClientUpdate(honest[0], 0.0)]
     found = list(made.sent(np.arange(3), {"1.running_var": torch.ones(1)}, iter(sent)))
     assert found[2].model["1.running_var"].tolist() == [0.0]
+
+
+@pytest.mark.parametrize("attack", ["label-flip", "free-rider", "not-finite", "none", "noise"])
+def test_the_strength_of_an_attack_that_has_none_is_told(attack: str) -> None:
+    faults = {"attackers": 0.2, "attack": attack, "attack_strength": 3.0, "tolerate": True}
+    told = f"faults.attack_strength = 3: faults.attack = '{attack}' has no strength"
+    assert (told in warnings_of(Experiment(method={"name": "fedavg"}, faults=faults))) == (attack != "noise")

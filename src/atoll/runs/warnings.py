@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from atoll.experiment.experiment import Experiment
+from atoll.faults.attacks import STRENGTHS
 from atoll.methods.papers.hierarchical import cut_by_empty
 from atoll.network.completion import completion_of, event_seconds
 from atoll.runs.client_probes import MEASURED
@@ -19,8 +20,8 @@ SEEDED = (
 
 
 def warnings_of(experiment: Experiment) -> list[str]:
-    """Return warnings about an experiment's clustering, method and privacy."""
-    kinds = _left_out, _in_one, _too_slow, _contradicted_frequencies, _about_noise, _untested, _cut_off
+    """Return warnings about an experiment's clustering, method, attack and privacy."""
+    kinds = _left_out, _in_one, _too_slow, _contradicted_frequencies, _about_noise, _untested, _cut_off, _idle_strength
     return [warning for kind in kinds for warning in kind(experiment)]
 
 
@@ -55,6 +56,12 @@ def _untested(experiment: Experiment) -> Iterator[str]:
     if untested and not any(probe.endswith(able) for probe in probes):
         column = "test_accuracy" if able[0] == "client_accuracy" else "test_loss"
         yield f"{column} is that of a server's model without {untested}; set run.probes = ['{able[0]}']"
+
+
+def _idle_strength(experiment: Experiment) -> Iterator[str]:
+    wanted = experiment.settings.faults
+    if wanted.attackers and wanted.attack_strength is not None and wanted.attack not in STRENGTHS:
+        yield f"faults.attack_strength = {wanted.attack_strength:g}: faults.attack = {wanted.attack!r} has no strength"
 
 
 def _cut_off(experiment: Experiment) -> Iterator[str]:
