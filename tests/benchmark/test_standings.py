@@ -41,6 +41,7 @@ def test_a_score_is_read_where_the_budget_ends() -> None:
     assert placings["slow"].values[SCORE].mean == pytest.approx(0.4)  # half way to 0.8
     assert placings["fast"].values[SCORE].mean == pytest.approx(0.4)  # its last row, before the budget ends
     assert placings["slow"].spent == {"client_updates": 100, "virtual_time": 1000, "bytes": 100_000}
+    assert placings["fedavg"].costs["client_updates"] == 100  # where it has its own score
     assert placings["slow"].costs["client_updates"] == 200  # the first row with FedAvg's 0.4, or 0.6
     assert placings["fast"].costs == {}  # seed 1 never has
     assert next(each.method for each in stand(files, "bytes")) == "fedavg"

@@ -77,6 +77,13 @@ def test_patience_counts_rounds_without_a_better_value(tmp_path: Path) -> None:
     assert f"6 rounds after its best test_loss = {result.history['test_loss'][best]:g}" in result.summary["stopped"]
 
 
+def test_patience_may_be_as_long_as_it_takes_to_the_next_row(tmp_path: Path) -> None:
+    waits = "test_loss patience 4"
+    assert run(None, 8, waits, run={"evaluate_every": 4}).summary["events"] == 8
+    with pytest.raises(InputError, match=r"run\.evaluate_every = 4 gives no evaluation in 3 rounds"):
+        run(None, 8, "test_loss patience 3", run={"evaluate_every": 4})
+
+
 @pytest.mark.parametrize("executor", ["cores", pytest.param("ray", marks=pytest.mark.slow)])
 def test_other_executors_stop_at_the_same_row(executor: str, tmp_path: Path) -> None:
     for name in ("serial", executor):

@@ -258,6 +258,7 @@ def test_of_a_loss_the_least_is_best(tmp_path: Path) -> None:
     lines = table.sum_up(tmp_path, members, Goal("test_loss"))
     assert [line.last.mean for line in lines if line.last] == [1.0, 0.0]
     assert [line.is_best_last for line in lines] == [False, True]
+    assert [(line.best.mean, line.is_best) for line in lines if line.best] == [(1.0, False), (0.0, True)]
 
 
 def test_a_metric_that_was_not_recorded_leaves_dashes(tmp_path: Path) -> None:
