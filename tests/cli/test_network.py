@@ -282,7 +282,8 @@ def test_a_run_warns_when_empty_aggregators_cut_the_others_off(
     near = ["network.grid=[1, 4]", "network.clients_file=clients.csv", "method.pattern=decasy"]
     done = atoll("run", "small.toml", *sets(*changes, *near))
     done.succeeded()
-    assert done.told[0].startswith("warning: from round 0 on, aggregators without clients cut the others into parts")
+    assert done.told[0] == "warning: aggregators whose completion is above clustering.time_limit = 0.8: 0, 3"
+    assert done.told[1].startswith("warning: from round 0 on, aggregators without clients cut the others into parts")
     assert json.loads((folder / "runs/small/summary.json").read_bytes())["cluster_sizes"] == [6, 0, 0, 6]
 
 
