@@ -25,7 +25,7 @@ from bench import Case, Contender
 from bench.contenders import PLAIN
 from bench.peak_memory import descendants
 from bench.racing import Racer
-from gpu import products_rate
+from gpu import device_name, products_rate
 from torch.utils.flop_counter import FlopCounterMode
 
 from atoll.support.environment import describe_environment
@@ -339,7 +339,7 @@ def race_on(
     out.mkdir(parents=True, exist_ok=True)
     compileall.compile_dir(sites, quiet=2, workers=0)  # once, and not by each process when it starts
     record = Record(out / f"speed-{device}.json", describe(device, precision))
-    if record.content["device"] != (name := describe_device(device)):
+    if record.content["device"] != (name := device_name(device)):
         raise SystemExit(f"--out {out}: has figures of {record.content['device']}, not of {name}; name another folder")
     for case in (replace(case, device=device, precision=precision) for case in cases):
         if record.has(case):
@@ -355,13 +355,8 @@ def race_on(
                 print("  " + ", ".join(filter(None, cells(result))), flush=True)
 
 
-def describe_device(device: str) -> str:
-    return torch.cuda.get_device_name() if device == "cuda" else "cpu"
-
-
 def describe(device: str, precision: str) -> dict[str, Any]:
     """Return what a reader must know about the machine."""
-    name = describe_device(device)
     rate = products_rate(device, "tf32" if precision == "tf32" else "float32", SIDE if device == "cuda" else QUICK_SIDE)
-    environment = describe_environment(seed=0)
+    environment, name = describe_environment(seed=0), device_name(device)
     return {"environment": environment, "device": name, "precision": precision, "matrix_product_gflops": rate}

@@ -58,7 +58,7 @@ def main() -> None:
     until = time.monotonic() + 60 * given.minutes
     precisions = [each for each in PRECISIONS if given.device == "cuda" or each != "tf32"]
     side = 256 if given.quick else SIDE
-    name = (torch.cuda.get_device_name() if given.device == "cuda" else "cpu") + ", quick" * given.quick
+    name = device_name(given.device) + ", quick" * given.quick
     given.out.parent.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = json.loads(given.out.read_text(encoding="utf-8")) if given.out.is_file() else {}
     if content.get("device", name) != name:
@@ -125,6 +125,11 @@ def time_rounds(name: str, case: Case, precision: Precision, device: str, until:
         wait_for(device)
         seconds.append(time.perf_counter() - began)
     return seconds
+
+
+def device_name(device: str) -> str:
+    """Return the GPU's name, or ``cpu``."""
+    return torch.cuda.get_device_name() if device == "cuda" else "cpu"
 
 
 def products_rate(device: str, precision: Precision, side: int) -> float:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from atoll.cli.common import app, err, out, print_json, refuse_below_file
-from atoll.cli.options import JsonOption, QuietOption
+from atoll.cli.options import JsonOption, QuietOption, refuse_about_runs
 from atoll.support.errors import InputError, RunError
 from atoll.support.files import make_folder, write_atomically
 from atoll.support.lock import claimed
@@ -56,9 +56,8 @@ def benchmark(
         raise InputError(f"--budget {budget}: {unknown(budget, COST_OF)}")
     if scale not in (None, "tiny"):
         raise InputError(f"--scale {scale}: must be tiny; leave it out for the published size")
-    for option, given in (("--methods", methods), ("--trials", trials), ("--seeds", seeds), ("--jobs", jobs)):
-        if given is not None and not run:
-            raise InputError(f"{option} {given}: is about what is run; leave out --no-run")
+    if not run:
+        refuse_about_runs(("--methods", methods), ("--trials", trials), ("--seeds", seeds), ("--jobs", jobs))
     places = _places_of(folder, results)
     chosen = [Suite(name, scale, updates) for name in require_suites(suites or [])]
     contestants = find_contestants(() if methods is None else [name.strip() for name in methods.split(",")])

@@ -1,9 +1,18 @@
 """The options that several commands share, with what shells complete for them."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from atoll.support.errors import InputError
+
+
+def refuse_about_runs(*options: tuple[str, Any]) -> None:
+    """Reject options about what is run, for a command that runs nothing."""
+    for option, given in options:
+        if given is not None:
+            raise InputError(f"{option} {given}: is about what is run; leave out --no-run")
 
 
 def _complete_recipe(incomplete: str) -> list[str]:

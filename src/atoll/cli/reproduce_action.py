@@ -13,6 +13,7 @@ from rich.text import Text
 
 from atoll.cli.common import err, option_words, out, print_json
 from atoll.cli.interrupts import Interrupts
+from atoll.cli.options import refuse_about_runs
 from atoll.experiment.executor_choice import count_cores
 from atoll.local.weights import require_devices
 from atoll.reproduce import recipe_runs as running
@@ -186,9 +187,8 @@ def _check(asked: ReproduceOptions) -> None:
         raise InputError(f"--scale {asked.scale}: must be {', '.join(_SCALES)}, or with --no-run {LARGEST}")
     if asked.scale == LARGEST and asked.run:
         raise InputError(f"--scale {LARGEST}: runs nothing; add --no-run, or give one of {', '.join(_SCALES)}")
-    for option, given in (("--only", asked.only), ("--jobs", asked.jobs)):
-        if given is not None and not asked.run:
-            raise InputError(f"{option} {given}: is about what is run; leave out --no-run")
+    if not asked.run:
+        refuse_about_runs(("--only", asked.only), ("--jobs", asked.jobs))
     if asked.evidence is not None and not asked.evidence.is_dir() and (asked.evidence.exists() or not asked.run):
         raise InputError(f"--evidence {asked.evidence}: is not a folder")
     if asked.run:

@@ -63,7 +63,7 @@ class SweepOptions:
         return self.quiet or self.as_json
 
     def run_command(self, changes: Sequence[str], only: str | None = None, settings: Settings | None = None) -> str:
-        """Return the command for one run, with those of the sweep's own changes that its settings have."""
+        """Return the command for one run beside the sweep, with those of its own changes that the settings have."""
         paths = [(change, [*map(str.strip, change.partition("=")[0].split("."))]) for change in self.changes]
         used = [c for c, path in paths if settings is None or path[-1] in dict(reduce(getattr, path[:-1], settings))]
         return shlex.join(["atoll", "run", *self._experiment((*used, *changes), only), "--out", f"{self.folder}-best"])

@@ -58,11 +58,7 @@ class LocalRule:
     rates: tuple[NotNegative, ...] = ()
 
     def steps_of(self, samples: int) -> int:
-        """Return the local steps of a client with this many samples.
-
-        >>> LocalRule(sgd, 0.1, batch_size=20, epochs=2).steps_of(50)
-        5
-        """
+        """Return the local steps of a client with this many samples."""
         if self.epochs is None:
             return self.steps
         # Rounded first: 1.1 x 100 is 110.00000000000001.

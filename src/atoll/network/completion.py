@@ -21,9 +21,6 @@ def completion_seconds(compute_seconds: npt.ArrayLike, upload_seconds: npt.Array
 
     Clients upload in the order in which they finish computing, which is optimal (Theorem 5); on ties the first goes
     first. Both arguments are [clients of the cluster]; without clients it takes 0 s.
-
-    >>> completion_seconds([1.0, 0.5], [2.0, 0.1])
-    3.0
     """
     compute, upload = np.asarray(compute_seconds, np.float64), np.asarray(upload_seconds, np.float64)
     seconds = 0.0

@@ -91,9 +91,6 @@ def edges(aggregators: int, edges: list[list[int]] | str) -> "nx.Graph[int]":
 
     Args:
         edges: pairs of aggregators, or a file with them.
-
-    >>> sorted(edges(3, [[0, 1], [2, 1]]).edges)
-    [(0, 1), (1, 2)]
     """
     given = f"network.edges = {str(edges)!r}" if isinstance(edges, str | Path) else "network.edges"
     pairs = _read_pairs(Path(edges), given) if isinstance(edges, str | Path) else [tuple(pair) for pair in edges]

@@ -103,8 +103,9 @@ def _why_not(folder: RunFolder, first: Experiment, longer: Experiment) -> str:
         return "its privacy budget, or its fleet, was planned for the first length"
     is_over = folder.is_finished and not folder.summary().get("stopped")
     if done > whole or (done == whole and (is_over or measured < done)):
-        limits = [name for name in LENGTH if flatten(longer.settings.model_dump())[name] is not None]
-        return f"it has done {done} events, and the new schedule has {whole}; raise {' or '.join(limits[::-1])}"
+        settings = flatten(longer.settings.model_dump())
+        limits = " or ".join(name for name in reversed(LENGTH) if settings[name] is not None)
+        return f"it has done {done} events, and the new schedule has {whole}; raise {limits}"
     old, new = first.method, longer.method
     unlike = [r for r, (a, b) in enumerate(zip(old.rule.rates, new.rule.rates, strict=False)) if a != b]
     if unlike or bool(old.rule.rates) != bool(new.rule.rates):

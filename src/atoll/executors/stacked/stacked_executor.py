@@ -47,9 +47,9 @@ class Stacked(Executor):
         """Use this trainer, whose rule and module must fit, and stacks of about so many bytes at most.
 
         `client_bytes` says how they are estimated; the default is half of a GPU's memory, or `STACK_BYTES`, and then a
-        stack has one client at least. With `cuda_graphs` a GPU captures local steps once and replays them: faster
-        where models are small. With `others`, further devices, clients are cut into at least as many
-        stacks as devices, which are trained at once, each by a thread of its own.
+        stack has one client at least. With `cuda_graphs` a GPU captures local steps once and replays them: faster where
+        models are small. With `others`, further devices, clients are cut into at least as many stacks as devices, which
+        are trained at once, each by a thread of its own.
 
         Raises:
             InputError: `stack_bytes` is not positive or has no room for a client, or CUDA graphs without one GPU alone.

@@ -175,8 +175,8 @@ def read_trained(asked: Expected, sender: str, reply: bytes | base.Failure) -> C
         received = receive(asked.stages, models[0], asked.start or {}, asked.form)
     except ValueError:
         return "wrong_form"
-    start = asked.start or received  # which lies on the server's run.device
-    model = {name: own.to(next(iter(start.values())).device) for name, own in received.items()}
+    there = next(iter((asked.start or received).values())).device  # the server's run.device
+    model = {name: own.to(there) for name, own in received.items()}
     told = head.loss if asked.tells_loss else 0.0
     if told is None or not is_finite(model, told):
         return "not_finite"
