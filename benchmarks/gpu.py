@@ -32,7 +32,7 @@ from atoll.support.environment import describe_environment
 from atoll.support.files import write_atomically
 
 EXECUTORS: dict[str, Callable[[Trainer], Executor]] = {
-    "stacked": Stacked,
+    "stacked": partial(Stacked, cuda_graphs=False),
     "stacked, graphs": partial(Stacked, cuda_graphs=True),
     "serial": Serial,
 }

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from tests.stand_in_graphs import stand_in
+
 CUDA = torch.device("cuda:0")
 BY_INDICES = ("index", "index_put", "index_put_", "_index_put_impl_")  # whose indices may be on the CPU
 WITHOUT_NUMBERS = ("cat", "stack", "gather", "scatter", "index_select", "equal")  # which take no number from the CPU
@@ -68,6 +70,9 @@ class OnGpu(Tensor):
 
     def untyped_storage(self) -> torch.UntypedStorage:
         return self.kept.untyped_storage()
+
+    def data_ptr(self) -> int:
+        return self.kept.data_ptr()
 
     def tolist(self) -> Any:
         return self.kept.tolist()
@@ -168,6 +173,8 @@ def stand_in_gpu() -> Iterator[None]:
         patched.setattr(torch, "Generator", Draws)
         patched.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=1 << 30))
         patched.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+        patched.setattr(torch.cuda, "current_device", lambda: 0)
+        patched.setattr(torch.cuda, "make_graphed_callables", stand_in)
         patched.setattr(torch.__future__, "_overwrite_module_params_on_conversion", True)
         patched.setattr(threading.Thread, "run", run_with_it)
         yield

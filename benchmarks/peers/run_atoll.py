@@ -18,7 +18,7 @@ from atoll.local.weights import read_model
 from atoll.support.process import keep_freed_memory
 
 EXECUTORS: dict[str, Callable[[Trainer], Executor]] = {
-    "stacked": Stacked,
+    "stacked": partial(Stacked, cuda_graphs=False),
     "stacked, CUDA graphs": partial(Stacked, cuda_graphs=True),
     "serial": Serial,
 }

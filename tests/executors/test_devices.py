@@ -58,10 +58,10 @@ def test_each_device_has_a_stack_a_model_and_a_thread_of_its_own(monkeypatch: py
     seen: list[tuple[int, int, int]] = []
     both = threading.Barrier(2, timeout=60)  # they train at once, or not at all
 
-    def noted(trainer: Trainer, fit: Any, tasks: Any, graphs: Any) -> TrainedStack:
+    def noted(trainer: Trainer, fit: Any, tasks: Any, *others: Any) -> TrainedStack:
         both.wait()
         seen.append((len(tasks), id(trainer.module), threading.get_ident()))
-        return train_stack(trainer, fit, tasks, graphs)
+        return train_stack(trainer, fit, tasks, *others)
 
     monkeypatch.setattr(stacked_executor, "train_stack", noted)
     trained(SGD, ["cpu"])
@@ -96,10 +96,10 @@ def test_no_parameter_is_shared_by_two_devices() -> None:
 
 
 def test_an_error_on_one_of_them_names_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(trainer: Trainer, fit: Any, tasks: Any, graphs: Any) -> TrainedStack:
+    def failing(trainer: Trainer, fit: Any, tasks: Any, *others: Any) -> TrainedStack:
         if tasks[0].client == 5:
             raise ValueError("a user's own")
-        return train_stack(trainer, fit, tasks, graphs)
+        return train_stack(trainer, fit, tasks, *others)
 
     monkeypatch.setattr(stacked_executor, "train_stack", failing)
     with pytest.raises(RunError, match=r"event 0, cluster 0, clients? 5.*training failed \(ValueError: a user's own"):

@@ -1,8 +1,10 @@
 """On a GPU, where there is one: the same models as on the CPU, the same bits with graphs, and no TF32 unasked."""
 
 import importlib.util
+import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from bench.contenders import make_executor_round, make_module, make_trainer
@@ -10,8 +12,10 @@ from bench.work import Case
 
 from atoll import Serial, Stacked
 from atoll.executors.ray.ray_executor import Ray
+from atoll.executors.stacked.draws import Draws
 from atoll.local.models import Model
 from atoll.local.precision import Precision
+from atoll.local.task import ClientTask
 from atoll.local.weights import read_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -20,14 +24,20 @@ CASES = [Case("mlp", 3, steps=3), Case("cnn", 3, steps=2), Case("alexnet", 3, st
 
 
 def rounds(
-    case: Case, kind: Any, device: str, precision: Precision = "float32", by_hand: bool = True, **named: Any
+    case: Case,
+    kind: Any,
+    device: str,
+    precision: Precision = "float32",
+    by_hand: bool = True,
+    events: int = 2,
+    **named: Any,
 ) -> Model:
-    """Return the model after two rounds, on the CPU."""
+    """Return the model after so many rounds, on the CPU."""
     module = make_module(case)
     trainer = make_trainer(case, module, device=device, precision=precision, by_hand=by_hand)
     train = make_executor_round(case, kind(trainer, **named))
     model = {name: tensor.to(device) for name, tensor in read_model(module).items()}
-    for _ in range(2):
+    for _ in range(events):
         model = train(model)
     return {name: tensor.cpu() for name, tensor in model.items()}
 
@@ -52,10 +62,20 @@ def test_two_threads_on_one_gpu_stand_in_for_two_gpus(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_graphs_and_repeats_give_the_same_bits(case: Case) -> None:
     """Of all steps, or, where steps are an optimiser's, of one."""
-    theirs = rounds(case, Stacked, "cuda")
-    for cuda_graphs, by_hand in ((False, True), (True, True), (True, False)):
-        ours = rounds(case, Stacked, "cuda", by_hand=by_hand, cuda_graphs=cuda_graphs)
+    theirs = rounds(case, Stacked, "cuda", cuda_graphs=False, events=4)
+    for cuda_graphs, by_hand in ((False, True), ("auto", True), ("auto", False), (True, True), (True, False)):
+        with warnings.catch_warnings(action="error", category=RuntimeWarning):  # of graphs that are done without
+            ours = rounds(case, Stacked, "cuda", by_hand=by_hand, cuda_graphs=cuda_graphs, events=4)
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_batches_are_drawn_there_as_on_the_cpu() -> None:
+    trainer = make_trainer(CASES[0], make_module(CASES[0]), device="cuda")
+    draws = Draws.of(trainer, 1 << 30)
+    tasks = [ClientTask(3, 0, 0, 0, client, {}) for client in range(3)]
+    assert draws is not None
+    theirs = np.concatenate([trainer.draw_rows(task) for task in tasks], axis=1)
+    assert draws.rows(draws.begin(tasks)).tolist() == theirs.tolist()
 
 
 def test_a_captured_stack_that_is_filled_up_gives_the_same_model() -> None:

@@ -1,9 +1,9 @@
 """Steps captured as CUDA graphs: without a GPU by a stand-in that reads, like a graph, only what it has captured."""
 
 import gc
-import warnings
+import re
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from atoll import InputError, LocalRule, Stacked, Trainer, read_model
 from atoll.aggregation.mean import average_models
 from atoll.data.dataset import Dataset, Standard
 from atoll.engine.cohorts import Cohort
-from atoll.executors.stacked import graphs
+from atoll.executors.stacked import graphs, stacked_executor
 from atoll.executors.stacked.graphs import Graphs
-from atoll.executors.stacked.training import client_bytes
+from atoll.executors.stacked.training import client_bytes, train_stack
 from atoll.experiment.experiment import Experiment
 from atoll.local.batches import preparation
 from atoll.local.models import Model
@@ -28,63 +27,11 @@ from atoll.local.rule import momentum, sgd
 from atoll.settings.validation import Settings
 from atoll.support.errors import RunError
 from tests.executors.test_launches import Launches
-from tests.executors.test_synchronising import Asked
 from tests.problems import classification, network
+from tests.stand_in_graphs import captured, stand_in
 
 POPULATION = classification(clients=40, samples=12)
 SGD = LocalRule(sgd, lr=0.1, steps=3, batch_size=4)
-captured: list[int] = []
-
-
-class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes what a GPU is told, with the tensors themselves, and carries it out again without asking Python."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.told: list[tuple[Any, Sequence[Any], Mapping[str, Any], Any]] = []
-
-    def __torch_dispatch__(
-        self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        if function in Asked.NEED_VALUES:
-            raise RuntimeError("operation not permitted when stream is capturing")
-        result = function(*args, **(kwargs or {}))
-        self.told.append((function, args, kwargs or {}, result))
-        return result
-
-    def replay(self) -> None:
-        for function, args, kwargs, result in self.told:
-            again = function(*args, **kwargs)
-            for old, new in zip(tree_leaves(result), tree_leaves(again), strict=True):
-                if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
-                    old.copy_(new)
-
-
-def stand_in(call: Callable[..., Any], examples: tuple[Tensor, ...]) -> Callable[..., Any]:
-    """Compute on the tensors of the capture, into which others are copied, as `torch.cuda.make_graphed_callables`.
-
-    What has no gradient is captured operation by operation; else the function is called again.
-    """
-    captured.append(len(examples))
-    warnings.warn("The AccumulateGrad node's stream does not match the stream of the node", stacklevel=2)
-    with Capture() as graph:
-        results = call(*examples)
-    whole = not any(isinstance(each, Tensor) and each.requires_grad for each in tree_leaves(results))
-
-    def replay(*tensors: Tensor) -> Any:
-        with torch.no_grad():
-            for own, given in zip(examples, tensors, strict=True):
-                assert own.shape == given.shape
-                assert own is not given  # whose gradient would be added up on the stream of the capture
-                if own.data_ptr() != given.data_ptr():
-                    own.copy_(given)
-            if whole:
-                with _disable_current_modes():
-                    graph.replay()
-                return tree_map(torch.detach, results)
-        return call(*(given if given.requires_grad else own for own, given in zip(examples, tensors, strict=True)))
-
-    return replay
 
 
 @pytest.fixture(autouse=True)
@@ -228,6 +175,108 @@ def test_a_capture_for_which_memory_runs_out_is_tried_with_fewer_clients(monkeyp
     with pytest.warns(RuntimeWarning, match="out of memory with 8 clients in one stack; going on with at most 4"):
         ours = trained(SGD, [8], Graphs())
     assert all(torch.equal(ours[0][name], each) for name, each in trained(SGD, [8], None)[0].items())
+
+
+def unasked(rule: LocalRule, sizes: list[int]) -> tuple[list[Model], Graphs]:
+    """Return the models after cohorts whose graphs nobody asked for, and these."""
+    held = Graphs(asked=False)
+    return trained(rule, sizes, held), held
+
+
+@pytest.mark.parametrize("rule", [SGD, replace(SGD, lr_decay=0.9), LocalRule(momentum, 0.1, steps=1, batch_size=4)])
+def test_a_graph_nobody_asked_for_is_of_what_comes_for_the_third_time(rule: LocalRule) -> None:
+    """Of steps that are captured one by one, that is the third step."""
+    sizes = [5, 5, 3, 5, 5, 3]
+    ours, _ = unasked(rule, sizes)
+    once_a_stack = rule.is_constant and rule.optimizer is sgd
+    assert len(captured) == (1 if once_a_stack or rule.steps == 1 else 2)
+    for one, other in zip(ours, trained(rule, sizes, None), strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_numbers_that_are_not_finite_count_as_the_same_bits() -> None:
+    held = Graphs(asked=False)
+    for _ in range(3):
+        held.run(lambda model, batch: batch.log() + model["w"], {"w": torch.zeros(2)}, (torch.tensor([-1.0, 0.0]),))
+    assert [len(each.graphs) for each in held._held.values()] == [1]
+
+
+def test_no_more_are_captured_than_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "MOST", 2)
+    unasked(SGD, [3, 4, 5, 6] * 4)
+    assert len(captured) == 2
+
+
+@pytest.mark.parametrize("rule", [SGD, replace(SGD, lr_decay=0.9)])
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("operation not permitted when stream is capturing\nCUDA ..."), "RuntimeError: operation not"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "OutOfMemoryError: CUDA out of memory"),
+        (None, "a graph of the model's steps gives other bits"),
+    ],
+)
+def test_a_graph_nobody_asked_for_that_cannot_be_is_told_once_and_done_without(
+    rule: LocalRule, error: Exception | None, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(call: Any, examples: Any) -> Any:
+        captured.append(1)
+        if error:
+            raise error
+        return lambda *tensors: tree_map(lambda each: each * (1 + 1e-12), call(*tensors))
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", wrong)
+    with pytest.warns(RuntimeWarning) as warned:
+        ours, held = unasked(rule, [3, 3, 3, 3, 5, 5, 5])
+    (only,) = warned
+    assert re.fullmatch(f"run.cuda_graphs = 'auto': .*{told}.*; going on without graphs", str(only.message))
+    assert len(captured) == 1
+    assert not held._held
+    for one, other in zip(ours, trained(rule, [3, 3, 3, 3, 5, 5, 5], None), strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_gradients_that_differ_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(call: Any, examples: Any) -> Any:
+        return lambda *tensors: (lambda loss: loss.detach() + (loss - loss.detach()) * 2)(call(*tensors))
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", wrong)
+    with pytest.warns(RuntimeWarning, match="a graph of the model's steps gives other bits"):
+        unasked(replace(SGD, lr_decay=0.9), [3])
+
+
+def test_where_memory_runs_out_graphs_go_before_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = Stacked(Trainer(network(seed=1), POPULATION, SGD, seed=3))
+    executor.graphs = held = Graphs(asked=False)
+    cohort = Cohort(0, 0, 0, 0, np.arange(4), np.ones(4), 4.0, read_model(network(seed=1)))
+    for _ in range(3):
+        executor.train([cohort], average_models)
+    assert held._held
+    times = iter(range(9))
+
+    def full_once(*given: Any) -> Any:
+        if not next(times):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return train_stack(*given)
+
+    monkeypatch.setattr(stacked_executor, "train_stack", full_once)
+    executor.train([cohort], average_models)
+    assert not held._held
+    assert executor.most_clients is None
+    assert next(times) == 2
+
+
+def test_large_stacks_are_neither_captured_nor_filled_up_unasked() -> None:
+    """So that a run that had graphs and one that resumes it have the same stacks, the size alone decides."""
+    for part, filled in ((16, 18), (15, 17)):
+        executor = Stacked(Trainer(network(seed=1), POPULATION, SGD, seed=3))
+        executor.graphs = held = Graphs(asked=False)
+        executor.stack_bytes = part * 18 * client_bytes(executor.trainer, executor.fit, 4)
+        cohort = Cohort(0, 0, 0, 0, np.arange(17), np.ones(17), 17.0, read_model(network(seed=1)))
+        for _ in range(3):
+            executor.train([cohort], average_models)
+        sizes = [next(iter(each.model.values())).shape[0] for each in held._held.values()]
+        assert sizes == ([filled] if filled == 18 else [])
 
 
 class Scaled(nn.Linear):

@@ -19,7 +19,6 @@ from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.engine.engine import init, train
 from atoll.executors.stacked import stacked_executor as stacked
 from atoll.executors.stacked.fit import Fit, try_stack
-from atoll.executors.stacked.graphs import Graphs
 from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.stacked.tensors import weigh
 from atoll.executors.stacked.training import TrainedStack, client_bytes, train_stack
@@ -180,13 +179,11 @@ class Watched:
         self.room, self.error, self.told = room, error, told
         self.clients: list[int] = []
 
-    def __call__(
-        self, trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], graphs: Graphs | None = None
-    ) -> TrainedStack:
+    def __call__(self, trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], *others: Any) -> TrainedStack:
         if len(tasks) > self.room:
             raise self.error(self.told)
         self.clients.append(len(tasks))
-        return train_stack(trainer, fit, tasks, graphs)
+        return train_stack(trainer, fit, tasks, *others)
 
 
 def test_stacks_hold_what_the_limit_allows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,14 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from atoll import Experiment, run_events
+from atoll.executors.stacked import draws
 from tests.fleets import open_sites
 from tests.killing import carry_to_end, count_steps, kill_at
 from tests.made_runs import timeless
 from tests.memory_fleet import MemoryFleet
 from tests.methods.test_every_method import CASES, experiment, refusal, rows
 from tests.stand_in_gpu import OnGpu, stand_in_gpu
+from tests.stand_in_graphs import captured
 from tests.tiers import thinned
 
 GPU = "run.device=cuda"
@@ -83,9 +85,10 @@ def last_row(folder: Path) -> dict[str, Any]:
 
 
 def same_end(made: Callable[..., Experiment], folder: Path, device: str = GPU) -> None:
-    """Compare the last row of a run on the stand-in with that of the same run on the CPU."""
+    """Compare the last row of a run on the stand-in, where batches are drawn, with that of the same run on the CPU."""
     carry_to_end(made("run.checkpoint_every=1000"), folder / "cpu")
-    with stand_in_gpu():
+    with stand_in_gpu(), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(draws, "_BYTES", 0)  # else not for models as small as these
         carry_to_end(made("run.checkpoint_every=1000", device), folder / "gpu")
     assert last_row(folder / "gpu") == pytest.approx(last_row(folder / "cpu"), rel=1e-4)
 
@@ -169,6 +172,25 @@ def test_a_run_ends_as_on_the_cpu(tmp_path: Path, case: str) -> None:
     stacked = "run.executor=stacked"
     executor = "run.executor=serial" if refusal(experiment(case, stacked)) else stacked
     same_end(lambda *changes: experiment(case, executor, "rounds=4", *changes), tmp_path)
+
+
+@pytest.mark.parametrize(("change", "graphs"), [("local.lr=0.1", [3]), ("local.optimizer=momentum", [4])])
+def test_a_stack_s_batches_are_drawn_there_and_its_steps_captured(
+    change: str, graphs: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All steps, of a model in two tensors and what batches are drawn from; or one, of inputs and targets."""
+    drawn, rows = [], draws.Draws.rows
+
+    def noted(own: draws.Draws, given: torch.Tensor) -> torch.Tensor:
+        drawn.append(given.is_cuda)
+        return rows(own, given)
+
+    monkeypatch.setattr(draws.Draws, "rows", noted)
+    captured.clear()
+    same_end(lambda *given: experiment("fedavg", change, "run.executor=stacked", "rounds=4", *given), tmp_path)
+    assert captured == graphs
+    assert drawn
+    assert all(drawn)
 
 
 @pytest.mark.parametrize("option", thinned(OPTIONS, ("median", "two devices", "normalised")))

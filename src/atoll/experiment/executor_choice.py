@@ -89,7 +89,7 @@ def choose_executor(
         choice = replace(choice, why=f"{choice.why}; each client's model comes to this process, since {reason}")
     if "," in wanted.device and choice.name != "stacked":
         raise InputError(f"run.device = {wanted.device!r}: needs run.executor = 'stacked'; this run has {choice}")
-    if wanted.cuda_graphs and choice.name != "stacked":
+    if wanted.cuda_graphs is True and choice.name != "stacked":
         raise InputError(f"run.cuda_graphs = true: needs run.executor = 'stacked' on a GPU; this run has {choice}")
     if wanted.precision == "bfloat16" and device == "cpu" and lacks_bfloat16():
         emulated = "run.precision = 'bfloat16': slower than float32, as this processor has no bfloat16 arithmetic"

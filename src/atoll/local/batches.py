@@ -31,8 +31,8 @@ class Batches:
         first = next(module.parameters())
         self.dtype = first.dtype
         self.prepare = preparation(data, first)
-        self.turns = data.turns
-        self.inputs, self.targets = (_tensor(own).to(first.device) for own in (data.inputs, data.targets))
+        self.turns, self._turns = data.turns, torch.tensor(data.turns, device=first.device)
+        self.inputs, self.targets = (as_tensor(own).to(first.device) for own in (data.inputs, data.targets))
         self.losses = LOSSES[data.loss]
         self.hits = HITS.get(data.loss)
         self.classifies = self.hits is not None
@@ -48,18 +48,20 @@ class Batches:
         """Return inputs [len(rows), ...] and targets of these samples."""
         return next(self.gather_each(rows[None]))
 
-    def gather_each(self, rows: npt.NDArray[np.integer]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs and targets of the samples in each row of `rows`, [batches, samples]."""
+    def gather_each(self, rows: npt.NDArray[np.integer] | Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and targets of the samples in each row of `rows`, [batches, samples].
+
+        Rows that are on a GPU are never waited for, so that a CUDA graph can read others there.
+        """
+        rows = (as_tensor(rows) if isinstance(rows, np.ndarray) else rows).to(self.inputs.device)
         for these, (images, labels) in zip(rows, self.fetch_each(*self.places(rows)), strict=True):
             turned = self._turn(images, these // len(self.inputs)) if any(self.turns) else images
             yield self.prepare(turned), labels
 
-    def places(self, rows: npt.NDArray[np.integer]) -> tuple[Tensor, Tensor]:
-        """Return on the device where these samples' inputs lie, and their targets: copies have targets of their own."""
-        index = own = torch.from_numpy(rows % len(self.inputs)).to(self.inputs.device)
-        if len(self.targets) > len(self.inputs):
-            own = torch.from_numpy(rows % len(self.targets)).to(self.inputs.device)
-        return index, own
+    def places(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return where these samples' inputs lie, and their targets: copies have targets of their own."""
+        index = rows % len(self.inputs) if len(self) > len(self.inputs) else rows
+        return index, rows % len(self.targets) if len(self.targets) > len(self.inputs) else index
 
     def fetch_each(self, index: Tensor, own: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield stored inputs and targets of each row of `places`.
@@ -75,16 +77,13 @@ class Batches:
             )
             yield from zip(*fetched, strict=True)
 
-    def _turn(self, inputs: Tensor, copies: npt.NDArray[np.integer]) -> Tensor:
-        """Rotate each image as its copy requires; most batches hold one copy only."""
-        turned = inputs
-        for copy in np.unique(copies):
-            own = copies == copy
-            part = torch.rot90(inputs, self.turns[copy], dims=(-2, -1))
-            if own.all():
-                return part.contiguous()
-            rows = torch.from_numpy(own).to(inputs.device).reshape(-1, *[1] * (inputs.ndim - 1))
-            turned = torch.where(rows, part, turned)
+    def _turn(self, inputs: Tensor, copies: Tensor) -> Tensor:
+        """Rotate each image as its copy requires; most batches on the processor hold one copy only."""
+        if not inputs.is_cuda and (copies == copies[0]).all():
+            return torch.rot90(inputs, self.turns[int(copies[0])], dims=(-2, -1)).contiguous()
+        turned, turns = inputs, self._turns[copies].reshape(-1, *[1] * (inputs.ndim - 1))
+        for quarters in sorted({*self.turns} - {0}):
+            turned = torch.where(turns == quarters, torch.rot90(inputs, quarters, dims=(-2, -1)), turned)
         return turned.contiguous()
 
 
@@ -102,7 +101,7 @@ class FromStored(nn.Module):
         return outputs
 
 
-def _tensor(array: npt.NDArray[np.generic]) -> Tensor:
+def as_tensor(array: npt.NDArray[np.generic]) -> Tensor:
     """Return a tensor that shares the array's memory, without PyTorch's warning if that is read-only."""
     with nullcontext() if array.flags.writeable else warnings.catch_warnings(action="ignore"):
         return torch.from_numpy(array)

@@ -179,12 +179,12 @@ class Trainer:
         batches = repeat(self.batches.gather(rows[0]), len(rows)) if whole else self.batches.gather_each(rows)
         return augmented(augment, batches, self.seed, *task.key) if (augment := self.rule.augment) else batches
 
-    def draw_rows(self, task: ClientTask) -> npt.NDArray[np.int32]:
-        """Return the positions in the pool of each local step's batch, [steps, samples]."""
+    def draw_rows(self, task: ClientTask, rng: np.random.Generator | None = None) -> npt.NDArray[np.int32]:
+        """Return the positions in the pool of each local step's batch, [steps, samples]; `rng` is the task's own."""
         samples, steps = self.samples_of(task), self.steps_of(task.client)
         if self.rule.batch_size == "full":
             return np.broadcast_to(samples, (steps, len(samples)))
-        rng = generator(self.seed, "batches", *task.key)
+        rng = rng or generator(self.seed, "batches", *task.key)
         return samples[rng.integers(len(samples), size=(steps, self.rule.batch_size))]
 
     def samples_of(self, task: ClientTask) -> npt.NDArray[np.int32]:

@@ -121,8 +121,10 @@ class RunSettings(Section):
         "float32",
         description="of products in training: tf32 (cuda) and bfloat16 round the factors; models stay float32",
     )
-    cuda_graphs: bool = Field(
-        False, description="stacked on a GPU: capture all local steps, or one, and replay them; for small models"
+    cuda_graphs: bool | Literal["auto"] = Field(
+        "auto",
+        description="stacked on a GPU: capture all local steps, or one, and replay them; auto: of small stacks that "
+        "come often, if the bits are the same",
     )
     virtual_seconds: PositiveFloat | None = Field(
         None, description="end the run after this much virtual time, or after `rounds` if that comes first"

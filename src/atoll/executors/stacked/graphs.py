@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from atoll.local.models import Model
-from atoll.support.errors import RunError
+from atoll.support.errors import RunError, line_of
 
 MOST = 8  # kinds of stacks whose graphs are held, and of each graphs, with the memory that they take
+_TRIED = 3  # the time that a batch comes at which a graph that nobody asked for is captured
 
 Out = TypeVar("Out")
 Batch = tuple[Tensor, ...]
@@ -28,14 +30,24 @@ class _Held:
 
 
 class Graphs:
-    """The graphs of the stacks that were trained last: of all their steps, or of one, forward and backward."""
+    """The graphs of the stacks that were trained last: of all their steps, or of one, forward and backward.
 
-    def __init__(self) -> None:
+    Those that nobody `asked` for are captured when a batch of a form comes for the third time, `MOST` in all, and are
+    used only if they give the bits of its steps; when one cannot be captured or does not, a warning says so, and from
+    then on there are none.
+    """
+
+    def __init__(self, asked: bool = True) -> None:
+        self.asked = asked
         self._held: dict[object, _Held] = {}
+        self._seen: dict[object, int] = {}
+        self._left = MOST
 
     @torch.no_grad()
     def place(self, fresh: Parameters) -> Parameters:
         """Return these parameters where graphs of stacks of this form read them."""
+        if not self.asked and _form_of(fresh) not in self._held:
+            return fresh
         held = self._hold(fresh)
         for name, tensor in held.model.items():
             tensor.copy_(fresh[name])
@@ -48,22 +60,73 @@ class Graphs:
         `compute` uses these tensors alone, the same way each time, and changes none. Parameters are where `place` has
         put them. A result that has no gradient lies where the next one will be put.
         """
+        form, shapes = _form_of(model), tuple((each.shape, each.dtype) for each in batch)
+        known = self._held[form].graphs if form in self._held else {}
+        if not self.asked and shapes not in known:
+            self._seen[form, shapes] = seen = self._seen.get((form, shapes), 0) + 1
+            if seen == _TRIED and self._left:
+                self._try(compute, model, batch, shapes)
+            return compute(model, *batch)
         graphs = self._hold(model).graphs
-        shapes = tuple((each.shape, each.dtype) for each in batch)
         if shapes not in graphs:
             if len(graphs) >= MOST:
                 del graphs[next(iter(graphs))]
-            graphs[shapes] = _capture(compute, model, batch)
+            try:
+                graphs[shapes] = _capture(compute, model, batch)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                why = str(error).strip().partition("\n")[0]
+                told = f"run.cuda_graphs = true: the model's step cannot be captured ({why}); set it to false"
+                raise RunError(told) from error
         result: Out = graphs[shapes](*model.values(), *batch)
         return result
 
+    def let_go(self) -> bool:
+        """Have no graphs from now on, if nobody asked for them; return whether some were held."""
+        some = bool(self._held) and not self.asked
+        if not self.asked:
+            self._held, self._left = {}, 0
+        return some
+
+    def _try(self, compute: Callable[..., Out], model: Mapping[str, Tensor], batch: Batch, shapes: object) -> None:
+        """Capture this, and keep it if it gives the same bits."""
+        self._left -= 1
+        stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+        try:
+            graph = _capture(compute, model, batch)
+            pairs = zip(_bits(graph(*model.values(), *batch), model), _bits(compute(model, *batch), model), strict=True)
+            if all(torch.allclose(one, other, 0, 0, True) for one, other in pairs):
+                self._hold(model).graphs[shapes] = graph
+                return
+            why = "a graph of the model's steps gives other bits"
+        except Exception as error:  # whatever CUDA refuses to capture: the steps themselves have been taken twice
+            why = line_of(error)
+            if stream:  # which PyTorch leaves where the capture was
+                torch.cuda.set_stream(stream)
+        warnings.warn(f"run.cuda_graphs = 'auto': {why}; going on without graphs", RuntimeWarning, stacklevel=2)
+        self.let_go()
+
     def _hold(self, fresh: Mapping[str, Tensor]) -> _Held:
-        form = tuple((name, each.shape, each.dtype, each.requires_grad) for name, each in fresh.items())
+        form = _form_of(fresh)
         held = self._held.pop(form, None) or _Held({name: each.detach() for name, each in fresh.items()})
         self._held[form] = held  # the latest stands last
         if len(self._held) > MOST:
             del self._held[next(iter(self._held))]
         return held
+
+
+def _form_of(model: Mapping[str, Tensor]) -> object:
+    return tuple((name, each.shape, each.dtype, each.requires_grad) for name, each in model.items())
+
+
+def _bits(results: Any, model: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return all numbers of results, and gradients of those that have one."""
+    tensors = tree_leaves(results)
+    losses = [each.sum() for each in tensors if each.requires_grad]
+    leaves = [each for each in model.values() if each.requires_grad]
+    grads = torch.autograd.grad(losses, leaves, allow_unused=True) if losses else ()
+    return [each.detach().clone() for each in (*tensors, *grads) if each is not None]
 
 
 def rounded_size(clients: int, up: bool = True) -> int:
@@ -81,15 +144,7 @@ def _capture(compute: Callable[..., Out], model: Mapping[str, Tensor], batch: Ba
     leaves = (nn.Parameter(each.detach(), each.requires_grad) for each in model.values())
     examples = (*leaves, *(each.clone() for each in batch))
     gc.collect()  # graphs let go of are in cycles, and one freed while another is captured would spoil that
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of leaves first used on another stream, in PyTorch's warm-up
-            captured: Any = torch.cuda.make_graphed_callables(call, examples)
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        why = str(error).strip().partition("\n")[0]
-        raise RunError(
-            f"run.cuda_graphs = true: the model's step cannot be captured ({why}); set it to false"
-        ) from error
+    with warnings.catch_warnings(action="ignore"):  # of leaves first used on another stream, in PyTorch's warm-up
+        captured: Any = torch.cuda.make_graphed_callables(call, examples)
     graph: Callable[..., Out] = captured
     return graph

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from atoll.aggregation.screening import Screening
 from atoll.engine.cohorts import ClusterUpdate, Cohort, Executor
 from atoll.engine.combining import combine_updates
 from atoll.executors.serial import where
+from atoll.executors.stacked.draws import Draws
 from atoll.executors.stacked.fit import try_stack
 from atoll.executors.stacked.graphs import Graphs, rounded_size
 from atoll.executors.stacked.tensors import add, pick, weigh
@@ -42,14 +44,19 @@ class Stacked(Executor):
     bits = "stacked"
 
     def __init__(
-        self, trainer: Trainer, stack_bytes: int | None = None, cuda_graphs: bool = False, others: Sequence[str] = ()
+        self,
+        trainer: Trainer,
+        stack_bytes: int | None = None,
+        cuda_graphs: bool | Literal["auto"] = "auto",
+        others: Sequence[str] = (),
     ) -> None:
         """Use this trainer, whose rule and module must fit, and stacks of about so many bytes at most.
 
         `client_bytes` says how they are estimated; the default is half of a GPU's memory, or `STACK_BYTES`, and then a
         stack has one client at least. With `cuda_graphs` a GPU captures local steps once and replays them: faster where
-        models are small. With `others`, further devices, clients are cut into at least as many stacks as devices, which
-        are trained at once, each by a thread of its own.
+        models are small, so ``"auto"`` does it with stacks of at most a sixteenth of these bytes that come often. With
+        `others`, further devices, clients are cut into at least as many stacks as devices, which are trained at once,
+        each by a thread of its own.
 
         Raises:
             InputError: `stack_bytes` is not positive or has no room for a client, or CUDA graphs without one GPU alone.
@@ -59,9 +66,10 @@ class Stacked(Executor):
         if stack_bytes is not None and stack_bytes <= 0:
             raise InputError(f"run.stack_bytes = {stack_bytes}: must be a positive number of bytes")
         device = next(trainer.module.parameters()).device
-        if cuda_graphs and (device.type != "cuda" or device.index != torch.cuda.current_device()):
+        is_first = device.type == "cuda" and device.index == torch.cuda.current_device()
+        if cuda_graphs is True and not is_first:
             raise InputError(f"run.cuda_graphs = true: needs run.device = 'cuda', not {str(device)!r}")
-        if cuda_graphs and others:  # one's capture must not see the other's allocations
+        if cuda_graphs is True and others:  # one's capture must not see the other's allocations
             raise InputError(f"run.cuda_graphs = true: needs a single GPU, but {len(others) + 1} devices are named")
         self.fit = try_stack(trainer)
         if self.fit.reason:
@@ -74,7 +82,8 @@ class Stacked(Executor):
         self.trainer, self.trainers = trainer, [trainer, *map(trainer.on, others)]
         self.threads = ThreadPoolExecutor(len(others) + 1, "stack", torch.set_num_threads, (1,)) if others else None
         self.stack_bytes = stack_bytes or _default_bytes(device)
-        self.graphs = Graphs() if cuda_graphs else None
+        self.graphs = Graphs(cuda_graphs is True) if cuda_graphs and is_first and not others else None
+        self.draws = {own: Draws.of(own, least) for own in self.trainers if device.type == "cuda"}
         self.most_clients: int | None = None  # trained at once, when memory has run out
 
     def train(
@@ -158,7 +167,7 @@ class Stacked(Executor):
             least, most = (min(least, samples[i]), max(most, samples[i])) if held else (samples[i], samples[i])
             alike = not held or (kind[i] == kind[held[0]] and most <= least * (2 if self.fit.independent else 1))
             room = self.stack_bytes // client_bytes(self.trainer, self.fit, most)
-            room = rounded_size(room, up=False) if self.graphs else room
+            room = rounded_size(room, up=False) if self.graphs and self.graphs.asked else room
             room = min(room, -(-len(tasks) // len(self.trainers)))  # so that no device is idle
             if held and (not alike or len(held) >= room):
                 yield held
@@ -177,11 +186,13 @@ class Stacked(Executor):
         return places, join(parts)
 
     def _try(self, tasks: Sequence[ClientTask], trainer: Trainer) -> TrainedStack | None:
-        """Train these at once; if memory runs out, return None and allow only half as many from now on."""
-        filling = [tasks[0]] * (self.graphs is not None and rounded_size(len(tasks)) - len(tasks))
+        """Train these at once; if memory runs out, return None, and have no graphs or half as many from now on."""
+        size = rounded_size(len(tasks))
+        graphs = self.graphs if self.graphs and (self.graphs.asked or self._is_small(tasks, size)) else None
+        filling = [tasks[0]] * (graphs is not None and size - len(tasks))
         try:
             with products_in(trainer.precision):
-                trained = train_stack(trainer, self.fit, [*tasks, *filling], self.graphs)
+                trained = train_stack(trainer, self.fit, [*tasks, *filling], graphs, self.draws.get(trainer))
                 return trained.first(len(tasks), self.trainer.batches.inputs.device)
         except AtollError:
             raise
@@ -189,6 +200,8 @@ class Stacked(Executor):
             if len(tasks) == 1 or not _is_out_of_memory(error):
                 told = f"training failed ({type(error).__name__}: {error})"
                 raise RunError(f"{where(tasks[0], len(tasks) - 1)}: {told}") from error
+        if self.graphs and self.graphs.let_go():
+            return None
         if self.most_clients is None:
             warnings.warn(
                 f"run.executor = 'stacked': out of memory with {len(tasks)} clients in one stack; "
@@ -198,6 +211,11 @@ class Stacked(Executor):
             )
         self.most_clients = min(self.most_clients or len(tasks), (len(tasks) + 1) // 2)
         return None
+
+    def _is_small(self, tasks: Sequence[ClientTask], clients: int) -> bool:
+        """Return whether so many clients like these take so little memory that graphs may keep it."""
+        samples = max(count_samples(task, self.trainer) for task in tasks)
+        return clients * client_bytes(self.trainer, self.fit, samples) <= self.stack_bytes // 16
 
 
 def _is_out_of_memory(error: Exception) -> bool:

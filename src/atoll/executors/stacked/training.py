@@ -9,13 +9,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from atoll.executors.stacked.draws import Draws
 from atoll.executors.stacked.fit import Fit, slot_of
 from atoll.executors.stacked.graphs import Batch, Graphs, Parameters
 from atoll.executors.stacked.tensors import Stack, finite_clients, forward, pick, stack_tensors, stacked_names
+from atoll.local.batches import as_tensor
 from atoll.local.models import Model
 from atoll.local.task import ClientTask
 from atoll.local.trainer import Trainer, descend
 from atoll.support.arrays import Floats
+from atoll.support.many_seeds import generators
 from atoll.support.process import one_thread
 
 
@@ -81,6 +84,7 @@ class _Steps:
     fit: Fit
     tasks: Sequence[ClientTask]
     model: Stack
+    draws: Draws | None
 
     def measure(self, parameters: Model, inputs: Tensor, targets: Tensor, shares: Tensor | None = None) -> Tensor:
         """Return each client's loss on its batch."""
@@ -102,23 +106,30 @@ class _Steps:
         task = replace(self.tasks[0], start=sent)
         return total, descend(trainer.rule, parameters, task, losses, trainer.by_hand, total)[1]
 
-    def take_all(self, start: Model, index: Tensor, own: Tensor) -> tuple[Tensor, Model]:
-        """Take all steps on the samples at these places; return the sums of the losses, and the trained models.
+    def gather(self, given: Tensor) -> Iterator[Batch]:
+        """Yield each step's samples: those at these positions in the pool, or those that the draws give."""
+        return self.trainer.batches.gather_each(self.draws.rows(given) if self.draws else given)
+
+    def take_all(self, start: Model, given: Tensor) -> tuple[Tensor, Model]:
+        """Take all steps on the samples that `gather` yields; return the sums of the losses, and the trained models.
 
         A GPU can capture this as a graph: only what is given differs from call to call.
         """
-        batches = self.trainer.batches
         grads = {name: each.requires_grad for name, each in self.trainer.module.named_parameters()}
         parameters = {name: nn.Parameter(each.clone(), grads[name]) for name, each in start.items()}
-        gathered = ((batches.prepare(inputs), targets) for inputs, targets in batches.fetch_each(index, own))
-        losses = (self.measure({**parameters}, *batch) for batch in self.cut(gathered, ()))
+        losses = (self.measure({**parameters}, *batch) for batch in self.cut(self.gather(given), ()))
         total, _ = self.take(parameters, start, losses)
         return total, {name: each.detach() for name, each in parameters.items()}
 
 
 @one_thread()
-def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], graphs: Graphs | None = None) -> TrainedStack:
-    """Train clients of one kind in one batch; with `graphs`, a GPU captures all steps, or one, and replays them."""
+def train_stack(
+    trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], graphs: Graphs | None = None, draws: Draws | None = None
+) -> TrainedStack:
+    """Train clients of one kind in one batch.
+
+    With `graphs`, a GPU captures all steps, or one, and replays them; with `draws`, batches are drawn by it.
+    """
     rule, module = trainer.rule, trainer.module
     device = next(module.parameters()).device
     models = [task.start for task in tasks]
@@ -136,19 +147,19 @@ def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], graphs:
     if len(parameters) < len(model) or trainer.apart:
         graphs = None  # which read buffers where they were when they were captured
     module.train()
-    rows, shares = _draw_rows(trainer, tasks)
-    steps = _Steps(trainer, fit, tasks, model)
+    rows, shares = (np.empty(0, np.int32), []) if draws else _draw_rows(trainer, tasks)
+    given = draws.begin(tasks) if draws else as_tensor(rows).to(trainer.batches.inputs.device)
+    steps = _Steps(trainer, fit, tasks, model, draws)
     moments: Model = {}
-    is_alike = trainer.by_hand and rule.is_constant and rule.batch_size != "full" and not any(trainer.batches.turns)
-    if graphs and is_alike:
-        total, trained = graphs.run(steps.take_all, model, trainer.batches.places(rows))
+    if graphs and trainer.by_hand and rule.is_constant and rule.batch_size != "full":
+        total, trained = graphs.run(steps.take_all, model, (given,))
         stack = {name: tensor.clone() for name, tensor in trained.items()}
     else:
         if graphs:
             parameters = graphs.place(parameters)
         losses = (
             graphs.run(steps.measure, parameters, batch) if graphs else steps.measure({**parameters}, *batch)
-            for batch in steps.cut(trainer.batches.gather_each(rows), shares)
+            for batch in steps.cut(steps.gather(given), shares)
         )
         total, moments = steps.take(parameters, sent, losses)
         stack = {name: each.detach().clone() if graphs else each.detach() for name, each in parameters.items()}
@@ -160,7 +171,8 @@ def train_stack(trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], graphs:
 def _draw_rows(trainer: Trainer, tasks: Sequence[ClientTask]) -> tuple[npt.NDArray[np.int32], list[Tensor]]:
     """Return the positions of batches [batches, clients x samples], and samples' shares where some are padding."""
     if trainer.rule.batch_size != "full":
-        return np.concatenate([trainer.draw_rows(task) for task in tasks], axis=1), []
+        drawing = generators(trainer.seed, "batches", np.array([task.key for task in tasks]))
+        return np.concatenate(list(map(trainer.draw_rows, tasks, drawing)), axis=1), []
     own = [trainer.draw_rows(task)[0] for task in tasks]
     sizes = np.array([len(rows) for rows in own])[:, None]
     rows = np.concatenate([np.resize(rows, sizes.max()) for rows in own])[None]
