@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from atoll import Experiment, run_events
+from atoll import Experiment, InputError, run_events
 from atoll.executors.stacked import draws
 from tests.fleets import open_sites
 from tests.killing import carry_to_end, count_steps, kill_at
@@ -211,6 +211,20 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, case: str) -> Non
     assert rows(ours) == rows(whole)
     ends = [max((each / "checkpoint").glob("*.safetensors")) for each in (ours, whole)]
     assert ends[0].read_bytes() == ends[1].read_bytes()
+
+
+def test_a_run_is_resumed_with_the_graphs_that_it_had(tmp_path: Path) -> None:
+    with stand_in_gpu():
+        steps = run_events(experiment("fedavg", GPU, "run.executor=stacked", "run.checkpoint_every=1"), tmp_path)
+        next(step for step in steps if step.events_done == 2)
+        steps.close()
+        told = r"'stacked', with run.cuda_graphs = false, .* set run.executor = 'stacked', with .* = 'auto'"
+        with pytest.raises(InputError, match=told):
+            list(
+                run_events(
+                    experiment("fedavg", GPU, "run.executor=stacked", "run.cuda_graphs=false"), tmp_path, resume=True
+                )
+            )
 
 
 @pytest.mark.parametrize("guard", thinned(GUARDED, 1))

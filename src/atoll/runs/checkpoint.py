@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -151,9 +152,10 @@ def _require_origin(path: Path, note: Note, origin: Fingerprint) -> None:
         )
     before, now = note["origin"], asdict(origin)
     if before["executor"] != now["executor"]:
+        ours, theirs = (re.sub("^[^,]+", r"'\g<0>'", each["executor"]) for each in (now, before))
         raise InputError(
-            f"--resume: run.executor now gives the bits of {now['executor']!r}, which round differently from those of "
-            f"{before['executor']!r}, with which the run was begun; set run.executor = {before['executor']!r}"
+            f"--resume: run.executor now gives the bits of {ours}, which round differently from those of {theirs}, "
+            f"with which the run was begun; set run.executor = {theirs}"
         )
     if before != now:
         other = f"seed {before['seed']}" if before["seed"] != now["seed"] else "other settings"

@@ -121,7 +121,7 @@ class RunSettings(Section):
         "float32",
         description="of products in training: tf32 (cuda) and bfloat16 round the factors; models stay float32",
     )
-    cuda_graphs: bool | Literal["auto"] = Field(
+    cuda_graphs: Annotated[bool | Literal["auto"], MAY_DIFFER] = Field(  # of what it changes, checkpoints have a word
         "auto",
         description="stacked on a GPU: capture all local steps, or one, and replay them; auto: of small stacks that "
         "come often, if the bits are the same",

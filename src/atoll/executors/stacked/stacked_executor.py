@@ -28,6 +28,7 @@ from atoll.support.arrays import Floats, Ids
 from atoll.support.errors import AtollError, InputError, RunError
 from atoll.support.process import one_thread
 from atoll.support.requiring import require_has
+from atoll.support.wording import show
 
 STACK_BYTES = 64 << 20  # where the trainer is not on a GPU: larger stacks are no faster there, or slower
 
@@ -83,6 +84,8 @@ class Stacked(Executor):
         self.threads = ThreadPoolExecutor(len(others) + 1, "stack", torch.set_num_threads, (1,)) if others else None
         self.stack_bytes = stack_bytes or _default_bytes(device)
         self.graphs = Graphs(cuda_graphs is True) if cuda_graphs and is_first and not others else None
+        if device.type == "cuda":  # graphs fill stacks up
+            self.bits = f"stacked, with run.cuda_graphs = {show(cuda_graphs)}"
         self.draws = {own: Draws.of(own, least) for own in self.trainers if device.type == "cuda"}
         self.most_clients: int | None = None  # trained at once, when memory has run out
 
