@@ -4,6 +4,7 @@ import gc
 import re
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -80,22 +81,27 @@ def test_cohorts_of_many_sizes_share_graphs_and_their_bits_stay() -> None:
         assert all(torch.equal(one[name], other[name]) for name in other)
 
 
+def in_cycles(made: list[weakref.ref[Any]], call: Any, examples: Any) -> Any:
+    """Return what PyTorch's callables are like: in cycles, so that the collector alone frees them."""
+
+    class Graphed:
+        replay = staticmethod(stand_in(call, examples))
+
+        def __call__(self, *tensors: Tensor) -> Any:
+            return Graphed.replay(*tensors)
+
+    made.append(weakref.ref(Graphed))
+    return Graphed()
+
+
 def test_graphs_let_go_of_are_freed_before_the_next_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch's callables are in cycles, as here; destroying a graph within a capture makes CUDA give that up."""
+    """Destroying a graph within a capture makes CUDA give that up."""
     made: list[weakref.ref[Any]] = []
     freed = []
 
     def cyclic(call: Callable[..., Any], examples: tuple[Tensor, ...]) -> Callable[..., Any]:
         freed.append(sum(each() is None for each in made))
-
-        class Graphed:
-            replay = staticmethod(stand_in(call, examples))
-
-            def __call__(self, *tensors: Tensor) -> Any:
-                return Graphed.replay(*tensors)
-
-        made.append(weakref.ref(Graphed))
-        return Graphed()
+        return in_cycles(made, call, examples)
 
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", cyclic)
     monkeypatch.setattr(graphs, "MOST", 1)
@@ -243,6 +249,134 @@ def test_gradients_that_differ_are_seen(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", wrong)
     with pytest.warns(RuntimeWarning, match="a graph of the model's steps gives other bits"):
         unasked(replace(SGD, lr_decay=0.9), [3])
+
+
+class Replayed(torch.autograd.Function):
+    """Returns results, and gradients of the first of its inputs, that are at hand."""
+
+    @staticmethod
+    def forward(ctx: Any, results: Tensor, grads: Any, *inputs: Tensor) -> Tensor:
+        ctx.grads = grads, len(inputs)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        grads, inputs = ctx.grads
+        found = grads() if callable(grads) else grads
+        return None, None, *found, *[None] * (inputs - len(found))
+
+
+@pytest.mark.parametrize("rule", [SGD, replace(SGD, lr_decay=0.9)])
+def test_a_graph_that_does_nothing_is_seen(rule: LocalRule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As is PyTorch's if its capture's stream is another GPU's: what was to be captured is carried out at once."""
+
+    def empty(call: Any, examples: Any) -> Any:
+        results = tree_map(lambda each: each.detach().clone(), call(*examples))
+        if leaves := [each for each in examples if each.requires_grad]:
+            grads = torch.autograd.grad(call(*examples).sum(), leaves)
+            return lambda *tensors: Replayed.apply(results, grads, *tensors)  # type: ignore[no-untyped-call]
+        return lambda *tensors: results
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", empty)
+    with pytest.warns(RuntimeWarning, match="a graph of the model's steps gives other bits"):
+        ours, _ = unasked(rule, [3] * 5)
+    for one, other in zip(ours, trained(rule, [3] * 5, None), strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+class Keeps(torch.optim.SGD):
+    """Steps by half of this gradient and half of the last, which it keeps as it is."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for own in self.param_groups[0]["params"]:
+            own.add_(own.grad + self.state[own].get("last", own.grad), alpha=-self.param_groups[0]["lr"] / 2)
+            self.state[own]["last"] = own.grad
+
+
+def aliasing(call: Any, examples: Any) -> Any:
+    """As PyTorch's graphs do, put each gradient where the last one was."""
+    captured.append(1)
+    leaves = [each for each in examples if each.requires_grad]
+    fixed = [torch.zeros_like(each) for each in leaves]
+
+    def replay(*tensors: Tensor) -> Any:
+        with torch.no_grad():
+            for own, given in zip(examples, tensors, strict=True):
+                own.copy_(given)
+        with torch.enable_grad():
+            losses = call(*examples)
+            total = losses.sum()
+
+        def grads() -> list[Tensor]:
+            found = torch.autograd.grad(total, leaves)
+            return [own.copy_(each).detach() for own, each in zip(fixed, found, strict=True)]
+
+        return Replayed.apply(losses.detach(), grads, *tensors)  # type: ignore[no-untyped-call]
+
+    return replay
+
+
+@pytest.mark.parametrize("optimizer", [Keeps, momentum])
+def test_an_optimiser_may_keep_a_gradient(optimizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", aliasing)
+    rule = LocalRule(optimizer, lr=0.1, steps=6, batch_size=4)
+    ours, held = unasked(rule, [3, 3])
+    assert len(captured) == len(held._held) == 1
+    for one, other in zip(ours, trained(rule, [3, 3], None), strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_first_error_of_a_capture_is_told(asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ending:
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: Any) -> None:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    def broken(*_: Any) -> None:
+        with Ending():
+            raise RuntimeError("Cannot copy between CPU and CUDA tensors")
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", broken)
+    told = "Cannot copy between CPU and CUDA tensors"
+    with pytest.raises(RunError, match=told) if asked else pytest.warns(RuntimeWarning, match=told):
+        trained(SGD, [3, 3, 3], Graphs(asked))
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_stream_is_that_of_before_a_capture(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's own context does not leave the capture's where the capture fails."""
+    streams = ["the run's"]
+
+    def capture(call: Any, examples: Any) -> Any:
+        streams.append("the capture's")
+        if fails:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return call
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: streams[-1])
+    monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", capture)
+    with suppress(RuntimeError):
+        graphs._capture(lambda model, batch: batch, {"w": torch.zeros(2)}, (torch.zeros(1),))
+    assert streams == ["the run's", "the capture's", "the run's"]
+
+
+def test_graphs_let_go_of_are_freed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[Any]] = []
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda *given: in_cycles(made, *given))
+    gc.disable()
+    try:
+        _, held = unasked(SGD, [3, 3, 3])
+        assert made[0]() is not None
+        assert held.let_go()
+        assert made[0]() is None
+        assert not held.let_go()
+    finally:
+        gc.enable()
 
 
 def test_where_memory_runs_out_graphs_go_before_clients(monkeypatch: pytest.MonkeyPatch) -> None:

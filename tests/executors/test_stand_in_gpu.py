@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from atoll import Experiment, InputError, run_events
-from atoll.executors.stacked import draws
+from atoll.executors.stacked import draws, stacked_executor
 from tests.fleets import open_sites
 from tests.killing import carry_to_end, count_steps, kill_at
 from tests.made_runs import timeless
@@ -84,12 +84,12 @@ def last_row(folder: Path) -> dict[str, Any]:
     return {f"{name} {i}": each for name, values in numbers.items() for i, each in enumerate(values)}
 
 
-def same_end(made: Callable[..., Experiment], folder: Path, device: str = GPU) -> None:
+def same_end(made: Callable[..., Experiment], folder: Path, *there: str) -> None:
     """Compare the last row of a run on the stand-in, where batches are drawn, with that of the same run on the CPU."""
     carry_to_end(made("run.checkpoint_every=1000"), folder / "cpu")
     with stand_in_gpu(), pytest.MonkeyPatch.context() as patched:
         patched.setattr(draws, "_BYTES", 0)  # else not for models as small as these
-        carry_to_end(made("run.checkpoint_every=1000", device), folder / "gpu")
+        carry_to_end(made("run.checkpoint_every=1000", GPU, *there), folder / "gpu")
     assert last_row(folder / "gpu") == pytest.approx(last_row(folder / "cpu"), rel=1e-4)
 
 
@@ -211,6 +211,17 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, case: str) -> Non
     assert rows(ours) == rows(whole)
     ends = [max((each / "checkpoint").glob("*.safetensors")) for each in (ours, whole)]
     assert ends[0].read_bytes() == ends[1].read_bytes()
+
+
+def test_no_graph_is_tried_unasked_where_a_failed_capture_would_do_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacked_executor, "_FAILS_CLEANLY", False)
+    captured.clear()
+    same_end(lambda *given: experiment("fedavg", "run.executor=stacked", "rounds=4", *given), tmp_path)
+    assert not captured
+    same_end(lambda *given: experiment("fedavg", *FEW, *given), tmp_path / "asked", "run.cuda_graphs=true")
+    assert captured
 
 
 def test_a_run_is_resumed_with_the_graphs_that_it_had(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from atoll.executors.stacked.tensors import Stack, forward, forward_vmap, stack_tensors, stacked_names
-from atoll.local.rule import LocalRule
+from atoll.local.rule import LocalRule, made_by
 from atoll.local.trainer import Trainer
 from atoll.local.weights import read_model
 from atoll.support.errors import line_of
@@ -32,6 +32,7 @@ class Fit:
         saved_bytes: what its forward pass keeps for the backward pass.
         moments: tensors of a parameter's shape that the optimiser keeps for each parameter.
         shared: the optimiser's slots that hold one number for all clients, such as the count of steps.
+        may_keep: whether the optimiser is not PyTorch's, and may keep a gradient for its next step as it is.
     """
 
     reason: str
@@ -41,6 +42,7 @@ class Fit:
     saved_bytes: int = 0
     moments: int = 0
     shared: frozenset[str] = frozenset()
+    may_keep: bool = False
 
 
 def slot_of(key: str) -> str:
@@ -63,7 +65,9 @@ def try_stack(trainer: Trainer) -> Fit:
         if not _agrees(module, inputs, independent):
             return Fit("the model computes something else when clients are stacked")
         numbers = sum(parameter.nbytes for parameter in module.parameters())
-        return Fit("", independent, numbers, inputs[0].nbytes, _saved_bytes(module, inputs), moments, shared)
+        may_keep = not type(made_by(trainer.rule)).__module__.startswith("torch.")
+        saved = _saved_bytes(module, inputs)
+        return Fit("", independent, numbers, inputs[0].nbytes, saved, moments, shared, may_keep)
 
 
 @torch.no_grad()

@@ -76,7 +76,7 @@ class Graphs:
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
-                why = str(error).strip().partition("\n")[0]
+                why = str(_first(error)).strip().partition("\n")[0]
                 told = f"run.cuda_graphs = true: the model's step cannot be captured ({why}); set it to false"
                 raise RunError(told) from error
         result: Out = graphs[shapes](*model.values(), *batch)
@@ -87,12 +87,12 @@ class Graphs:
         some = bool(self._held) and not self.asked
         if not self.asked:
             self._held, self._left = {}, 0
+            gc.collect()  # PyTorch's callables are in cycles, and hold their memory until these are collected
         return some
 
     def _try(self, compute: Callable[..., Out], model: Mapping[str, Tensor], batch: Batch, shapes: object) -> None:
         """Capture this, and keep it if it gives the same bits."""
         self._left -= 1
-        stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
         try:
             graph = _capture(compute, model, batch)
             pairs = zip(_bits(graph(*model.values(), *batch), model), _bits(compute(model, *batch), model), strict=True)
@@ -101,9 +101,7 @@ class Graphs:
                 return
             why = "a graph of the model's steps gives other bits"
         except Exception as error:  # whatever CUDA refuses to capture: the steps themselves have been taken twice
-            why = line_of(error)
-            if stream:  # which PyTorch leaves where the capture was
-                torch.cuda.set_stream(stream)
+            why = line_of(_first(error))
         warnings.warn(f"run.cuda_graphs = 'auto': {why}; going on without graphs", RuntimeWarning, stacklevel=2)
         self.let_go()
 
@@ -142,9 +140,19 @@ def _capture(compute: Callable[..., Out], model: Mapping[str, Tensor], batch: Ba
         return compute(dict(zip(names, tensors, strict=False)), *tensors[len(names) :])
 
     leaves = (nn.Parameter(each.detach(), each.requires_grad) for each in model.values())
-    examples = (*leaves, *(each.clone() for each in batch))
+    examples = (*leaves, *(torch.zeros_like(each) for each in batch))  # others than the first that it is replayed with
+    stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     gc.collect()  # graphs let go of are in cycles, and one freed while another is captured would spoil that
-    with warnings.catch_warnings(action="ignore"):  # of leaves first used on another stream, in PyTorch's warm-up
-        captured: Any = torch.cuda.make_graphed_callables(call, examples)
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of leaves first used on another stream, in PyTorch's warm-up
+            captured: Any = torch.cuda.make_graphed_callables(call, examples)
+    finally:
+        if stream:  # which PyTorch, where it fails, leaves as it was in the capture
+            torch.cuda.set_stream(stream)
     graph: Callable[..., Out] = captured
     return graph
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return what a capture failed of, where PyTorch, ending it, has raised another error."""
+    return error.__context__ if error.__context__ and "previous error during capture" in str(error) else error

@@ -30,6 +30,7 @@ from atoll.support.process import one_thread
 from atoll.support.requiring import require_has
 from atoll.support.wording import show
 
+_FAILS_CLEANLY = torch.__version__ >= "2.13"  # before, a capture that failed left the allocator as if it went on
 STACK_BYTES = 64 << 20  # where the trainer is not on a GPU: larger stacks are no faster there, or slower
 
 
@@ -83,7 +84,8 @@ class Stacked(Executor):
         self.trainer, self.trainers = trainer, [trainer, *map(trainer.on, others)]
         self.threads = ThreadPoolExecutor(len(others) + 1, "stack", torch.set_num_threads, (1,)) if others else None
         self.stack_bytes = stack_bytes or _default_bytes(device)
-        self.graphs = Graphs(cuda_graphs is True) if cuda_graphs and is_first and not others else None
+        has_graphs = is_first and not others and (cuda_graphs is True or (cuda_graphs == "auto" and _FAILS_CLEANLY))
+        self.graphs = Graphs(cuda_graphs is True) if has_graphs else None
         if device.type == "cuda":  # graphs fill stacks up
             self.bits = f"stacked, with run.cuda_graphs = {show(cuda_graphs)}"
         self.draws = {own: Draws.of(own, least) for own in self.trainers if device.type == "cuda"}

@@ -157,6 +157,9 @@ def train_stack(
     else:
         if graphs:
             parameters = graphs.place(parameters)
+            for each in parameters.values() if fit.may_keep else ():
+                if each.requires_grad:
+                    each.register_hook(torch.clone)  # type: ignore[no-untyped-call] # graphs put the next one where this is
         losses = (
             graphs.run(steps.measure, parameters, batch) if graphs else steps.measure({**parameters}, *batch)
             for batch in steps.cut(steps.gather(given), shares)
