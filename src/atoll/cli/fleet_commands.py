@@ -63,11 +63,7 @@ def init(
 
 
 def _is_host(text: str) -> bool:
-    """Return whether this is a name or an address, without a port or brackets.
-
-    >>> _is_host("fleet.example.org"), _is_host("::1"), _is_host("[::1]"), _is_host("example.org:9092")
-    (True, True, False, False)
-    """
+    """Return whether this is a name or an address, without a port or brackets."""
     with suppress(ValueError):
         ip_address(text)
         return True

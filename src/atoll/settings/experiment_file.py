@@ -233,9 +233,6 @@ def parse_changes(changes: Iterable[str]) -> Table:
 
     A value is TOML, or taken literally if the setting is a text or the value is not TOML. An empty value unsets an
     optional setting.
-
-    >>> parse_changes(["local.lr=0.1", "method.name=fedavg", "label=7", "data.samples="])
-    {'local': {'lr': 0.1}, 'method': {'name': 'fedavg'}, 'label': '7', 'data': {'samples': None}}
     """
     table: Table = {}
     for change in changes:

@@ -178,11 +178,7 @@ def settings_of(run: Run) -> dict[str, Any]:
 
 
 def differences_of(settings: Sequence[Mapping[str, Any]], most: int | None = None) -> list[str]:
-    """Return what tells each of these settings from the others, such as ``lr = 0.1``, by at most this many names.
-
-    >>> differences_of([{"local.lr": 0.1, "local.steps": 5}, {"local.steps": 5}])
-    ['lr = 0.1', 'lr = unset']
-    """
+    """Return what tells each of these settings from the others, such as ``lr = 0.1``, by at most this many names."""
     names = sorted({name for each in settings for name in each})
     apart = [name for name in names if len({str(each.get(name)) for each in settings}) > 1][:most]
     return [", ".join(f"{name.rpartition('.')[2]} = {each.get(name, 'unset')}" for name in apart) for each in settings]
@@ -194,11 +190,7 @@ def seed_of(run: Run) -> int:
 
 
 def _common_label(labels: Sequence[str]) -> str:
-    """Return the words with which all labels begin, without a trailing word for the seed.
-
-    >>> _common_label(["CFL-MGD, seed 10", "CFL-MGD, seed 11"])
-    'CFL-MGD'
-    """
+    """Return the words with which all labels begin, without a trailing word for the seed."""
     if len(set(labels)) == 1:
         return labels[0]
     alike = takewhile(lambda column: len(set(column)) == 1, zip(*map(str.split, labels), strict=False))
