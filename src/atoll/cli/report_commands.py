@@ -120,8 +120,8 @@ def _again(command: str, folders: Sequence[Path], *options: tuple[str, Any]) -> 
 def _place_of(folder: Path | None, otherwise: Path | None, of_figures: Mapping[str, Any]) -> Path | None:
     """Return the folder for the report; None: no folder is written, and no option of its figures may be given."""
     place = folder or otherwise
-    if place and place.is_file():
-        raise InputError(f"--out {place}: is a file; give the path of a folder")
+    if place:
+        refuse_below_file(place)
     if folder and folder.suffix in (".html", ".csv", ".parquet") and not folder.exists():
         raise InputError(f"--out {folder}: must be a folder; for one file, give --{folder.suffix[1:]} {folder}")
     for option, given in of_figures.items():
