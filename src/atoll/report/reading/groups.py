@@ -78,7 +78,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     asked = {sweep: _seeds_asked(sweep) for sweep in {run.sweep for run in runs}}
     bundles, seen = defaultdict[tuple[str, Path, int], list[Run]](list), Counter[tuple[str, Path, int]]()
     for run in sorted(runs, key=lambda run: not asked[run.sweep]):  # a sweep's first: others' repeat their seeds
-        key, seed = json.dumps(settings_of(run), sort_keys=True, default=str), seed_of(run)
+        key, seed = _key_of(run), seed_of(run)
         whose = run.sweep if run.sweep and asked[run.sweep] else run.folder
         bundles[key, whose, seen[key, whose, seed]].append(run)
         seen[key, whose, seed] += 1
@@ -175,6 +175,14 @@ def settings_of(run: Run) -> dict[str, Any]:
     named = flatten(run.config)
     free = _FREE - ({"data.root"} if names_data(named.get("data.dataset")) else set())
     return {name: value for name, value in named.items() if name not in free}
+
+
+def _key_of(run: Run) -> str:
+    """Return what only runs of one configuration share; of files that they read, it is the content that counts."""
+    named, contents = settings_of(run), defaultdict[str, list[Any]](list)
+    for name, content in sorted(run.files.items()):
+        contents[name.partition("/")[0]].append(content)
+    return json.dumps(named | {name: contents[name] for name in named.keys() & contents}, sort_keys=True, default=str)
 
 
 def differences_of(settings: Sequence[Mapping[str, Any]], most: int | None = None) -> list[str]:

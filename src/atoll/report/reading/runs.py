@@ -33,7 +33,8 @@ class Run:
     maps each column of lists, such as counts by cluster, to a list for each row; missing and null are None. `clients`
     maps each metric of single clients to its last values. `finished` says whether the run is complete (its
     summary.json exists), and `own_seconds` whether its virtual times are a custom method's own, not the clock's.
-    `sweep` is the folder of the sweep or experiment where `find_runs` found it, if any; `groups` names planted groups.
+    `sweep` is the folder of the sweep or experiment where `find_runs` found it, if any; `groups` names planted groups;
+    `files` are the checksums of its data files, by setting and name.
     """
 
     folder: Path
@@ -48,6 +49,7 @@ class Run:
     own_seconds: bool = False
     sweep: Path | None = None
     groups: tuple[str, ...] = ()
+    files: dict[str, Any] = field(default_factory=dict)
 
     @property
     def bytes_sent(self) -> Floats:
@@ -75,6 +77,7 @@ def read_run(folder: Path | str) -> Run:
     if not records:
         raise NotBegun(f"{folder} has no rows yet: its metrics.jsonl is missing or empty")
     summary, last = read_summary(folder / "summary.json"), records[-1].get("event")
+    files = read_summary(folder / "environment.json").get("data")
     name = printable(config.get("name")) or folder.resolve().name
     return Run(
         folder=folder,
@@ -88,6 +91,7 @@ def read_run(folder: Path | str) -> Run:
         clients=read_clients(folder / "clients.json"),
         own_seconds=summary.get("own_seconds") is True,
         groups=tuple(printable(each, 20) for each in told) if isinstance(told := summary.get("groups"), list) else (),
+        files=files if isinstance(files, dict) else {},
     )
 
 
