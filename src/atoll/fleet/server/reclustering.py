@@ -124,7 +124,7 @@ class Planner:
 
     def _plan_anew(self, events_done: int) -> None:
         """Cluster by current knowledge; if that fails, keep the clustering and record why."""
-        before, outcome = self._lines[-1], None
+        before = self._lines[-1]
         try:
             experiment = self._anew()
             self._method = self._made(experiment)
