@@ -250,7 +250,8 @@ def test_report(atoll: Command, folder: Path) -> None:
     assert (
         "must be a folder; for one file, give --html page.html" in atoll("report", "a", "--out", "page.html").refused()
     )
-    assert "tiny.toml" in atoll("report", "a", "--out", "tiny.toml/below").refused(code=1)
+    for words in ("report a --out", "reproduce quickstart --out", "data split tiny.toml --out"):
+        assert "is a file, or lies below one" in atoll(*words.split(), "tiny.toml/below").refused()
 
 
 def test_data(atoll: Command, folder: Path) -> None:
@@ -421,7 +422,10 @@ def test_a_report_refuses_what_only_a_folder_has_and_counts_a_run_once(atoll: Co
     atoll("run", "tiny.toml", "--out", "runs/a").succeeded()
     for option, value in (("--against", "local.lr"), ("--width", "column")):
         told = atoll("report", "runs", "--html", "page.html", option, value).refused()
-        assert told == f"{option}: is for the figures of a folder; give --out as well"
+        assert told == f"{option}: is for a folder's figures and tables; give --out as well"
+    for options in (("--baseline", "b"), ("--band", "spread"), ("--html", "page.html", "--band", "spread")):
+        told = atoll("report", "runs", "--csv", "all.csv", "--json", *options).refused()
+        assert told == f"{options[-2]}: is for a folder's figures and tables; give --out as well"
     Path("runs/latest").symlink_to("a")
     done = atoll("report", "runs", "--csv", "all.csv")
     done.succeeded()

@@ -80,7 +80,8 @@ def test_bad_exports(atoll: Command) -> None:
     assert json.loads(atoll("export", "run", "--out", "m.pth", "--json").succeeded())["format"] == "state-dict"
     told = "--out m.onx: must end in .safetensors, .pt, .onnx, .pth, unless --format names the format"
     assert atoll("export", "run", "--out", "m.onx").refused() == told
-    assert atoll("export", "run", "--out", "tiny.toml/m.pt").refused(1).startswith("cannot make the folder tiny.toml")
+    told = "tiny.toml is a file, or lies below one (tiny.toml); give the path of a folder"
+    assert atoll("export", "run", "--out", "tiny.toml/m.pt").refused() == told
 
 
 def test_a_folder_of_clients_is_trained_on(atoll: Command) -> None:

@@ -114,6 +114,7 @@ def test_keys_are_as_ssh_keygen_reads_them(fleet: FleetConfiguration) -> None:
 def test_init_overwrites_nothing(atoll: Command, fleet: FleetConfiguration) -> None:
     before = {path: path.read_bytes() for path in fleet.folder.rglob("*") if path.is_file()}
     assert "nothing is overwritten" in atoll("fleet", "init", "fleet", "--nodes", "1", "--host", "a").refused()
+    assert "lies below one" in atoll("fleet", "init", "fleet/ca.pem/a", "--nodes", "1", "--host", "a").refused()
     assert {path: path.read_bytes() for path in fleet.folder.rglob("*") if path.is_file()} == before
 
 

@@ -242,7 +242,7 @@ def test_bad_input(atoll: Command) -> None:
     Path("kept").mkdir()
     given = atoll("reproduce", "quickstart", "--no-run", "--out", "new", "--evidence", "kept")
     assert given.refused() == f"{told}; kept has none at this scale"
-    assert "holds files other than" in atoll("reproduce", "quickstart", "--out", "tiny.toml").refused()
+    assert "tiny.toml is a file, or lies below" in atoll("reproduce", "quickstart", "--out", "tiny.toml").refused()
     told = atoll("reproduce", "quickstart", "--evidence", "tiny.toml").refused()
     assert told == "--evidence tiny.toml: is not a folder"
 

@@ -257,6 +257,7 @@ def short(concepts: Ids) -> list[Any]:
         (["drift.rounds=[6, 3]"], r"drift\.rounds = \[6, 3\]: must be ascending rounds"),
         (["drift.concepts=[[0,0,0,0,0,0],[0,0,0,0,0,5],[0,0,0,0,0,0]]"], r"names the group 5, but the data has 2"),
         (["drift.concepts=[[0,0,0,0,0,0],[0,0,0,0,0,999999999999],[0,0,0,0,0,0]]"], r"the group 999999999999, but"),
+        (["drift.share=0.5"], r"^drift\.share = 0\.5: has no effect, since lists of drift\.concepts say"),
         (["drift.concepts=9"], r"^drift\.concepts = 9: must be at most 2, the data's groups$"),
         (["drift.kind=none"], r"drift\.rounds = \[3, 6\]: needs a drift\.kind"),
         (["data.rotations=1"], r"drift\.kind = 'groups': the data has no groups"),

@@ -68,7 +68,7 @@ def test_the_first_clients_can_be_taken(tmp_path: Path) -> None:
     for k, pair in enumerate(make_pairs((5, 6, 7))):
         write_npz(tmp_path / f"{k}", pair)
     assert natural(tmp_path, 2).sizes.tolist() == [4, 5]  # every fifth sample is held out
-    with pytest.raises(atoll.InputError, match=r"data.clients = 4: the data has only 3 clients; set data.clients = 3"):
+    with pytest.raises(atoll.InputError, match=r"data.clients = 4: the data has only 3 clients; take at most 3"):
         natural(tmp_path, 4)
 
 

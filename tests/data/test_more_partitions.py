@@ -1,5 +1,6 @@
 """Partitions by quantity, by some labels, by both, and from a file."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def test_small_clients_are_left_out() -> None:
     assert [rows.tolist() for rows in natural(2, owners, min_samples=2)] == [[0, 1], [3, 4, 5]]
     with pytest.raises(InputError, match=r"data.clients = 3: the data has only 2 clients with data.min_samples = 2;"):
         natural(3, owners, min_samples=2)
-    with pytest.raises(InputError, match=r"only 1 client with data.min_samples = 3; set data.clients = 1, or fewer"):
+    with pytest.raises(InputError, match=r"only 1 client with data.min_samples = 3; take at most 1 in all, the first"):
         natural(2, owners, min_samples=3)
     with pytest.raises(InputError, match=r"only 0 clients with data.min_samples = 4; lower data.min_samples$"):
         natural(2, owners, min_samples=4)
@@ -135,3 +136,14 @@ def test_clients_held_out_are_named_where_there_are_too_few() -> None:
         InputError, match=r"^data\.clients \+ data\.held_out_clients = 2000 \+ 2: data\.clients = 2002: "
     ):
         Experiment(make_runs({"data": data})[0]).check()
+
+
+def test_where_the_data_say_who_holds_what_those_held_out_count_too() -> None:
+    told = r"^data\.clients \+ data\.held_out_clients = 3 \+ 2: data\.clients = 5: the data has only 4 clients; "
+    data = {"dataset": f"{__name__}:of_four_clients", "clients": 3, "held_out_clients": 2, "partition": "natural"}
+    with pytest.raises(InputError, match=told + "take at most 4 in all, the first ones$"):
+        Experiment(make_runs({"data": data})[0]).check()
+
+
+def of_four_clients() -> Dataset:
+    return replace(many_classes(), owners=np.arange(1200) % 4, test_owners=np.arange(9) % 4)

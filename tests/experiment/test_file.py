@@ -226,6 +226,17 @@ def test_what_needs_attackers_or_secure_sums_is_told_without(
         make_runs({"faults": {"dropout": 0.1}})
 
 
+def test_frequencies_of_a_bound_are_told_where_no_pattern_has_them() -> None:
+    paced = {"clustering": {"method": "feduc", "clusters": 2, "frequencies": [1.0, 2.0]}}
+    told = r"^clustering\.frequencies = \[1.0, 2.0\]: no run uses it without method\.pattern = 'cenasy' or 'decasy'$"
+    with pytest.warns(SettingWarning, match=told):
+        make_runs({"method": {"name": "hierarchical", "pattern": "decsyn"}, **paced})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        runs = [{"method": {"name": "hierarchical", "pattern": pattern}} for pattern in ("censyn", "cenasy")]
+        make_runs({**paced, "runs": runs})
+
+
 def test_an_attack_that_some_run_has_is_not_told_of_the_others() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -122,6 +122,27 @@ def test_one_that_has_expired_is_refused(fleet: FleetConfiguration) -> None:
         Renewal(fleet.folder, lambda line: None)()
 
 
+def test_a_renewal_killed_before_its_last_step_is_ended_when_the_superlink_starts(
+    fleet: FleetConfiguration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(path: Path, target: Path) -> None:
+        if target.name == "server.key":
+            raise KeyboardInterrupt
+        path.rename(target)
+
+    place = fleet.folder
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            renew_certificate(place, 10)
+    (place / "secret").write_text("")
+    with pytest.raises(InputError, match="secret: is empty"):  # and not: must be the key of server.pem
+        Superlink(fleet).__enter__()
+    ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(place / "server.pem", place / "server.key")
+    assert not (place / "server.key.new").exists()
+    assert (place / "server.key").stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.more
 def test_a_running_superlink_takes_a_renewed_certificate_and_keeps_its_connections(fleet: FleetConfiguration) -> None:
     def shown() -> str:

@@ -72,6 +72,15 @@ def test_the_server_passes_on_what_its_superlink_refused(tmp_path: Path) -> None
     assert told == ["superlink: refused: 2 calls (401 no known key) from 10.0.0.9"]
 
 
+def test_a_line_longer_than_what_is_read_at_once_holds_up_no_later_ones(tmp_path: Path) -> None:
+    told: list[str] = []
+    superlink = superlink_in(tmp_path, told)
+    (tmp_path / "state" / "superlink.log").write_bytes(b"x" * (2**21 + 9) + b"\nrefused: 2 calls\nrefused: half a li")
+    for _ in range(4):
+        superlink._pass_on()
+    assert told == ["superlink: refused: 2 calls"]
+
+
 @pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])
 def test_a_servers_own_superlink_is_called_without_a_proxy(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -46,6 +46,9 @@ def ends(population):  # on a line 0-1-2-3 these two do not meet
 def one(population):
     return np.full(len(population), 2)
 
+def one_in_time(problem):
+    return np.full(problem.network.clients, 2)
+
 def some(population):  # two clients belong nowhere
     numbers = np.arange(len(population))
     return np.where(numbers % 6 == 5, -1, numbers % 3)
@@ -353,6 +356,11 @@ def test_a_limit_that_a_clustering_does_not_keep_is_told(method: str) -> None:
     assert told.startswith("aggregators whose completion is above clustering.time_limit = 0.001: 0, 1")
 
 
+def test_a_limit_is_advised_only_where_the_clustering_may_keep_it() -> None:
+    (told,) = warnings_of(made("clustering.method=placing:one_in_time"), "run")
+    assert told == "all clients are in one of 4 clusters, so patterns train alike; lower clustering.time_limit"
+
+
 @pytest.mark.parametrize(
     ("pattern", "clustering", "topology", "is_cut"),
     [
@@ -370,10 +378,8 @@ def test_a_warning_when_empty_aggregators_cut_the_graph(
     words = (f"method.pattern={pattern}", f"clustering.method={clustering}", f"network.topology={topology}")
     found = warnings_of(made(*words, "network.grid=[1, 4]" if topology == "grid" else "network.side_metres=50"), "run")
     in_one = clustering == "placing:one"
-    assert (
-        found[:in_one]
-        == ["all clients are in one of 4 clusters, so patterns train alike; lower clustering.time_limit"] * in_one
-    )
+    told = "all clients are in one of 4 clusters, so patterns train alike; choose another clustering.method"
+    assert found[:in_one] == [told] * in_one
     assert len(found) == is_cut + in_one
     if is_cut:
         assert "from round 0 on, aggregators without clients cut the others into parts" in found[0]

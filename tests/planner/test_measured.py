@@ -210,6 +210,23 @@ def test_clients_keep_their_names(
     assert NetworkClients(planned, 4).names == told
 
 
+@pytest.mark.parametrize("clustering", ["comaw", "feduc"])
+def test_clusters_that_go_by_links_have_none_in_plans_without_aggregators(
+    clustering: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sites.csv").write_text("client,seconds_per_sample\n" + "".join(f"{client},0.1\n" for client in range(4)))
+    links = "".join(f"{client},{'north' if client < 2 else 'south'},1\n" for client in range(4))
+    Path("links.csv").write_text(f"from,to,up_seconds\n{links}north,server,1\nsouth,server,1\n")
+    wanted = {"clusters": 2, "method": clustering}
+    fleet_run(tmp_path / "run", {"name": "fedcluster", "fraction": 1.0}, clustering=wanted, **NAMED)
+    measured = read_measurements(tmp_path / "run")
+    told = rf"^--from .*run: clustering\.method = '{clustering}' goes by network\.file, whose links what was measured"
+    with pytest.raises(InputError, match=told):
+        apply(measured, measured.settings, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_clients_keep_their_samples_and_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose measured times stand whatever these are; a column that the file lacks is 0 watts."""
     monkeypatch.chdir(tmp_path)

@@ -180,6 +180,15 @@ class TestTables:
         markdown = final_table([base, *others]).as_markdown()
         assert "two-sided paired t test over seeds, corrected for 2 comparisons by Holm's method" in markdown
 
+    def test_of_a_table_the_content_tells_settings_apart_and_not_the_path(self, tmp_path: Path) -> None:
+        for seed, digest in enumerate("aab"):
+            data = {"dataset": "table", "root": f"{seed}/table.csv", "target": "y"}
+            place = write_run(tmp_path / f"{seed}", make_rows(5), label="a", seed=seed, data=data)
+            (place / "environment.json").write_text(json.dumps({"data": {"data.root/table.csv": digest}}))
+        assert [spread.seeds for spread in spread_over_seeds(find_runs([tmp_path]))] == [(0, 1), (2,)]
+        (tmp_path / "0" / "environment.json").write_text("[]")
+        assert spread_over_seeds(find_runs([tmp_path])) == []
+
     def test_numbers_have_the_test_loss_where_classes_have_the_accuracy(self, tmp_path: Path) -> None:
         """And a note on differences names both."""
         for label, rate in (("a", 3.0), ("b", 6.0)):

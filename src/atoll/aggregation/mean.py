@@ -106,10 +106,6 @@ def mean(models: Weighted) -> Model:
     """Return the weighted mean of (weight, model) pairs, summed in their order; weights need not sum to one.
 
     Tensors that are not floating point (counters) are taken from the first model.
-
-    >>> import torch
-    >>> mean([(1.0, {"w": torch.tensor(0.0)}), (3.0, {"w": torch.tensor(4.0)})])
-    {'w': tensor(3.)}
     """
     return sum_of(models).mean()
 
@@ -147,10 +143,6 @@ def add_updates(model: Model, updates: Iterable[tuple[float, Model, Model]]) -> 
 
     What was not sent, or the model does not have yet, such as moments at first, counts as zero. Tensors that are not
     floating point (counters) are the model's own.
-
-    >>> import torch
-    >>> add_updates({"w": torch.tensor(1.0)}, [(0.5, {"w": torch.tensor(9.0)}, {"w": torch.tensor(5.0)})])
-    {'w': tensor(3.)}
     """
     total = dict(model)
     for weight, trained, sent in updates:

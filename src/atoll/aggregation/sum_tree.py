@@ -14,13 +14,6 @@ class SumTree:
     Each run of `LEAF` clients is a leaf, summed one after the other. Two leaves are added to one node, two such nodes
     to the next, and what is left over at the end joins from the right. The tree depends on places in the cohort alone,
     not on who trained whom. It holds one sum for each level.
-
-    >>> import torch
-    >>> tree = SumTree()
-    >>> for value in (1.0, 5.0):
-    ...     tree.add(1.0, {"w": torch.tensor(value)})
-    >>> tree.total().mean()
-    {'w': tensor(3.)}
     """
 
     def __init__(self) -> None:

@@ -29,9 +29,6 @@ def limit_of(norms: Norms) -> float:
     than one, and s is 1.4826 times the median absolute deviation of the norms' logarithms from that of m, but at least
     the first and at most the second of `TIMES`; the first with fewer norms than `ENOUGH`, whose deviation says little.
     Of two clients' norms, it is the second times the longer median.
-
-    >>> limit_of(((1.0, 0), (1.0, 1), (9e11, 2))), limit_of(((1.0, 0), (3.0, 1))), limit_of(((9e11, 0),))
-    (10.0, 300.0, inf)
     """
     votes, (least, most) = _votes(norms), TIMES
     if len(votes) < LEAST:
@@ -56,11 +53,7 @@ def _votes(norms: Norms) -> dict[int, float]:
 
 
 def remember(norms: Norms, accepted: Norms) -> Norms:
-    """Return the norms to be remembered once more have been accepted.
-
-    >>> len(remember(((1.0, 3),) * 99, ((2.0, 4), (2.0, 5))))
-    100
-    """
+    """Return the norms to be remembered once more have been accepted."""
     return (*norms, *accepted)[-KEPT:] if accepted else norms
 
 

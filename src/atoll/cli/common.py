@@ -200,11 +200,7 @@ def experiment_words(name: str, scale: str | None, changes: Iterable[str] | None
 
 
 def option_words(*options: tuple[str, Any]) -> list[str]:
-    """Return options as words of a command line: without those that are None or False, and a list word by word.
-
-    >>> option_words(("--out", Path("a")), ("--seed", None), ("--json", True), ("--target", [0.5, 0.9]))
-    ['--out', 'a', '--json', '--target', '0.5', '--target', '0.9']
-    """
+    """Return options as words of a command line: without those that are None or False, and a list word by word."""
     words = list[str]()
     for option, value in options:
         for each in value if isinstance(value, list | tuple) else [value]:

@@ -222,9 +222,10 @@ def data_split(
     Example: atoll data split digits.toml --out shares
     """
     from atoll.fleet.node.shards import write_shards
+    from atoll.runs.run_files import entries_of
 
     found = only_one("atoll data split", read_experiments(experiment, scale, changes, only))
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+    if entries_of(folder):
         raise InputError(f"--out {folder}: is not an empty folder, and nothing is overwritten; give another one")
     for client, place in enumerate(write_shards(found, folder)):
         out.print(f"{place}: {found.population.sizes[client]} samples")

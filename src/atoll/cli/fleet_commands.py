@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atoll.cli.common import app, make_app, out, print_json
+from atoll.cli.common import app, make_app, out, print_json, refuse_below_file
 from atoll.cli.fleet_roles import last_row, new_fleet_table, so_far, status_rows, status_table
 from atoll.cli.interrupts import Interrupts
 from atoll.cli.options import JsonOption
@@ -56,6 +56,7 @@ def init(
     for name, place in (("host", host), ("listen", listen)):
         if not _is_host(place):
             raise InputError(f"--{name} {place!r}: must be a host name (in ASCII) or an address, without a port")
+    refuse_below_file(folder)
     made = init_fleet(folder, FleetPlan(nodes, host, listen=listen, port=port, days=days, max_mib=max_mib))
     out.print(new_fleet_table(made))
     out.print(f"{folder}: stays on the server; better keep its ca.key offline")
@@ -63,11 +64,7 @@ def init(
 
 
 def _is_host(text: str) -> bool:
-    """Return whether this is a name or an address, without a port or brackets.
-
-    >>> _is_host("fleet.example.org"), _is_host("::1"), _is_host("[::1]"), _is_host("example.org:9092")
-    (True, True, False, False)
-    """
+    """Return whether this is a name or an address, without a port or brackets."""
     with suppress(ValueError):
         ip_address(text)
         return True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from atoll.cli.common import app, check_file, err, out, print_json
+from atoll.cli.common import app, check_file, err, out, print_json, refuse_below_file
 from atoll.cli.options import JsonOption
 from atoll.support.errors import InputError
 from atoll.support.wording import counted, unknown
@@ -37,6 +37,7 @@ def export(
     from atoll.runs.export import ENDINGS, export_model, format_of
     from atoll.settings.plugins import import_from
 
+    refuse_below_file(Path(file or "").parent)
     file_format = file_format or format_of(file)
     if file_format not in ENDINGS:
         raise InputError(f"--format {file_format}: {unknown(file_format, ENDINGS)}")

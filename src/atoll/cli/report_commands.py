@@ -89,9 +89,12 @@ def report_command(
     if target and not any(has_column(run, "test_accuracy") for run in runs):
         raise InputError(f"--target {target[0]:g}: is a test accuracy, and no run has recorded any; leave it out")
     rows = rounds_to_target(runs, target, stable=stable)
-    spreads = spread_over_seeds(runs, target, stable, baseline)
     otherwise = None if page or as_csv or as_parquet else folders[0] / "report"
-    place = _place_of(folder, otherwise, {"--against": against, "--width": width})
+    of_folder = {"--against": against, "--width": width}
+    if as_json:  # which has no tables over seeds; a page has them, without bands
+        of_folder |= {"--baseline": None if page else baseline, "--band": None if band == "interval" else band}
+    place = _place_of(folder, otherwise, of_folder)
+    spreads = spread_over_seeds(runs, target, stable, baseline)
     for option, path in files.items():
         claim_file(option, path)
     with figure_width(inches):
@@ -117,16 +120,16 @@ def _again(command: str, folders: Sequence[Path], *options: tuple[str, Any]) -> 
     return shlex.join(["atoll", command, *map(str, folders), *option_words(*options)])
 
 
-def _place_of(folder: Path | None, otherwise: Path | None, of_figures: Mapping[str, Any]) -> Path | None:
-    """Return the folder for the report; None: no folder is written, and no option of its figures may be given."""
+def _place_of(folder: Path | None, otherwise: Path | None, of_folder: Mapping[str, Any]) -> Path | None:
+    """Return the folder for the report; None: no folder is written, and no option for one may be given."""
     place = folder or otherwise
-    if place and place.is_file():
-        raise InputError(f"--out {place}: is a file; give the path of a folder")
+    if place:
+        refuse_below_file(place)
     if folder and folder.suffix in (".html", ".csv", ".parquet") and not folder.exists():
         raise InputError(f"--out {folder}: must be a folder; for one file, give --{folder.suffix[1:]} {folder}")
-    for option, given in of_figures.items():
+    for option, given in of_folder.items():
         if given is not None and not place:
-            raise InputError(f"{option}: is for the figures of a folder; give --out as well")
+            raise InputError(f"{option}: is for a folder's figures and tables; give --out as well")
     return place
 
 

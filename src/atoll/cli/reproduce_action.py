@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from atoll.cli.common import err, option_words, out, print_json
+from atoll.cli.common import err, option_words, out, print_json, refuse_below_file
 from atoll.cli.interrupts import Interrupts
 from atoll.cli.options import refuse_about_runs
 from atoll.experiment.executor_choice import count_cores
@@ -183,6 +183,7 @@ def _show(
 
 def _check(asked: ReproduceOptions) -> None:
     """Reject invalid options."""
+    refuse_below_file(asked.place)
     if asked.scale not in (*_SCALES, LARGEST):
         raise InputError(f"--scale {asked.scale}: must be {', '.join(_SCALES)}, or with --no-run {LARGEST}")
     if asked.scale == LARGEST and asked.run:

@@ -73,11 +73,7 @@ class Clustering:
 
 
 def without_empty(clustering: Clustering) -> Clustering:
-    """Return the clustering without its empty clusters, the others renumbered in order.
-
-    >>> without_empty(Clustering(np.array([2, 0, 2, -1]), 3)).labels
-    array([ 1,  0,  1, -1])
-    """
+    """Return the clustering without its empty clusters, the others renumbered in order."""
     kept = np.flatnonzero(clustering.sizes)
     if len(kept) == clustering.clusters:
         return clustering

@@ -16,11 +16,7 @@ LARGEST_LEVEL = 127
 
 
 def raw(tensor: Tensor) -> bytes:
-    """Return the bytes of a tensor.
-
-    >>> raw(torch.tensor([1, 2], dtype=torch.int16))
-    b'\\x01\\x00\\x02\\x00'
-    """
+    """Return the bytes of a tensor."""
     if not tensor.numel():  # its strides may not allow a view as bytes
         return b""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
@@ -94,11 +90,7 @@ def decode_topk(payload: bytes, form: Form, share: float) -> Model:
 
 
 def count_of(numbers: int, share: float) -> int:
-    """Return how many of a tensor's numbers are sent.
-
-    >>> count_of(10, 0.05), count_of(1000, 0.1)
-    (1, 100)
-    """
+    """Return how many of a tensor's numbers are sent."""
     return math.ceil(round(share * numbers, 9))  # 0.07 x 100 is 7.000000000000001
 
 

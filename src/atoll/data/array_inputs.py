@@ -61,11 +61,7 @@ def is_finite(array: Array) -> bool:
 
 
 def kind_of(value: Any) -> str:
-    """Return in words what a value is.
-
-    >>> kind_of(np.zeros((2, 3))), kind_of(None), kind_of("a")
-    ('an array of float64 with shape [2, 3]', 'nothing', "'str'")
-    """
+    """Return in words what a value is."""
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} with shape {list(value.shape)}"
     return "nothing" if value is None else f"{type(value).__name__!r}"

@@ -31,10 +31,6 @@ def standardise(data: Dataset, how: Standardise, mean: Moments = None, deviation
             least ``1 / sqrt(numbers)``; "given": by `mean` and `deviation`, which apply after `scale`.
         mean: for "given": one number, or one per channel.
         deviation: the same.
-
-    >>> from atoll.data.datasets import load
-    >>> str(standardise(load("digits"), "pool").standard)
-    'less 0.3058, over 0.3762'
     """
     if how != "given" and (mean is not None or deviation is not None):
         named = "mean" if mean is not None else "deviation"

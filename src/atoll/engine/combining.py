@@ -221,20 +221,12 @@ class _Results:
 
 
 def weighted_mean(values: Iterable[float], weights: Collection[float]) -> float:
-    """Return the weighted mean of numbers, with exactly rounded sums, independent of their order.
-
-    >>> weighted_mean([0.0, 4.0], [1.0, 3.0])
-    3.0
-    """
+    """Return the weighted mean of numbers, with exactly rounded sums, independent of their order."""
     return math.fsum(map(mul, weights, values)) / math.fsum(weights)
 
 
 def weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
-    """Return the weighted median of numbers, as `aggregation.reductions.middle` takes it.
-
-    >>> weighted_median([5.0, 1e9, 1.0], [1.0, 1.0, 1.0]), weighted_median([0.0, 4.0], [1.0, 1.0])
-    (5.0, 2.0)
-    """
+    """Return the weighted median of numbers, as `aggregation.reductions.middle` takes it."""
     import torch  # here, since methods' settings do not need PyTorch
 
     from atoll.aggregation.reductions import middle

@@ -29,10 +29,6 @@ def label_deviations(class_counts: npt.NDArray[np.integer], gram: Floats | None 
 
     `class_counts` are [clients, classes], and `gram` the inner products of the classes' mean gradients, as from
     `class_gradient_gram`; None: the unit matrix, so that xi_j is the squared distance of class shares.
-
-    >>> label_deviations(np.array([[4, 0], [0, 4]]))
-    array([[ 0.5, -0.5],
-           [-0.5,  0.5]])
     """
     sizes = class_counts.sum(axis=1)
     if (sizes <= 0).any():

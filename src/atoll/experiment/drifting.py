@@ -59,6 +59,8 @@ def _require_rounds(settings: Settings) -> None:
     if rounds[-1] >= settings.rounds:
         told = f"drift.rounds: names round {rounds[-1]}, but rounds = {settings.rounds}"
         raise InputError(f"{told}, so the last is {settings.rounds - 1}")
+    if isinstance(wanted.concepts, list) and wanted.share != DriftSettings.model_fields["share"].default:
+        raise InputError(f"drift.share = {wanted.share}: has no effect, since lists of drift.concepts say who moves")
     if wanted.gradual_rounds and (why := method_kind(settings).sudden_data):
         told = f"drift.gradual_rounds = {wanted.gradual_rounds}: cannot be used"
         raise InputError(f"{told} with method.name = {settings.method.name!r}, {why}")

@@ -35,9 +35,6 @@ def fair_rates(limits: Floats, crosses: Mask, capacities: Floats) -> Floats:
 
     All rates rise together; a sender's rate stops at its own limit, possibly inf if it crosses a link, or when a link
     that it crosses, [links, senders], is full.
-
-    >>> fair_rates(np.array([1.0, 5.0, 9.0]), np.ones((1, 3), bool), np.array([9.0]))
-    array([1., 4., 4.])
     """
     rates = np.where(crosses.any(axis=0), 0.0, limits)
     rising, left = crosses.any(axis=0), capacities.astype(float)

@@ -37,10 +37,6 @@ class PlanBudget:
 
         Without a server clients receive their aggregators' models, so it is these models' mean accuracy: the mean
         model's can be much higher than that of any client's model.
-
-        >>> own = ["mean_cluster_accuracy"]
-        >>> PlanBudget().column_of(), PlanBudget().column_of(own), PlanBudget(metric="test_loss").column_of(own)
-        ('test_accuracy', 'mean_cluster_accuracy', 'test_loss')
         """
         accuracy = "mean_cluster_accuracy" if "mean_cluster_accuracy" in columns else "test_accuracy"
         return self.metric or ("test_loss" if self.is_regression else accuracy)

@@ -133,11 +133,7 @@ def with_rounds(settings: Settings, rounds: float) -> Settings:
 
 
 def _name_of(values: Mapping[str, str]) -> str:
-    """Return a plan's name.
-
-    >>> _name_of({"method.pattern": "censyn", "method.intra_rounds": "5"})
-    'censyn,intra_rounds=5'
-    """
+    """Return a plan's name."""
     shorts = short_names(list(values))
     words = {"method.pattern", "clustering.method"}
     return ",".join(

@@ -121,6 +121,9 @@ def apply(measured: Measurements, settings: Settings, out: Path) -> Settings:
     if settings.data.clients != measured.clients:
         told = f"--from {measured.folder}: has {measured.clients} clients"
         raise InputError(f"{told}, but data.clients = {settings.data.clients}")
+    if settings.network.file and uses_network(settings) and not method_needs(settings, "network"):
+        told = f"--from {measured.folder}: clustering.method = {settings.clustering.method!r} goes by network.file"
+        raise InputError(f"{told}, whose links what was measured replaces; have another clustering in run and plan")
     make_folder(out)
     whole = measured.upload_seconds / experiment.beside(measured.settings).initial.upload_share  # clocks multiply by it
     changes = [f"network.clients_file={out / CLIENTS}", f"faults.dropout={min(measured.lost, 0.99):.4g}"]

@@ -18,13 +18,7 @@ _FACTS = ("events", "waiting", "slowest client", "MB per hop", "staleness")
 
 
 def level_in_words(level: float, budget: PlanBudget) -> str:
-    """Return a value of the plans' metric as text.
-
-    >>> [level_in_words(value, PlanBudget()) for value in (0.5, math.nan)]
-    ['50.0 %', '–']
-    >>> level_in_words(0.25, PlanBudget(is_regression=True))
-    '0.25'
-    """
+    """Return a value of the plans' metric as text."""
     if math.isnan(level):
         return DASH
     return f"{100 * level:.1f} %" if is_share(budget.column_of()) else format_number(level)
@@ -55,11 +49,7 @@ def score_table(plans: Sequence[Scored]) -> TextTable:
 
 
 def in_words(name: str) -> str:
-    """Return a plan's name as words.
-
-    >>> in_words("censyn,comaw,intra_rounds=5")
-    'censyn, comaw, intra_rounds 5'
-    """
+    """Return a plan's name as words."""
     return name.replace(",", ", ").replace("=", " ")
 
 

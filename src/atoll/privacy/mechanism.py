@@ -100,18 +100,10 @@ class Mechanism:
 
 
 def response_noise(clusters: int, epsilon: float) -> float:
-    """Return the probability of replacing a choice by a uniform one that gives k-ary response this epsilon.
-
-    >>> round(response_noise(2, math.log(3)), 12)
-    0.5
-    """
+    """Return the probability of replacing a choice by a uniform one that gives k-ary response this epsilon."""
     return clusters / (math.exp(epsilon) - 1 + clusters)
 
 
 def response_epsilon(noise: float, clusters: int) -> float:
-    """Return the epsilon of k-ary response with this probability of a uniform choice: inverts `response_noise`.
-
-    >>> round(response_epsilon(response_noise(4, 1.5), 4), 12)
-    1.5
-    """
+    """Return the epsilon of k-ary response with this probability of a uniform choice: inverts `response_noise`."""
     return math.log((1 - noise) * clusters / noise + 1)

@@ -37,11 +37,7 @@ _WRONG = InputError, zlib.error, ValueError, LookupError, TypeError  # what read
 
 
 def kept_file(place: Path, recipe: str, scale: str, settings: Settings) -> Path:
-    """Return the file that keeps a run.
-
-    >>> kept_file(Path("evidence"), "quickstart", "tiny", Settings(name="q", rounds=1, label="FedAvg, seed 0"))
-    PosixPath('evidence/quickstart/tiny/fedavg-seed-0.json.gz')
-    """
+    """Return the file that keeps a run."""
     return place / recipe / scale / (slug(f"{settings.panel} {settings.label or settings.name}") + ".json.gz")
 
 

@@ -18,37 +18,21 @@ _BUILT_IN = {
 
 
 def is_built_in(column: str) -> bool:
-    """Return whether a column is built in.
-
-    >>> is_built_in("test_accuracy"), is_built_in("refused_too_large"), is_built_in("personal_accuracy")
-    (True, True, False)
-    """
+    """Return whether a column is built in."""
     return column in _BUILT_IN or column.startswith("refused_")
 
 
 def is_share(column: str) -> bool:
-    """Return whether a column's values are shares, shown in per cent: accuracies and their deviations over clients.
-
-    >>> is_share("test_accuracy"), is_share("client_accuracy_std"), is_share("gap_std")
-    (True, True, False)
-    """
+    """Return whether a column's values are shares, shown in per cent: accuracies and their deviations over clients."""
     return column.removesuffix("_std").endswith("accuracy")
 
 
 def rises(column: str) -> bool:
-    """Return whether higher values of a column are better, as of accuracies, scores and the adjusted Rand index.
-
-    >>> rises("worst_cluster_accuracy"), rises("client_score"), rises("ari"), rises("cluster_perplexity")
-    (True, True, True, False)
-    """
+    """Return whether higher values of a column are better, as of accuracies, scores and the adjusted Rand index."""
     return column.endswith(("accuracy", "score", "ari"))
 
 
 def column_title(column: str) -> str:
-    """Return the title of a probe's column in figures and tables.
-
-    >>> column_title("worst_client_score"), column_title("p10_client_score"), column_title("client_score_std")
-    ('Worst client score', '10th percentile of client score', 'Standard deviation of client score')
-    """
+    """Return the title of a probe's column in figures and tables."""
     name = re.sub(r"^p([1-9]0)_", r"\1th percentile of ", column)
     return re.sub(r"^(.+)_std$", r"standard deviation of \1", name).replace("_", " ").capitalize()

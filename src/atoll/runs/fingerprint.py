@@ -43,11 +43,7 @@ def fingerprint_of(settings: Settings, executor: Executor, replayed: str | None 
 
 
 def free_settings(section: type[BaseModel] = Settings, prefix: str = "") -> frozenset[str]:
-    """Return the settings that do not affect results, so that a run may resume with other values.
-
-    >>> sorted(key for key in free_settings() if key.startswith("data."))
-    ['data.fetch', 'data.root']
-    """
+    """Return the settings that do not affect results, so that a run may resume with other values."""
     free: set[str] = set()
     for name, field in section.model_fields.items():
         inner = field.annotation
@@ -98,11 +94,7 @@ def as_written(settings: Settings) -> Table:
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a nested table with dotted keys.
-
-    >>> flatten({"local": {"lr": 0.1}})
-    {'local.lr': 0.1}
-    """
+    """Return a nested table with dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}

@@ -85,9 +85,6 @@ def spread_of(name: str, values: Floats) -> Numbers:
     """Return mean, standard deviation, 10th percentile and minimum over clients; NaN is left out.
 
     For metrics other than accuracies and scores, which are better when lower: the 90th percentile and the maximum.
-
-    >>> spread_of("own_accuracy", np.array([0.0, 1.0]))["worst_own_accuracy"]
-    0.0
     """
     known = values[~np.isnan(values)]
     tail, worst = (10, 0) if name.endswith(("accuracy", "score")) else (90, 100)

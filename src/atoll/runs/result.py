@@ -140,12 +140,7 @@ def read_result(folder: Path | str, warnings: Sequence[str] = (), **given: Any) 
 
 
 def columns_of(rows: Sequence[Row]) -> dict[str, Floats]:
-    """Return each column of rows of metrics as an array [rows, ...]; missing values are NaN.
-
-    >>> columns_of([{"round": 0}, {"round": 1, "cluster_accuracy": [0.5, None]}])["cluster_accuracy"]
-    array([[nan, nan],
-           [0.5, nan]])
-    """
+    """Return each column of rows of metrics as an array [rows, ...]; missing values are NaN."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: _column([row.get(name) for row in rows]) for name in names}
 

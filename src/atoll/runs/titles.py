@@ -14,11 +14,7 @@ def title_of(settings: Settings) -> str:
 
 
 def without_seed(label: str) -> str:
-    """Return a run's label without its seed.
-
-    >>> without_seed("IFCA, seed 3"), without_seed("IFCA (seed 3)")
-    ('IFCA', 'IFCA')
-    """
+    """Return a run's label without its seed."""
     return re.sub(r"[\s,(]*\bseed \d+\)?$", "", label)
 
 

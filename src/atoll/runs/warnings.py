@@ -10,7 +10,7 @@ from atoll.methods.papers.hierarchical import cut_by_empty
 from atoll.network.completion import completion_of, event_seconds
 from atoll.runs.client_probes import MEASURED
 from atoll.runs.rows import first_of
-from atoll.settings.choices import method_kind, method_needs, uses_network
+from atoll.settings.choices import clustering_needs, method_kind, method_needs, uses_network
 
 FREQUENCIES_AGREE = 1.1  # ratio up to which shares of merges count as equal
 
@@ -33,7 +33,9 @@ def _left_out(experiment: Experiment) -> Iterator[str]:
 def _in_one(experiment: Experiment) -> Iterator[str]:
     sizes = experiment.clustering.sizes
     if len(sizes) > 1 == np.count_nonzero(sizes) and method_needs(experiment.settings, "phases"):
-        yield f"all clients are in one of {len(sizes)} clusters, so patterns train alike; lower clustering.time_limit"
+        keeps_limits = clustering_needs(experiment.settings, "problem")
+        hint = "lower clustering.time_limit" if keeps_limits else "choose another clustering.method"
+        yield f"all clients are in one of {len(sizes)} clusters, so patterns train alike; {hint}"
 
 
 def _too_slow(experiment: Experiment) -> Iterator[str]:

@@ -38,12 +38,7 @@ class Pace:
     rate: Changes
 
     def times(self, clients: Ids, seconds: float | Floats) -> tuple[Floats, Floats]:
-        """Return the factors by which computing and sending take longer, begun then (one time, or each's), [clients].
-
-        >>> half = [(np.array([10.0]), np.array([0.5]))]
-        >>> Pace(half, half).times(np.array([0]), 9.0), Pace(half, half).times(np.array([0]), 10.0)
-        ((array([1.]), array([1.])), (array([2.]), array([2.])))
-        """
+        """Return the factors by which computing and sending take longer, begun then (one time or each's), [clients]."""
         return 1 / _at(self.compute, clients, seconds), 1 / _at(self.rate, clients, seconds)
 
 

@@ -21,11 +21,7 @@ def cohort_size(fraction: float, members: int) -> int:
 
 
 def next_time_of_day(now_seconds: float, hour: float) -> float:
-    """Return the first virtual time from now on at which the time of day is `hour`; time 0 is midnight UTC.
-
-    >>> next_time_of_day(0.0, 6.0), next_time_of_day(7 * 3600.0, 6.0)
-    (21600.0, 108000.0)
-    """
+    """Return the first virtual time from now on at which the time of day is `hour`; time 0 is midnight UTC."""
     today = hour * 3600
     return today + DAY_SECONDS * max(0, -((today - now_seconds) // DAY_SECONDS))
 

@@ -117,9 +117,5 @@ class Roster:
 
 
 def threshold_of(share: float, nodes: int) -> int:
-    """Return how many of these nodes must answer in each step: this share, rounded up, and more than half.
-
-    >>> threshold_of(2 / 3, 2), threshold_of(2 / 3, 6), threshold_of(0.5, 6)
-    (2, 4, 4)
-    """
+    """Return how many of these nodes must answer in each step: this share, rounded up, and more than half."""
     return max(math.ceil(share * nodes - 1e-9), nodes // 2 + 1)

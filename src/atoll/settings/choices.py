@@ -115,12 +115,17 @@ def uses_clusters(settings: Sections) -> bool:
     return bool(settings.run.probes) or settings.run.heterogeneity or method_needs(settings, "clustering")
 
 
-def uses_network(settings: Sections) -> bool:
-    """Return whether the method, or its clustering, asks for a network."""
+def clustering_needs(settings: Sections, *names: str) -> bool:
+    """Return whether the clustering asks for one of these objects, such as ``problem``."""
     rules = _load("atoll.clustering.named_clusterings:CLUSTERINGS")
     rule = resolve("clustering.method", settings.clustering.method, rules)
-    asks = asks_for(rule, "network") or asks_for(rule, "problem")
-    return method_needs(settings, "network") or (method_needs(settings, "clustering") and asks)
+    return any(asks_for(rule, name) for name in names)
+
+
+def uses_network(settings: Sections) -> bool:
+    """Return whether the method, or its clustering, asks for a network."""
+    asks = method_needs(settings, "clustering") and clustering_needs(settings, "network", "problem")
+    return asks or method_needs(settings, "network")
 
 
 def chosen(table: Table) -> dict[NamedChoice, Function]:

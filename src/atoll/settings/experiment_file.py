@@ -140,6 +140,10 @@ def _warn_of_no_use(made: Sequence[Settings]) -> None:
         if moving and not any(method_needs(each, "phases") for each in moving):
             told = f"with method.name = {moving[0].method.name!r} clients do not move, as they do with 'hierarchical'"
             warn(f"network.{key} = {show(moving[0].network.get(key))}: no run uses it; {told}", SettingWarning, 4)
+    paced = [each for each in made if each.clustering.get("frequencies") is not None]
+    if paced and not any(str(each.method.get("pattern")).endswith("asy") for each in paced):
+        told = f"{show(paced[0].clustering.get('frequencies'))}: no run uses it"
+        warn(f"clustering.frequencies = {told} without method.pattern = 'cenasy' or 'decasy'", SettingWarning, 4)
     for section, switch, names in (("faults", "attackers", ("attack", "claimed")), ("secure", "sums", "")):
         own = [getattr(each, section).model_dump(exclude_defaults=True) for each in made]
         for key, value in () if any(switch in each for each in own) else own[0].items():
@@ -233,9 +237,6 @@ def parse_changes(changes: Iterable[str]) -> Table:
 
     A value is TOML, or taken literally if the setting is a text or the value is not TOML. An empty value unsets an
     optional setting.
-
-    >>> parse_changes(["local.lr=0.1", "method.name=fedavg", "label=7", "data.samples="])
-    {'local': {'lr': 0.1}, 'method': {'name': 'fedavg'}, 'label': '7', 'data': {'samples': None}}
     """
     table: Table = {}
     for change in changes:

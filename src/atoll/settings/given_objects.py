@@ -27,10 +27,6 @@ def named(table: Mapping[str, Any]) -> dict[str, Any]:
 
     An object or a name in place of a whole section is the section's main choice: its clustering, method, model or data
     set.
-
-    >>> import atoll
-    >>> named({"clustering": "random", "method": {"name": atoll.fedavg, "fraction": 0.5}})
-    {'clustering': {'method': 'random'}, 'method': {'name': 'fedavg', 'fraction': 0.5}}
     """
     made = dict(table)
     for choice in CHOICES:

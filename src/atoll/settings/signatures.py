@@ -48,11 +48,7 @@ def takes_any(function: Function) -> bool:
 
 
 def asks_for(function: Function, name: str) -> bool:
-    """Return whether a function has a parameter of this name; what no function asks for is not built.
-
-    >>> asks_for(lambda population, rng: None, "rng")
-    True
-    """
+    """Return whether a function has a parameter of this name; what no function asks for is not built."""
     return name in _known_parameters(function)
 
 

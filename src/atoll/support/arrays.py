@@ -14,9 +14,5 @@ Mask = npt.NDArray[np.bool_]
 
 
 def least(losses: Floats) -> Ids:
-    """Return the column with the least number in each row, the first on ties; NaN only where all are.
-
-    >>> least(np.array([[np.nan, 2.0, 1.0], [np.nan, np.nan, np.nan]]))
-    array([2, 0])
-    """
+    """Return the column with the least number in each row, the first on ties; NaN only where all are."""
     return np.asarray(np.where(np.isnan(losses), np.inf, losses).argmin(axis=1), np.int64)

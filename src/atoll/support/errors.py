@@ -34,13 +34,7 @@ class SettingWarning(UserWarning):
 
 @contextmanager
 def reading(subject: str) -> Iterator[None]:
-    """Prefix errors with their subject, such as the setting that names a file, unless they begin with it.
-
-    >>> with reading("network.clients_file"):
-    ...     raise InputError("a.csv: has no rows")
-    Traceback (most recent call last):
-    atoll.support.errors.InputError: network.clients_file: a.csv: has no rows
-    """
+    """Prefix errors with their subject, such as the setting that names a file, unless they begin with it."""
     try:
         yield
     except InputError as error:
@@ -49,13 +43,7 @@ def reading(subject: str) -> Iterator[None]:
 
 @contextmanager
 def refusing(told: str, *kinds: type[Exception], hint: str = "") -> Iterator[None]:
-    """Turn an `OSError`, or an error of these kinds, into an `InputError`: what is told, the reason and a hint.
-
-    >>> with refusing("missing.csv: cannot be read"):
-    ...     open("missing.csv")
-    Traceback (most recent call last):
-    atoll.support.errors.InputError: missing.csv: cannot be read (No such file or directory)
-    """
+    """Turn an `OSError`, or an error of these kinds, into an `InputError`: what is told, the reason and a hint."""
     caught: tuple[type[Exception], ...] = (OSError, *kinds)
     try:
         yield
@@ -90,11 +78,6 @@ def blaming(told: str, blame: type[AtollError], *kinds: type[BaseException]) -> 
     """Turn an `Exception` of a user's code, or an error of these kinds, into `blame`: what is told, and where.
 
     Atoll's own errors pass as they are.
-
-    >>> with blaming("local.optimizer = 'mine:rule': calling it failed", InputError):
-    ...     1 / 0
-    Traceback (most recent call last):
-    atoll.support.errors.InputError: local.optimizer = 'mine:rule': calling it failed (ZeroDivisionError: ...
     """
     caught: tuple[type[BaseException], ...] = (Exception, *kinds)
     try:
@@ -117,11 +100,7 @@ def full_disk(error: BaseException) -> str:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Return whether an error was caused by a full disk or an exhausted quota.
-
-    >>> is_full(OSError(28, "No space left on device")), is_full(OSError(2, "No such file"))
-    (True, False)
-    """
+    """Return whether an error was caused by a full disk or an exhausted quota."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True

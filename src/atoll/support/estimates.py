@@ -30,11 +30,7 @@ class Estimate:
 
 
 def t_point(n: int, confidence: float = 0.95) -> float:
-    """Return how many standard errors of the mean of n values, at least 2, its two-sided interval reaches.
-
-    >>> t_point(5)
-    2.776...
-    """
+    """Return how many standard errors of the mean of n values, at least 2, its two-sided interval reaches."""
     from scipy.special import stdtrit  # scipy.stats, which gives the same, takes a second to load
 
     return float(stdtrit(n - 1, (1 + confidence) / 2))
@@ -44,9 +40,6 @@ def paired_p(differences: Sequence[float]) -> float | None:
     """Return the two-sided p value of Student's paired t test that the mean difference is 0.
 
     None where there are fewer than two differences, or all are equal but not 0, so that they have no deviation.
-
-    >>> paired_p([1.0, 2.0, 3.0]), paired_p([0.0, 0.0]), paired_p([1.0])
-    (0.0741..., 1.0, None)
     """
     if len(differences) < 2:
         return None
@@ -61,11 +54,7 @@ def paired_p(differences: Sequence[float]) -> float | None:
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:
-    """Return p values corrected for several comparisons by Holm's step-down method; unknown ones stay None.
-
-    >>> holm([0.04, 0.01, None, 0.03])
-    [0.06, 0.03, None, 0.06]
-    """
+    """Return p values corrected for several comparisons by Holm's step-down method; unknown ones stay None."""
     known = sorted((p, place) for place, p in enumerate(ps) if p is not None)
     corrected: list[float | None] = [None] * len(ps)
     highest = 0.0
@@ -76,11 +65,7 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
 
 
 def estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate:
-    """Return the mean of at least one value, with its Student's t interval.
-
-    >>> estimate([1.0, 2.0, 3.0])
-    Estimate(n=3, mean=2.0, std=1.0, low=-0.484..., high=4.484...)
-    """
+    """Return the mean of at least one value, with its Student's t interval."""
     n, mean = len(values), float(np.mean(values))
     if n == 1:
         return Estimate(1, mean, None, None, None)
@@ -96,9 +81,6 @@ def estimate_share(values: Sequence[float]) -> Estimate:
 
     This is Wilson's score interval for the number of draws that would give the mean its standard error, with Student's
     t quantile in place of the normal one. Well inside 0 to 1 it is close to the interval of `estimate`.
-
-    >>> estimate_share([0.99, 0.999, 0.95])
-    Estimate(n=3, mean=0.979..., std=0.0260..., low=0.793..., high=0.998...)
     """
     found = estimate(values)
     if not found.std or min(values) < 0 or max(values) > 1:  # without a deviation: one value, or all equal

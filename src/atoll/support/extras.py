@@ -35,10 +35,6 @@ def require_version(package: str, extra: str, told: str) -> None:
 
 
 def pip_install(extra: str) -> str:
-    """Return the command that installs an extra's packages, by their own names: Atoll itself is on no index.
-
-    >>> pip_install("privacy")
-    "pip install 'dp-accounting>=0.6'"
-    """
+    """Return the command that installs an extra's packages, by their own names: Atoll itself is on no index."""
     named = filter(None, map(_OF_EXTRA.fullmatch, metadata.requires("atoll") or ()))
     return " ".join(["pip install", *(f"'{each['package']}'" for each in named if each["extra"] == extra)])

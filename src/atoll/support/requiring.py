@@ -22,11 +22,7 @@ _PLAIN = (bool, int, float, str, list, tuple, dict)  # checked by pydantic; othe
 
 
 def plain(value: Any) -> Any:
-    """Return a value as an experiment file could hold it: arrays, tensors, columns, tuples and paths converted.
-
-    >>> plain({"rounds": np.int64(5), "grid": (2, np.float32(0.5))})
-    {'rounds': 5, 'grid': [2, 0.5]}
-    """
+    """Return a value as an experiment file could hold it: arrays, tensors, columns, tuples and paths converted."""
     if isinstance(value, Mapping):
         return {key: plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -41,11 +37,7 @@ def require_made(*_: object) -> None:
 
 
 def require(name: str, value: Any, annotation: Any) -> Any:
-    """Return the value if it has this type and is within its limits; NumPy's numbers become Python's.
-
-    >>> require("local.steps", np.int64(3), int)
-    3
-    """
+    """Return the value if it has this type and is within its limits; NumPy's numbers become Python's."""
     value = value.item() if isinstance(value, np.generic) else value
     checker_of(annotation)(name, value)
     return value

@@ -49,21 +49,13 @@ _MEANT["fedprox"] = "fedavg"  # with local.proximal
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:
-    """Return a key that sorts names as a reader would, with the numbers in them by size.
-
-    >>> sorted(["figure-10", "figure-9", "figure"], key=natural)
-    ['figure', 'figure-9', 'figure-10']
-    """
+    """Return a key that sorts names as a reader would, with the numbers in them by size."""
     parts = re.split(r"(\d+)", name)
     return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """Return the message that a name is unknown, with the nearest known name and all that are allowed.
-
-    >>> unknown("learning_rate", ["lr", "steps"])
-    "unknown, did you mean 'lr'? Allowed: lr, steps"
-    """
+    """Return the message that a name is unknown, with the nearest known name and all that are allowed."""
     names = sorted(known, key=natural)
     meant = nearest(name, names)
     hint = f", did you mean {meant!r}?" if meant else "."
@@ -71,11 +63,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """Return the known name that is probably meant (another spelling, an alias or a typing error), or None.
-
-    >>> nearest("FedAvg", ["fedavg", "local"]), nearest("local_epochs", ["epochs", "lr"]), nearest("zzz", ["lr"])
-    ('fedavg', 'epochs', None)
-    """
+    """Return the known name that is probably meant (another spelling, an alias or a typing error), or None."""
     names = {each.lower(): each for each in known}
     plain = name.lower()
     for spelling in (plain, plain.replace("_", "-"), plain.replace("-", "_"), _MEANT.get(plain.replace("-", "_"))):
@@ -86,13 +74,7 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
 
 
 def allowed(schema: Mapping[str, Any]) -> str:
-    """Describe in words what a JSON schema allows.
-
-    >>> allowed({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "full"}]})
-    "a whole number of at least 1, or 'full'"
-    >>> allowed({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2})
-    'a list of 2, each entry a whole number'
-    """
+    """Describe in words what a JSON schema allows."""
     from atoll.support.limits import LARGEST  # here, since it loads pydantic
 
     if "anyOf" in schema:
@@ -111,11 +93,7 @@ def allowed(schema: Mapping[str, Any]) -> str:
 
 
 def show(value: Any) -> str:
-    """Return a value much as an experiment file has it, shortened if it is long.
-
-    >>> show(True), show(None), show("a")
-    ('true', 'unset', "'a'")
-    """
+    """Return a value much as an experiment file has it, shortened if it is long."""
     if callable(value):
         return f"the {'class' if isinstance(value, type) else 'function'} {getattr(value, '__name__', 'given')}"
     text = str(value).lower() if isinstance(value, bool) else "unset" if value is None else repr(value)
@@ -129,11 +107,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def slug(name: str) -> str:
-    """Return a name that is safe in file systems and shells: no leading dot, space or slash, and short.
-
-    >>> slug("CFL-MGD, seed 3")
-    'cfl-mgd-seed-3'
-    """
+    """Return a name that is safe in file systems and shells: no leading dot, space or slash, and short."""
     return re.sub(r"[^\w.]+", "-", name.lower()).strip(".-")[:100].encode()[:150].decode(errors="ignore")
 
 

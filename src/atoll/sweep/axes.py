@@ -45,11 +45,7 @@ class Interval:
 
 
 def parse_axes(texts: Iterable[str]) -> list[Axis]:
-    """Read ``section.key=value,value`` texts; ``first..last`` stands for all whole numbers between them.
-
-    >>> parse_axes(["local.lr=0.01,0.05", "seed=0..2,7"])
-    [Axis(name='local.lr', texts=('0.01', '0.05')), Axis(name='seed', texts=('0', '1', '2', '7'))]
-    """
+    """Read ``section.key=value,value`` texts; ``first..last`` stands for all whole numbers between them."""
     axes = [_read_axis(name, given) for name, given in _split_all(texts)]
     if (count := math.prod(len(axis.texts) for axis in axes)) > MOST:
         raise InputError(f"--over: makes {count:,} combinations; at most {MOST:,} are allowed")
@@ -57,11 +53,7 @@ def parse_axes(texts: Iterable[str]) -> list[Axis]:
 
 
 def parse_space(texts: Iterable[str]) -> list[Axis | Interval]:
-    """Read a search space: lists of values as in `parse_axes`, or ``low..high`` ranges, with ``:log`` if logarithmic.
-
-    >>> parse_space(["local.lr=0.001..0.1:log", "local.optimizer=sgd,adam"])
-    [Interval(name='local.lr', low=0.001, high=0.1, is_whole=False, is_log=True), Axis(...)]
-    """
+    """Read a search space: lists of values as in `parse_axes`, or ``low..high`` ranges, with ``:log`` if wanted."""
     space: list[Axis | Interval] = []
     for name, given in _split_all(texts):
         if name == "seed":
@@ -78,11 +70,7 @@ def parse_space(texts: Iterable[str]) -> list[Axis | Interval]:
 
 
 def parse_part(text: str) -> slice:
-    """Read I/N as a slice: every N-th run, starting with the I-th, so that all parts take about as long.
-
-    >>> "abcdefg"[parse_part("2/3")]
-    'be'
-    """
+    """Read I/N as a slice: every N-th run, starting with the I-th, so that all parts take about as long."""
     found = _PART.fullmatch(text.strip())
     if found is None or not 1 <= int(found["number"]) <= int(found["parts"]) <= MOST:
         form = f"the form I/N, such as 2/8, with I from 1 to N and N at most {MOST:,}"
@@ -126,11 +114,7 @@ def parse_value(name: str, text: str) -> Any:
 
 
 def around(axes: Sequence[Axis]) -> list[list[str]]:
-    """Return the first combination as changes, and those with another function in one place.
-
-    >>> around(parse_axes(["method.combine=mean,median", "seed=0..2"]))
-    [['method.combine=mean', 'seed=0'], ['method.combine=median', 'seed=0']]
-    """
+    """Return the first combination as changes, and those with another function in one place."""
     first = [f"{axis.name}={axis.texts[0]}" for axis in axes]
     texts = ((place, text) for place, axis in enumerate(axes) for text in axis.texts[1:])
     others = (pair for pair in texts if not _NUMBER.fullmatch(pair[1]))

@@ -45,20 +45,12 @@ class Goal:
 
     @property
     def rises(self) -> bool:
-        """Whether more is better.
-
-        >>> Goal("worst_cluster_accuracy").rises, Goal("test_loss").rises, Goal("virtual_time", 0.8).rises
-        (True, False, False)
-        """
+        """Whether more is better."""
         return rises(self.metric)
 
     @property
     def title(self) -> str:
-        """The heading of a table's column.
-
-        >>> Goal("virtual_time", 0.8).title, Goal("client_updates", 0.5, "test_loss").title
-        ('virtual_time to 80 %', 'client_updates to test_loss 0.5')
-        """
+        """The heading of a table's column."""
         return self.metric if self.target is None else f"{self.metric} to {target_name(self.of, self.target)}"
 
     def read(self, folder: Path) -> tuple[float, float] | None:

@@ -118,11 +118,7 @@ def show_value(value: Any) -> str:
 
 
 def show(value: float, goal: Goal) -> str:
-    """Return one value of the metric as text.
-
-    >>> show(0.5, Goal("test_accuracy")), show(90.0, Goal("virtual_time", 0.8)), show(12345, Goal("bytes_up", 0.8))
-    ('50.00 %', '90 s', '12.35 kB')
-    """
+    """Return one value of the metric as text."""
     factor, unit = _unit(goal, value)
     return f"{_number(factor * value, goal)} {unit}".rstrip()
 

@@ -74,11 +74,7 @@ def as_dicts(trials: Sequence[Trial], best: Trial | None, goal: Goal) -> list[di
 
 
 def _shorten(text: str) -> str:
-    """Return a long number with four digits, and other text unchanged.
-
-    >>> _shorten("0.012345678"), _shorten("sgd"), _shorten("20")
-    ('0.01235', 'sgd', '20')
-    """
+    """Return a long number with four digits, and other text unchanged."""
     try:
         return text if len(text) <= 6 else f"{float(text):.4g}"
     except ValueError:

@@ -62,11 +62,7 @@ class Opened(Protocol):
 
 
 def hyperparameters(settings: Settings) -> dict[str, bool | int | float | str]:
-    """Return all settings that are set, by their dotted names; lists and tables as JSON.
-
-    >>> hyperparameters(Settings())["local.lr"]
-    0.05
-    """
+    """Return all settings that are set, by their dotted names; lists and tables as JSON."""
     return {
         name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
         for name, value in flatten(resolved(settings)).items()
@@ -77,9 +73,6 @@ def numbers_of(row: Row) -> dict[str, float]:
     """Return the numbers of a row by name, those of a list as ``name/0`` and so on; missing values are left out.
 
     Lists of lists, such as `confusion`, are left out too: a tracker would draw a curve for each number.
-
-    >>> numbers_of({"round": 1, "test_accuracy": None, "cluster_accuracy": [0.5, None], "confusion": [[1]]})
-    {'round': 1.0, 'cluster_accuracy/0': 0.5}
     """
     numbers: dict[str, float] = {}
     for name, value in row.items():

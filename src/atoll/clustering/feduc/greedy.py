@@ -29,9 +29,6 @@ def choose(bounds: Floats, completion_seconds: Floats, allowed: Mask) -> int | N
     """Return the allowed aggregator with the least bound; on ties the shorter completion, then the lower index.
 
     All arguments are [aggregators]; numbers that differ by rounding (`TIE`) are ties. None if nothing is allowed.
-
-    >>> choose(np.array([2.0, 1.0, 1.0]), np.array([1.0, 5.0, 4.0]), np.array([True, True, True]))
-    2
     """
     best = np.flatnonzero(allowed)
     if not len(best):

@@ -11,11 +11,7 @@ _CHUNK = 100_000  # clients handled at a time, which bounds the scratch memory o
 
 
 def major_shares(major: Indices, classes: int, rho: float) -> Floats:
-    """Return [len(major), classes] shares: `rho` for the major class, the rest spread evenly.
-
-    >>> major_shares(np.array([1]), 3, 0.5)
-    array([[0.25, 0.5 , 0.25]])
-    """
+    """Return [len(major), classes] shares: `rho` for the major class, the rest spread evenly."""
     shares = np.full((len(major), classes), (1 - rho) / max(classes - 1, 1))
     shares[np.arange(len(major)), major] = rho
     return shares
@@ -25,9 +21,6 @@ def exact_counts(shares: Floats, total: int, first: Indices) -> Ids:
     """Round ``shares * total`` [n, classes] to integers that sum to `total` in every row, by largest remainder.
 
     Ties are broken in cyclic order from the class after ``first[row]``.
-
-    >>> exact_counts(np.array([[0.5, 0.25, 0.25]]), 5, np.array([0]))
-    array([[3, 1, 1]])
     """
     counts = np.empty(shares.shape, np.int64)
     for low in range(0, len(shares), _CHUNK):

@@ -227,7 +227,7 @@ def natural(clients: int, owners: Indices | None = None, min_samples: Positive |
         parts = Ranges(parts.indices[np.repeat(kept, parts.sizes)], np.concatenate([[0], ends]))
     if (known := len(parts)) < clients:
         big = "" if min_samples is None else f" with data.min_samples = {min_samples}"
-        hint = f"set data.clients = {known}, or fewer to take the first ones" if known else "lower data.min_samples"
+        hint = f"take at most {known} in all, the first ones" if known else "lower data.min_samples"
         raise InputError(f"data.clients = {clients}: the data has only {counted(known, 'client')}{big}; {hint}")
     return parts.first(clients)
 

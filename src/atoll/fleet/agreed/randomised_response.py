@@ -12,9 +12,6 @@ def answer_odds(classes: int, epsilon: float) -> tuple[float, float]:
     """Return the probabilities with which a sample's answer is its own class, and any one of the others.
 
     p = e^epsilon / (e^epsilon + classes - 1) and q = 1 / (e^epsilon + classes - 1), so p / q = e^epsilon.
-
-    >>> answer_odds(2, np.log(3))
-    (0.75, 0.25)
     """
     if classes < 2:
         raise InputError(f"class counts: there are {classes} classes, randomised response needs at least 2")

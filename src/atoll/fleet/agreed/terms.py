@@ -46,11 +46,7 @@ def differences(own: Settings, told: dict[str, Any]) -> list[str]:
 
 
 def is_allowed(key: str, value: Any, allowed: Iterable[str]) -> bool:
-    """Return whether an owner lets a server set this; values must be numbers, plain words, or lists of these.
-
-    >>> is_allowed("method.name", "ifca", ["method.*"]), is_allowed("method.name", "os:remove", ["method.*"])
-    (True, False)
-    """
+    """Return whether an owner lets a server set this; values must be numbers, plain words, or lists of these."""
     is_named = not {key, f"{key.partition('.')[0]}.*"}.isdisjoint(allowed)
     return is_named and re.fullmatch(ALLOWABLE, key) is not None and _is_plain(value)
 
@@ -69,11 +65,7 @@ def change(own: Settings, told: dict[str, Any], keys: Sequence[str]) -> Settings
 
 
 def show(told: dict[str, Any], keys: Sequence[str]) -> str:
-    """Return announced settings in one short line for the owner.
-
-    >>> show({"local.lr": 0.1}, ["local.lr", "local.steps"])
-    'local.lr = 0.1, local.steps unset'
-    """
+    """Return announced settings in one short line for the owner."""
     texts = [f"{key} = {json.dumps(told[key])[:40]}" if key in told else f"{key} unset" for key in keys[:_SHOWN]]
     return ", ".join(texts) + (f" and {len(keys) - _SHOWN} more" if keys[_SHOWN:] else "")
 

@@ -29,21 +29,13 @@ class Failure:
 
 
 def clients_of(properties: Properties) -> tuple[int, ...]:
-    """Return a node's clients; empty if its transport does not know them.
-
-    >>> clients_of({"client": 3}), clients_of({"clients": "0,4"})
-    ((3,), (0, 4))
-    """
+    """Return a node's clients; empty if its transport does not know them."""
     listed = str(properties.get("clients", properties.get("client", "")))
     return tuple(int(client) for client in listed.split(",") if client)
 
 
 def samples_of(properties: Properties) -> dict[int, int]:
-    """Return the agreed samples of a node's clients; empty without an agreement.
-
-    >>> samples_of({"clients": "0,4", "samples": "40,70"}), samples_of({"client": 3})
-    ({0: 40, 4: 70}, {})
-    """
+    """Return the agreed samples of a node's clients; empty without an agreement."""
     samples = [int(each) for each in str(properties.get("samples", "")).split(",") if each]
     return dict(zip(clients_of(properties), samples, strict=True)) if samples else {}
 

@@ -46,19 +46,11 @@ def waiting(
 
 
 def passed(began: float) -> str:
-    """Return the time since a `time.monotonic` value, in words.
-
-    >>> passed(time.monotonic() - 200)
-    '200 s'
-    """
+    """Return the time since a `time.monotonic` value, in words."""
     return f"{time.monotonic() - began:.0f} s"
 
 
 def listed(names: Collection[str], most: int = 8) -> str:
-    """Return names for a sentence, shortened if there are many.
-
-    >>> listed(["b", "a", "c"], most=2)
-    'a, b and 1 more'
-    """
+    """Return names for a sentence, shortened if there are many."""
     first, others = sorted(names)[:most], len(names) - most
     return ", ".join(first) + (f" and {others} more" if others > 0 else "")

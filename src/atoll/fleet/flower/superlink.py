@@ -56,8 +56,12 @@ class Superlink:
         certificate, key = self.configuration.folder / "server.pem", self.configuration.folder / "server.key"
         require_valid(self.configuration.folder / "ca.pem")
         require_valid(certificate)
+        require_pair = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain
+        with contextlib.suppress(OSError):  # of a renewal that was killed before its last step
+            require_pair(certificate, f"{key}.new", password="")
+            os.replace(f"{key}.new", key)
         with refusing(f"{key}: must be the key of server.pem, without a password"):
-            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key, password="")
+            require_pair(certificate, key, password="")
         if not self.configuration.secret:
             raise InputError(f"{self.configuration.folder / 'secret'}: is empty; fill it, as with openssl rand -hex 32")
         require_free(self.configuration.listen, self.configuration.port)
@@ -140,8 +144,10 @@ class Superlink:
         """Report what it rejected since the last check; the rest of its log is for debugging."""
         with contextlib.suppress(OSError), open(self._log, "rb") as log:
             log.seek(self._read)
-            *whole, _ = log.read(_MOST_LOG_BYTES).split(b"\n")
+            *whole, rest = log.read(_MOST_LOG_BYTES).split(b"\n")
             self._read += sum(len(line) + 1 for line in whole)
+            if not whole and len(rest) == _MOST_LOG_BYTES:  # more than any line that is passed on
+                self._read += len(rest)
             for line in whole:
                 if line.startswith(MARK.encode()):
                     self._tell(f"superlink: {line.decode(errors='replace')}")

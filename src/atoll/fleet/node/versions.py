@@ -25,11 +25,7 @@ _LOG = logging.getLogger("atoll.fleet")
 
 
 def named(task: str) -> Model:
-    """Return the server's placeholder for a client's state: the name of the task that produced it.
-
-    >>> name_of(named("00ff"))
-    '00ff'
-    """
+    """Return the server's placeholder for a client's state: the name of the task that produced it."""
     return {TASK: torch.tensor(list(bytes.fromhex(task)), dtype=torch.uint8)}
 
 

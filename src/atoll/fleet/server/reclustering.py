@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from atoll.clustering.named_clusterings import CLUSTERINGS
 from atoll.engine.method import Method
 from atoll.experiment.conditions import ReportedClients
 from atoll.experiment.experiment import Experiment
@@ -19,9 +18,7 @@ from atoll.fleet.server.joining import Joined, ask_again
 from atoll.fleet.server.measured_times import MeasuredTimes, cells_of
 from atoll.fleet.server.plausibility import MOST_SLOTS, believe, require_own
 from atoll.network.network import Network
-from atoll.settings.choices import method_kind, method_needs, uses_network
-from atoll.settings.plugins import resolve
-from atoll.settings.signatures import asks_for
+from atoll.settings.choices import clustering_needs, method_kind, method_needs, uses_network
 from atoll.support.errors import InputError, reading
 from atoll.support.files import append_line, line_as_bytes, write_atomically
 
@@ -49,9 +46,7 @@ def require_reclustering(experiment: Experiment) -> None:
     name = settings.clustering.method
     if not method_needs(experiment.settings, "clustering"):
         raise InputError(f"{begin} method.name = {settings.method.name!r} has no clustering that could be made anew")
-    rule = resolve("clustering.method", name, CLUSTERINGS)
-    takes = any(asks_for(rule, given) for given in ("population", "network", "problem"))
-    if name in _CANNOT or not takes:
+    if name in _CANNOT or not clustering_needs(settings, "population", "network", "problem"):
         raise InputError(f"{begin} clustering.method = {name!r} {_CANNOT.get(name, _CANNOT['random'])}")
     for other in ("trace_file", "metres_per_round", "recluster_every"):
         if getattr(settings.network, other) is not None:
@@ -129,7 +124,7 @@ class Planner:
 
     def _plan_anew(self, events_done: int) -> None:
         """Cluster by current knowledge; if that fails, keep the clustering and record why."""
-        before, outcome = self._lines[-1], None
+        before = self._lines[-1]
         try:
             experiment = self._anew()
             self._method = self._made(experiment)

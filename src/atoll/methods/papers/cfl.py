@@ -93,9 +93,6 @@ def bipartition(updates: Floats) -> tuple[Mask, float]:
     """Return the bipartition with the least maximum similarity between parts: the second part, and that similarity.
 
     Found by single linkage, which merges the most similar clients until two parts are left (Algorithm 1).
-
-    >>> bipartition(np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]))
-    (array([False,  True, False]), 0.0)
     """
     from scipy.cluster.hierarchy import cut_tree, linkage
 

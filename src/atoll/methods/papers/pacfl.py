@@ -85,12 +85,7 @@ def signatures(population: Population, module: "nn.Module", vectors: int) -> Flo
 
 
 def distances_between(bases: Floats, angle: Angle) -> Floats:
-    """Return clients' pairwise distances in degrees, in the order of `scipy.spatial.distance.pdist`.
-
-    >>> x, y = [[1.0], [0.0]], [[0.0], [1.0]]  # the signatures of two clients with one class and one vector
-    >>> distances_between(np.array([[x], [x], [y]]), "sum")
-    array([ 0., 90., 90.])
-    """
+    """Return clients' pairwise distances in degrees, in the order of `scipy.spatial.distance.pdist`."""
     if angle == "smallest":
         spans = [_span(np.concatenate(list(each), axis=1)) for each in bases]
         bases = np.zeros((len(spans), 1, bases.shape[2], max(span.shape[1] for span in spans)))

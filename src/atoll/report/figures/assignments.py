@@ -225,11 +225,7 @@ def _draw_last(axes: Axes, identity: Assignments, colors: Sequence[Any]) -> None
 
 
 def _matched_order(counts: Ids) -> Ids:
-    """Order the models as the groups they fit best, so that recovered clusters form a diagonal.
-
-    >>> _matched_order(np.array([[0, 1, 9], [7, 0, 0]]))
-    array([2, 0, 1])
-    """
+    """Order the models as the groups they fit best, so that recovered clusters form a diagonal."""
     from scipy.optimize import linear_sum_assignment  # SciPy's solvers load slowly
 
     models = linear_sum_assignment(counts, maximize=True)[1]

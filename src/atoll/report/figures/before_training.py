@@ -226,11 +226,7 @@ def set_client_ticks(ax: Axes, drawn: Ids) -> None:
 
 
 def evenly(count: int, most: int) -> Ids:
-    """Return at most `most` indices below `count`, evenly spaced, the first and the last among them.
-
-    >>> evenly(5, 3)
-    array([0, 2, 4])
-    """
+    """Return at most `most` indices below `count`, evenly spaced, the first and the last among them."""
     return np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)
 
 

@@ -35,11 +35,7 @@ def plot_ranks(ranks: Mapping[str, float], difference: float) -> Figure:
 
 
 def cliques(values: Sequence[float] | np.ndarray, difference: float) -> list[tuple[int, int]]:
-    """Return the first and last place of each largest group of sorted values that differ by less than this.
-
-    >>> cliques([1.0, 2.0, 2.5, 4.0], 1.6)
-    [(0, 2), (2, 3)]
-    """
+    """Return the first and last place of each largest group of sorted values that differ by less than this."""
     ends = [int(np.searchsorted(values, value + difference)) - 1 for value in values]
     return [(i, end) for i, end in enumerate(ends) if end > i and (i == 0 or end > ends[i - 1])]
 
@@ -65,11 +61,7 @@ def plot_fronts(panels: Mapping[str, Sequence[Point]], costs: Sequence[str]) -> 
 
 
 def pareto(points: Sequence[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
-    """Return the points that none beats in both score and cost, the cheapest first.
-
-    >>> pareto([("a", 0.5, 2.0), ("b", 0.4, 3.0), ("c", 0.3, 1.0)])
-    [('c', 0.3, 1.0), ('a', 0.5, 2.0)]
-    """
+    """Return the points that none beats in both score and cost, the cheapest first."""
     front: list[tuple[str, float, float]] = []
     for point in sorted(points, key=lambda each: (each[2], -each[1])):
         if not front or point[1] > front[-1][1]:

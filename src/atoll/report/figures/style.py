@@ -105,11 +105,7 @@ def line_styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def lay_out_legend(labels: Sequence[str], width_inches: float) -> tuple[int, list[str], int]:
-    """Return the columns of the lowest legend of this width, its labels wrapped to fit, and its height in lines.
-
-    >>> lay_out_legend(["FedAvg", "FedProx", "SCAFFOLD"], 3.5)
-    (3, ['FedAvg', 'FedProx', 'SCAFFOLD'], 1)
-    """
+    """Return the columns of the lowest legend of this width, its labels wrapped to fit, and its height in lines."""
     longest = max(map(len, labels), default=0)
     found: list[tuple[int, int, list[str]]] = []
     for columns in range(1, len(labels) + 1):

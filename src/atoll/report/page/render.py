@@ -99,11 +99,7 @@ def _enclosed(scripts: Iterable[str]) -> str:
 
 
 def _json(data: Any) -> str:
-    """Return JSON that cannot close its element or open a comment.
-
-    >>> print(_json({"label": "</script>"}))
-    {"label":"\\u003c/script>"}
-    """
+    """Return JSON that cannot close its element or open a comment."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 

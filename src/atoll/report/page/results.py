@@ -80,13 +80,7 @@ def differences_to(panel: Panel, baseline: Group) -> list[tuple[str, str]]:
 
 
 def write_mean(values: Sequence[float], unit_of: UnitOf) -> str:
-    """Return the mean, and half of its 95 % t interval if that is not 0, in one unit; a dash without values.
-
-    >>> write_mean([60.0, 180.0, 210.0], seconds), write_mean([7.0, 7.0], count), write_mean([], count)
-    ('2.5 ± 3.3 min', '7', '–')
-    >>> write_mean([2.0503, 2.0504, 2.0505], plain), write_mean([31_234.0], plain)
-    ('2.05040 ± 0.00025', '31,234')
-    """
+    """Return the mean, and half of its 95 % t interval if that is not 0, in one unit; a dash without values."""
     if not values:
         return DASH
     found = estimate(values)
@@ -102,11 +96,7 @@ def write_mean(values: Sequence[float], unit_of: UnitOf) -> str:
 
 
 def size(mean: float) -> Unit:
-    """Return the unit of a number of bytes.
-
-    >>> write_mean([1_234_000], size)
-    '1.23 MB'
-    """
+    """Return the unit of a number of bytes."""
     length, symbol = byte_unit(mean)
     return Unit(1 / length, ".3g" if mean < 999.5 * length else ",.0f", ".2g", symbol)
 
@@ -118,11 +108,7 @@ def seconds(mean: float) -> Unit:
 
 
 def count(mean: float) -> Unit:
-    """Return how a count is written; a mean of counts need not be whole.
-
-    >>> write_mean([1234.0], count), write_mean([2.0, 3.0], count)
-    ('1,234', '2.5 ± 6.4')
-    """
+    """Return how a count is written; a mean of counts need not be whole."""
     return Unit(1, ",.0f" if mean == round(mean) or mean >= 100 else ".1f", ",.0f" if mean >= 1000 else ".1f")
 
 
@@ -171,11 +157,7 @@ def _whole(runs: Sequence[Run], value: Callable[[Run], float]) -> list[float]:
 
 
 def _seeds(group: Group) -> str:
-    """Write consecutive seeds as a range.
-
-    >>> _seeds(Group("", "", "", ()))
-    ''
-    """
+    """Write consecutive seeds as a range."""
     seeds = sorted(group.seeds)
     if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)):
         return f"{seeds[0]}{DASH}{seeds[-1]}"

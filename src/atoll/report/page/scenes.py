@@ -137,11 +137,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _names_code(text: str) -> bool:
-    """Return whether this names custom code, as `plugins.resolve` understands it.
-
-    >>> _names_code("mine:factory"), _names_code("random"), _names_code("10.0.0.1:6379")
-    (True, False, False)
-    """
+    """Return whether this names custom code, as `plugins.resolve` understands it."""
     module, colon, attribute = text.partition(":")
     return bool(colon) and all(part.isidentifier() for part in f"{module}.{attribute}".split("."))
 

@@ -78,7 +78,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     asked = {sweep: _seeds_asked(sweep) for sweep in {run.sweep for run in runs}}
     bundles, seen = defaultdict[tuple[str, Path, int], list[Run]](list), Counter[tuple[str, Path, int]]()
     for run in sorted(runs, key=lambda run: not asked[run.sweep]):  # a sweep's first: others' repeat their seeds
-        key, seed = json.dumps(settings_of(run), sort_keys=True, default=str), seed_of(run)
+        key, seed = _key_of(run), seed_of(run)
         whose = run.sweep if run.sweep and asked[run.sweep] else run.folder
         bundles[key, whose, seen[key, whose, seed]].append(run)
         seen[key, whose, seed] += 1
@@ -177,12 +177,16 @@ def settings_of(run: Run) -> dict[str, Any]:
     return {name: value for name, value in named.items() if name not in free}
 
 
-def differences_of(settings: Sequence[Mapping[str, Any]], most: int | None = None) -> list[str]:
-    """Return what tells each of these settings from the others, such as ``lr = 0.1``, by at most this many names.
+def _key_of(run: Run) -> str:
+    """Return what only runs of one configuration share; of files that they read, it is the content that counts."""
+    named, contents = settings_of(run), defaultdict[str, list[Any]](list)
+    for name, content in sorted(run.files.items()):
+        contents[name.partition("/")[0]].append(content)
+    return json.dumps(named | {name: contents[name] for name in named.keys() & contents}, sort_keys=True, default=str)
 
-    >>> differences_of([{"local.lr": 0.1, "local.steps": 5}, {"local.steps": 5}])
-    ['lr = 0.1', 'lr = unset']
-    """
+
+def differences_of(settings: Sequence[Mapping[str, Any]], most: int | None = None) -> list[str]:
+    """Return what tells each of these settings from the others, such as ``lr = 0.1``, by at most this many names."""
     names = sorted({name for each in settings for name in each})
     apart = [name for name in names if len({str(each.get(name)) for each in settings}) > 1][:most]
     return [", ".join(f"{name.rpartition('.')[2]} = {each.get(name, 'unset')}" for name in apart) for each in settings]
@@ -194,11 +198,7 @@ def seed_of(run: Run) -> int:
 
 
 def _common_label(labels: Sequence[str]) -> str:
-    """Return the words with which all labels begin, without a trailing word for the seed.
-
-    >>> _common_label(["CFL-MGD, seed 10", "CFL-MGD, seed 11"])
-    'CFL-MGD'
-    """
+    """Return the words with which all labels begin, without a trailing word for the seed."""
     if len(set(labels)) == 1:
         return labels[0]
     alike = takewhile(lambda column: len(set(column)) == 1, zip(*map(str.split, labels), strict=False))

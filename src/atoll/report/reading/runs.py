@@ -28,12 +28,12 @@ from atoll.support.wording import nearest, printable, show
 class Run:
     """One run, as read from its folder.
 
-    `rows` maps each column to its values, float64 [rows]; missing and null are nan. It has all of `COLUMNS` and any
-    further column of numbers. Times are in seconds, accuracies between 0 and 1, counts and bytes cumulative. `tables`
-    maps each column of lists, such as counts by cluster, to a list for each row; missing and null are None. `clients`
-    maps each metric of single clients to its last values. `finished` says whether the run is complete (its
-    summary.json exists), and `own_seconds` whether its virtual times are a custom method's own, not the clock's.
-    `sweep` is the folder of the sweep or experiment where `find_runs` found it, if any; `groups` names planted groups.
+    `rows` maps each column to values, float64 [rows]; missing and null are nan. It has all of `COLUMNS` and any further
+    column of numbers. Times are in seconds, accuracies from 0 to 1, counts and bytes cumulative. `tables` maps each
+    column of lists, as of counts by cluster, to a list or None for each row. `clients` maps each metric of single
+    clients to its last values. `finished` says whether the run is complete (summary.json exists), and `own_seconds`
+    whether virtual times are a custom method's own. `sweep` is the folder of the sweep or experiment where `find_runs`
+    found it, if any; `groups` names planted groups; `files` has checksums of its data files.
     """
 
     folder: Path
@@ -48,6 +48,7 @@ class Run:
     own_seconds: bool = False
     sweep: Path | None = None
     groups: tuple[str, ...] = ()
+    files: dict[str, Any] = field(default_factory=dict)
 
     @property
     def bytes_sent(self) -> Floats:
@@ -88,6 +89,7 @@ def read_run(folder: Path | str) -> Run:
         clients=read_clients(folder / "clients.json"),
         own_seconds=summary.get("own_seconds") is True,
         groups=tuple(printable(each, 20) for each in told) if isinstance(told := summary.get("groups"), list) else (),
+        files=found if isinstance(found := read_summary(folder / "environment.json").get("data"), dict) else {},
     )
 
 

@@ -75,18 +75,7 @@ class TextTable:
         return f"{table}\n{self.note}\n" if self.note else table
 
     def as_latex(self) -> str:
-        r"""Return it as a LaTeX ``tabular`` with the rules of booktabs, and the note as a comment above it.
-
-        >>> print(TextTable([["Run", "Best"], ["a_b", "50 %"]], 1).as_latex())
-        \begin{tabular}{lr}
-        \toprule
-        Run & Best \\
-        \midrule
-        a\_b & 50 \% \\
-        \bottomrule
-        \end{tabular}
-        <BLANKLINE>
-        """
+        """Return it as a LaTeX ``tabular`` with the rules of booktabs, and the note as a comment above it."""
         header, *body = [" & ".join(map(_latex, line)) + r" \\" for line in self.cells]
         columns = "".join("l" if index < self.texts else "r" for index in range(len(self.cells[0])))
         notes = (f"% {line}" for line in self.note.splitlines())
@@ -115,30 +104,18 @@ def csv_table(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def upright(cells: Cells) -> Cells:
-    """Return the table, transposed if it has more columns than lines.
-
-    >>> upright([["run", "mean", "worst"], ["a", "0.5", "0.2"]])
-    [['run', 'a'], ['mean', '0.5'], ['worst', '0.2']]
-    """
+    """Return the table, transposed if it has more columns than lines."""
     return [list(line) for line in zip(*cells, strict=True)] if len(cells) < len(cells[0]) else cells
 
 
 def _latex(text: str) -> str:
-    r"""Return text for a cell: special characters escaped, Greek letters as formulas, and no start that a rule reads.
-
-    >>> print(_latex("[a_b] & μ = 5 %"), _latex("*"))
-    {[}a\_b] \& $\mu$ = 5 \% {*}
-    """
+    """Return text for a cell: special characters escaped, Greek letters as formulas, no start that a rule reads."""
     escaped = re.sub("[" + re.escape("".join(_LATEX)) + "]", lambda found: _LATEX[found[0]], text)
     return re.sub(r"^\s*([\[*])", r"{\1}", escaped)  # after \\\\ or \midrule these would be an argument
 
 
 def show_p(p: float | None, name: str = "") -> str:
-    """Return a p value as text, after a name if one is given.
-
-    >>> show_p(0.0123), show_p(1e-5), show_p(None), show_p(0.2, "p")
-    ('0.012', '< 0.001', '–', 'p = 0.200')
-    """
+    """Return a p value as text, after a name if one is given."""
     if p is None:
         return f"{name} {DASH}".lstrip()
     if p < 0.001:

@@ -62,11 +62,7 @@ def columns_of_runs(runs: Sequence[Run], of: Level = "probes") -> Columns:
 
 
 def settings_that_differ(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return each run's settings that are not the same in all, by path; lists as text.
-
-    >>> settings_that_differ([{"seed": 1, "local": {"lr": 0.1}}, {"seed": 1, "local": {"lr": 0.2}}])
-    [{'local.lr': 0.1}, {'local.lr': 0.2}]
-    """
+    """Return each run's settings that are not the same in all, by path; lists as text."""
     flat = [{path: _plain(value) for path, value in flatten(config).items()} for config in configs]
     paths = dict.fromkeys(path for each in flat for path in each if path not in _SAME)
     chosen = [path for path in paths if len({repr(each.get(path)) for each in flat}) > 1]

@@ -145,10 +145,6 @@ def first_met(values: Floats, target: float, lower: bool = False, stable: bool =
     """Return the index of the first of the values [rows] at or above the target, or below if `lower`; None without one.
 
     If `stable`, all later ones must meet it too. A missing value, nan, neither meets a target nor misses it.
-
-    >>> values = np.array([0.1, 0.6, 0.5, np.nan, 0.7])
-    >>> first_met(values, 0.6), first_met(values, 0.6, stable=True), first_met(values, 0.8)
-    (1, 4, None)
     """
     met = values <= target if lower else values >= target
     if stable:

@@ -29,12 +29,7 @@ def decasy(problem: Problem, clusters: Clusters, offer: Offer) -> Floats:
 
 
 def candidate_rows(now: Floats, candidates: Floats) -> Floats:
-    """Return `now` with each candidate's entry replaced in its own row, [aggregators, aggregators].
-
-    >>> candidate_rows(np.array([1.0, 2.0]), np.array([5.0, 6.0]))
-    array([[5., 2.],
-           [1., 6.]])
-    """
+    """Return `now` with each candidate's entry replaced in its own row, [aggregators, aggregators]."""
     rows = np.repeat(now[None], len(now), axis=0)
     np.fill_diagonal(rows, candidates)
     return rows
