@@ -1,7 +1,7 @@
 """Batches: samples gathered from the pool, their losses, and many models evaluated on them at once."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -54,9 +54,9 @@ class Batches:
         Rows that are on a GPU are never waited for, so that a CUDA graph can read others there.
         """
         rows = (as_tensor(rows) if isinstance(rows, np.ndarray) else rows).to(self.inputs.device)
-        for these, (images, labels) in zip(rows, self.fetch_each(*self.places(rows)), strict=True):
-            turned = self._turn(images, these // len(self.inputs)) if any(self.turns) else images
-            yield self.prepare(turned), labels
+        fetched = self.fetch_each(*self.places(rows))
+        for inputs, targets in self._turn_each(fetched, rows // len(self.inputs)) if any(self.turns) else fetched:
+            yield self.prepare(inputs), targets
 
     def places(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return where these samples' inputs lie, and their targets: copies have targets of their own."""
@@ -77,14 +77,17 @@ class Batches:
             )
             yield from zip(*fetched, strict=True)
 
-    def _turn(self, inputs: Tensor, copies: Tensor) -> Tensor:
-        """Rotate each image as its copy requires; most batches on the processor hold one copy only."""
-        if not inputs.is_cuda and (copies == copies[0]).all():
-            return torch.rot90(inputs, self.turns[int(copies[0])], dims=(-2, -1)).contiguous()
-        turned, turns = inputs, self._turns[copies].reshape(-1, *[1] * (inputs.ndim - 1))
-        for quarters in sorted({*self.turns} - {0}):
-            turned = torch.where(turns == quarters, torch.rot90(inputs, quarters, dims=(-2, -1)), turned)
-        return turned.contiguous()
+    def _turn_each(self, fetched: Iterable[tuple[Tensor, Tensor]], copies: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rotate each image of each batch as its copy requires; on the processor most batches hold one copy only."""
+        is_one = [False] * len(copies) if copies.is_cuda else (copies == copies[:, :1]).all(dim=1).tolist()
+        for (inputs, targets), own, alike in zip(fetched, copies, is_one, strict=True):
+            if alike:
+                turned = torch.rot90(inputs, self.turns[int(own[0])], dims=(-2, -1))
+            else:
+                turned, turns = inputs, self._turns[own].reshape(-1, *[1] * (inputs.ndim - 1))
+                for quarters in sorted({*self.turns} - {0}):
+                    turned = torch.where(turns == quarters, torch.rot90(inputs, quarters, dims=(-2, -1)), turned)
+            yield turned.contiguous(), targets
 
 
 class FromStored(nn.Module):
