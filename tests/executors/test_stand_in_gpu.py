@@ -19,7 +19,7 @@ from tests.killing import carry_to_end, count_steps, kill_at
 from tests.made_runs import timeless
 from tests.memory_fleet import MemoryFleet
 from tests.methods.test_every_method import CASES, experiment, refusal, rows
-from tests.stand_in_gpu import OnGpu, stand_in_gpu
+from tests.stand_in_gpu import OnGpu, Stream, stand_in_gpu
 from tests.stand_in_graphs import captured
 from tests.tiers import thinned
 
@@ -197,6 +197,20 @@ def test_a_stack_s_batches_are_drawn_there_and_its_steps_captured(
 def test_a_run_with_an_option_ends_as_on_the_cpu(tmp_path: Path, option: str) -> None:
     case, *wanted = OPTIONS[option]
     same_end(lambda *changes: experiment(case, *wanted, *changes), tmp_path, ON_GPU.get(option, GPU))
+
+
+def test_stacks_that_share_a_gpu_are_trained_in_streams_of_their_own(tmp_path: Path) -> None:
+    """Each after what the GPU was told before, and before what it is told next."""
+    Stream.told.clear()
+    same_end(lambda *given: experiment("fedcluster", *FEW, *given), tmp_path, "run.device=cuda:0,cuda:0")
+    streams = {stream for _, stream in Stream.told}
+    assert len(streams) == 2
+    for each in streams:
+        told = [what for what, stream in Stream.told if stream == each]
+        assert told == ["begin after", "use", "end before"] * (len(told) // 3)
+    Stream.told.clear()
+    same_end(lambda *given: experiment("fedcluster", *FEW, *given), tmp_path / "alone", GPU)
+    assert not Stream.told
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork, and /proc to name a descriptor's file")

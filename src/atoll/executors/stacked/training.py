@@ -59,23 +59,6 @@ def kind_of(task: ClientTask, trainer: Trainer, fit: Fit) -> object:
     return rule.lr_at(task.round), slots
 
 
-def count_samples(task: ClientTask, trainer: Trainer) -> int:
-    """Return the samples of each of the task's batches."""
-    size = trainer.rule.batch_size
-    return trainer.draw_rows(task).shape[1] if size == "full" else size
-
-
-def client_bytes(trainer: Trainer, fit: Fit, samples: int) -> int:
-    """Estimate what one client takes in a stack, with batches of so many samples.
-
-    ``parameters x (model + gradient + moments + 1) + samples x (input + 3 x what its forward pass keeps)``; the
-    proximal term needs the parameters once more, and moments that are carried are held twice.
-    """
-    rule = trainer.rule
-    copies = 3 + fit.moments * (2 if rule.carry_moments else 1) + (1 if rule.proximal else 0)
-    return copies * fit.model_bytes + samples * (fit.input_bytes + 3 * fit.saved_bytes)
-
-
 @dataclass(frozen=True, eq=False)
 class _Steps:
     """The local steps of clients in one stack; `model` has their start models, and buffers, which stay."""
