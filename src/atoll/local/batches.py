@@ -20,6 +20,7 @@ from atoll.support.arrays import Floats
 
 SHARED_BATCH = {"cpu": 500, "cuda": 8000}  # samples per forward pass when models are evaluated
 _FETCHED = 2000  # samples fetched from the pool at once, for several batches
+Samples = tuple[Tensor, Tensor]  # inputs [n, ...] and targets [n]
 
 
 class Batches:
@@ -44,11 +45,11 @@ class Batches:
     def __len__(self) -> int:
         return len(self.inputs) * len(self.turns)
 
-    def gather(self, rows: npt.NDArray[np.integer]) -> tuple[Tensor, Tensor]:
+    def gather(self, rows: npt.NDArray[np.integer]) -> Samples:
         """Return inputs [len(rows), ...] and targets of these samples."""
         return next(self.gather_each(rows[None]))
 
-    def gather_each(self, rows: npt.NDArray[np.integer] | Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def gather_each(self, rows: npt.NDArray[np.integer] | Tensor) -> Iterator[Samples]:
         """Yield inputs and targets of the samples in each row of `rows`, [batches, samples].
 
         Rows that are on a GPU are never waited for, so that a CUDA graph can read others there.
@@ -63,7 +64,7 @@ class Batches:
         index = rows % len(self.inputs) if len(self) > len(self.inputs) else rows
         return index, rows % len(self.targets) if len(self.targets) > len(self.inputs) else index
 
-    def fetch_each(self, index: Tensor, own: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def fetch_each(self, index: Tensor, own: Tensor) -> Iterator[Samples]:
         """Yield stored inputs and targets of each row of `places`.
 
         The samples of several batches are fetched at once, so that a GPU waits once for all of them.
@@ -77,7 +78,7 @@ class Batches:
             )
             yield from zip(*fetched, strict=True)
 
-    def _turn_each(self, fetched: Iterable[tuple[Tensor, Tensor]], copies: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _turn_each(self, fetched: Iterable[Samples], copies: Tensor) -> Iterator[Samples]:
         """Rotate each image of each batch as its copy requires; on the processor most batches hold one copy only."""
         is_one = [False] * len(copies) if copies.is_cuda else (copies == copies[:, :1]).all(dim=1).tolist()
         for (inputs, targets), own, alike in zip(fetched, copies, is_one, strict=True):
@@ -139,10 +140,7 @@ def preparation(data: Dataset, like: Tensor) -> Callable[[Tensor], Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredLosses:
-    """Each model's mean loss on each client's data, and its accuracy (0 for regression).
-
-    Both [clients, models].
-    """
+    """Each model's mean loss, and accuracy (0 for regression), on each client's data: both [clients, models]."""
 
     losses: Floats
     accuracies: Floats
