@@ -3,10 +3,10 @@
 Run:  python benchmarks/gpu.py --out gpu.json [--minutes 8] [--device cuda] [--quick]
 
 Per case (models, 10, 100 and 1,000 clients of 20 steps, and a FedAvg round over 60,000 samples), precision and executor
-(stacked, also with CUDA graphs and as four stacks at once, and one by one): the seconds of a round, its operations a
-second, their share of what the GPU's own matrix product reaches in that precision, and the memory that it took. The
-file is written anew after every case; given again, the command goes on with what is not in it yet, on a GPU of the same
-name. Cases that do not fit into the minutes are told and left for then. `--device cpu` tries it out without a GPU.
+(stacked, also with CUDA graphs and four streams, and one by one): the seconds of a round, its operations a second,
+their share of what the GPU's own matrix product reaches in that precision, and the memory that it took. The file is
+written anew after every case; given again, the command goes on with what is not in it yet, on a GPU of the same name.
+Cases that do not fit into the minutes are told and left for then. `--device cpu` tries it out without a GPU.
 """
 
 import argparse
@@ -31,16 +31,10 @@ from atoll.local.weights import read_model
 from atoll.support.environment import describe_environment
 from atoll.support.files import write_atomically
 
-
-def at_once(trainer: Trainer) -> Executor:
-    """Return an executor with four stacks at once on the trainer's device."""
-    return Stacked(trainer, cuda_graphs=False, others=3 * [str(trainer.batches.inputs.device)])
-
-
 EXECUTORS: dict[str, Callable[[Trainer], Executor]] = {
     "stacked": partial(Stacked, cuda_graphs=False),
     "stacked, graphs": partial(Stacked, cuda_graphs=True),
-    "stacked, four at once": at_once,
+    "stacked, graphs, four streams": partial(Stacked, cuda_graphs=True, others=3 * ["cuda"]),
     "serial": Serial,
 }
 PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "bfloat16")
@@ -89,7 +83,7 @@ def main() -> None:
 
 
 def plan(cases: list[Case], precisions: list[Precision]) -> Iterator[tuple[str, Case, Precision]]:
-    """Yield the cases, most informative first: stacked clients, the other precisions, several stacks, one by one."""
+    """Yield the cases, most informative first: stacked clients, then the other precisions, then one by one."""
     for precision in precisions:
         for case in cases:
             yield "stacked", case, precision
@@ -97,8 +91,8 @@ def plan(cases: list[Case], precisions: list[Precision]) -> Iterator[tuple[str, 
                 precision == "float32" or case.clients == 100
             ):  # there are graphs on GPUs only
                 yield "stacked, graphs", case, precision
-    for name in ("stacked, four at once", "serial"):
-        yield from ((name, case, "float32") for case in cases if case.clients <= 100)
+                yield "stacked, graphs, four streams", case, precision
+    yield from (("serial", case, "float32") for case in cases if case.clients <= 100)
 
 
 def measure(

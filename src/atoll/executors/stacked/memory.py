@@ -26,10 +26,10 @@ def count_samples(task: ClientTask, trainer: Trainer) -> int:
     return trainer.draw_rows(task).shape[1] if size == "full" else size
 
 
-def default_bytes(device: torch.device, stacks: int) -> int:
-    """Return half of a GPU's memory among so many stacks, whatever is free now: the moment must not decide bits."""
+def default_bytes(device: torch.device) -> int:
+    """Return half of a GPU's memory, whatever is free now: how clients are stacked must not depend on the moment."""
     if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory) // 2 // stacks
+        return int(torch.cuda.get_device_properties(device).total_memory) // 2
     return STACK_BYTES
 
 

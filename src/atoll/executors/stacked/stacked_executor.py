@@ -19,7 +19,7 @@ from atoll.executors.stacked.draws import Draws
 from atoll.executors.stacked.fit import try_stack
 from atoll.executors.stacked.graphs import Graphs, rounded_size
 from atoll.executors.stacked.memory import client_bytes, count_samples, default_bytes, is_out_of_memory
-from atoll.executors.stacked.streams import streams_of, within
+from atoll.executors.stacked.streams import make_streams
 from atoll.executors.stacked.tensors import add, pick, weigh
 from atoll.executors.stacked.training import TrainedStack, join, kind_of, train_stack
 from atoll.local.models import Model
@@ -59,7 +59,7 @@ class Stacked(Executor):
         stack has one client at least. With `cuda_graphs` a GPU captures local steps once and replays them: faster where
         models are small, so ``"auto"`` does it with stacks of at most a sixteenth of these bytes that come often. With
         `others`, further devices, clients are cut into at least as many stacks as devices, which are trained at once,
-        each by a thread of its own, and on a GPU that is named several times in a stream of its own.
+        each by a thread of its own. A GPU that is named again computes so many parts of a stack at once.
 
         Raises:
             InputError: `stack_bytes` is not positive or has no room for a client, or CUDA graphs without one GPU alone.
@@ -72,8 +72,11 @@ class Stacked(Executor):
         is_first = device.type == "cuda" and device.index == torch.cuda.current_device()
         if cuda_graphs is True and not is_first:
             raise InputError(f"run.cuda_graphs = true: needs run.device = 'cuda', not {str(device)!r}")
+        named = [device, *(torch.empty(0, device=each).device for each in others)]
+        again = [each for place, each in enumerate(named) if each.type == "cuda" and each in named[:place]]
+        others = [own for own, each in zip(others, named[1:], strict=True) if each not in again]
         if cuda_graphs is True and others:  # one's capture must not see the other's allocations
-            raise InputError(f"run.cuda_graphs = true: needs a single device, but {len(others) + 1} are named")
+            raise InputError(f"run.cuda_graphs = true: needs a single GPU, but {len(others) + 1} devices are named")
         self.fit = try_stack(trainer)
         if self.fit.reason:
             raise ValueError(self.fit.reason)
@@ -84,8 +87,8 @@ class Stacked(Executor):
             raise InputError(f"run.stack_bytes = {stack_bytes}: must be at least {least}, about what one client takes")
         self.trainer, self.trainers = trainer, [trainer, *map(trainer.on, others)]
         self.threads = ThreadPoolExecutor(len(others) + 1, "stack", torch.set_num_threads, (1,)) if others else None
-        self.streams = streams_of(self.trainers)
-        self.stack_bytes = stack_bytes or default_bytes(device, max(1, len(self.streams)))
+        self.streams = {own: make_streams(own.batches.inputs.device, again) for own in self.trainers}
+        self.stack_bytes = stack_bytes or default_bytes(device)
         has_graphs = is_first and not others and (cuda_graphs is True or (cuda_graphs == "auto" and _FAILS_CLEANLY))
         self.graphs = Graphs(cuda_graphs is True) if has_graphs else None
         if device.type == "cuda":  # graphs fill stacks up
@@ -198,8 +201,9 @@ class Stacked(Executor):
         graphs = self.graphs if self.graphs and (self.graphs.asked or self._is_small(tasks, size)) else None
         filling = [tasks[0]] * (graphs is not None and size - len(tasks))
         try:
-            with products_in(trainer.precision), within(self.streams.get(trainer)):
-                trained = train_stack(trainer, self.fit, [*tasks, *filling], graphs, self.draws.get(trainer))
+            with products_in(trainer.precision):
+                own = self.draws.get(trainer), self.streams[trainer]
+                trained = train_stack(trainer, self.fit, [*tasks, *filling], graphs, *own)
                 return trained.first(len(tasks), self.trainer.batches.inputs.device)
         except AtollError:
             raise
