@@ -111,6 +111,13 @@ def test_labels_may_be_swapped() -> None:
     assert made.clients.test.at(6).groups().tolist() == CONCEPTS[2]
 
 
+def test_two_copies_are_half_a_turn_apart() -> None:
+    made = experiment()
+    data = made.population.data
+    (plain, copy), _ = Batches(data, made.module).gather(np.array([11, 11 + len(data.inputs)]))
+    assert copy.equal(plain.rot90(2, (-2, -1)))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_share_of_the_clients_moves(seed: int) -> None:
     rows = draw_concepts(np.arange(20) % 4, 4, 5, 0.3, generator(seed, "test"))
@@ -261,6 +268,8 @@ def short(concepts: Ids) -> list[Any]:
         (["drift.concepts=9"], r"^drift\.concepts = 9: must be at most 2, the data's groups$"),
         (["drift.kind=none"], r"drift\.rounds = \[3, 6\]: needs a drift\.kind"),
         (["data.rotations=1"], r"^drift\.kind = 'groups': the data has no groups"),
+        (["data.rotations=1", "data.swaps=6"], r"^data\.swaps = 6: digits has 10 classes, so the most is 5$"),
+        (["run.executor=fleet"], r"^drift\.kind = 'groups': is for simulation; with run\.executor = 'fleet' the nodes'"),
         (
             ["drift.gradual_rounds=1", "method.name=feddrift", "method.clusters=2"],
             r"drift\.gradual_rounds = 1: cannot be used with method\.name = 'feddrift', whose time steps are",

@@ -106,6 +106,14 @@ def test_test_samples_of_clients_are_dealt_out_by_another_partition() -> None:
     assert sorted(made.clients.test.indices.tolist()) == [0, 1, 2, 3]
 
 
+def test_training_and_test_samples_draw_noise_of_their_own() -> None:
+    def drawn(inputs: Any, rng: np.random.Generator) -> Any:
+        return rng.random(inputs.shape, np.float32)
+
+    data = Experiment(data={"clients": 4, "skew": drawn, "skew_levels": 1}).clients.dealt.data
+    assert (data.inputs[0] != data.test_inputs[0]).all()
+
+
 def test_unset_levels_are_one_a_client() -> None:
     assert experiment(skew="noise").clients.dealt.groups().tolist() == list(range(12))
 
@@ -124,7 +132,7 @@ def test_a_partition_file_gives_the_same_clients(tmp_path: Path) -> None:
     first = experiment(skew="rotation", skew_levels=3, partition="dirichlet", alpha=0.5)
     file = tmp_path / "held.npz"
     file.write_bytes(partition_as_bytes(first.clients.dealt, first.clients.test))
-    second = experiment(skew="rotation", skew_levels=3, partition="file", partition_file=str(file))
+    second = experiment(seed=1, skew="rotation", skew_levels=3, partition="file", partition_file=str(file))
     for name in ("dealt", "test"):
         one, other = getattr(first.clients, name), getattr(second.clients, name)
         np.testing.assert_array_equal(one.indices, other.indices)

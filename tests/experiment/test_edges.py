@@ -392,6 +392,40 @@ def test_beside_another_an_encoder_is_its_own_and_drift_is_refused_where_alone()
         drifting.beside(experiment(rounds=3, drift=drift, method={"name": "pacfl"}).settings).check()
 
 
+def made_of(one: Experiment) -> list[Any]:
+    """Return what an experiment may share with one beside it."""
+    networks, clients = one.conditions.networks, one.clients
+    first = networks[0]
+    speeds = None if first.frequencies is None else first.frequencies.tolist()
+    sizes = one.conditions.reported.sizes.tolist()
+    compute = first.compute_seconds.tolist()
+    return [[*networks], first.aggregators, speeds, sizes, compute, len(clients.dealt.later), one.initial.upload_share]
+
+
+ON_AIR = {"method": {"name": "hierarchical", "pattern": "cenasy"}, "network": {"frequencies": "transfer"}}
+WALKING = {"network": {"metres_per_round": 5.0}}
+
+
+@pytest.mark.parametrize(
+    ("common", "change"),
+    [
+        (ON_AIR, {"method": {"name": "hierarchical", "pattern": "decasy"}}),
+        (ON_AIR, {"clustering": {"clusters": 4}}),
+        (WALKING, {"rounds": 6}),
+        ({}, {"method": {"name": "centralized"}}),
+        ({}, {"travel": {"codec": "int8"}}),
+        ({}, {"faults": {"attackers": 0.2, "claimed_samples": 10.0, "attack": "none"}}),
+        ({"method": {"name": "ifca"}}, {"drift": {"kind": "partition", "rounds": [1], "concepts": 2}}),
+        ({}, {"network": {"seconds_per_sample": 0.5}}),
+        ({"network": {"seconds_per_sample": [0.1, 0.2]}}, {"seed": 1}),
+    ],
+)
+def test_beside_another_an_experiment_is_as_it_is_alone(common: dict[str, Any], change: dict[str, Any]) -> None:
+    first, alone = experiment(**common), experiment(**common | change)
+    assert made_of(first) != made_of(alone)
+    assert made_of(first.beside(alone.settings)) == made_of(alone)
+
+
 def test_weights_by_samples_may_be_by_what_clients_claim() -> None:
     faults = {"attackers": 0.2, "claimed_samples": 10.0, "attack": "none"}
     made = experiment(faults=faults, method={"name": "fedavg", "weights": "samples", "fraction": 1.0})

@@ -183,6 +183,9 @@ def test_a_file_may_say_how_long_each_client_sends() -> None:
     Path("sending.csv").write_text(f"client,seconds_per_sample,upload_seconds\n{rows}")
     clock = made("network.clients_file=sending.csv", "method.name=fedavg").plan.clock
     assert clock.upload_seconds.tolist() == list(range(12))
+    pooled = made("network.clients_file=sending.csv", "method.name=centralized").plan.clock
+    assert pooled.upload_seconds.tolist() == [5.5], "data of all are nobody's, so their holder is as fast as the mean"
+    np.testing.assert_allclose(pooled.compute_seconds, [clock.compute_seconds.mean()])
     with pytest.raises(InputError, match="has no column 'x'"):
         network_of("network.clients_file=sending.csv")
 
