@@ -127,6 +127,13 @@ def test_a_share_of_the_clients_moves(seed: int) -> None:
     assert 0 <= rows.min() <= rows.max() < 4
 
 
+@pytest.mark.parametrize("own", [("drift.concepts=",), ("data.rotations=4", "drift.concepts=2")])
+def test_concepts_are_the_planted_groups_unless_told_otherwise(own: tuple[str, ...]) -> None:
+    found = experiment(*own, "drift.share=1.0").clients.dealt
+    first, other = [0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 0, 0]
+    assert [found.at(round_).groups().tolist() for round_ in (0, 3, 6)] == [first, other, first]
+
+
 def test_sea_has_four_thresholds() -> None:
     data = DATASETS["sea"](rng=generator(0, "test"), pool=2000, flips=0.2)
     for group, least in enumerate((8, 9, 7, 9.5)):
@@ -269,7 +276,7 @@ def short(concepts: Ids) -> list[Any]:
         (["drift.kind=none"], r"drift\.rounds = \[3, 6\]: needs a drift\.kind"),
         (["data.rotations=1"], r"^drift\.kind = 'groups': the data has no groups"),
         (["data.rotations=1", "data.swaps=6"], r"^data\.swaps = 6: digits has 10 classes, so the most is 5$"),
-        (["run.executor=fleet"], r"^drift\.kind = 'groups': is for simulation; with run\.executor = 'fleet' the nodes'"),
+        (["run.executor=fleet"], r"^drift\.kind = 'groups': is for simulation; with run\.executor = 'fleet'"),
         (
             ["drift.gradual_rounds=1", "method.name=feddrift", "method.clusters=2"],
             r"drift\.gradual_rounds = 1: cannot be used with method\.name = 'feddrift', whose time steps are",

@@ -15,6 +15,7 @@ from atoll import Experiment, InputError, Serial, Trainer, init, make_runs, read
 from atoll.clustering.feduc.bound import evaluate
 from atoll.data.population import Population
 from atoll.evaluation.constants import gradient_deviations
+from atoll.experiment.cluster_waits import work_ends
 from atoll.experiment.networks import grid_of
 from atoll.network.network import Network
 from atoll.support.arrays import Floats
@@ -296,6 +297,25 @@ def test_a_trace_makes_phases_and_labels_change_only_when_clustered_anew() -> No
     assert labels[0] == labels[1]
     assert labels[2] == labels[3]
     assert len({tuple(each) for each in labels}) == 3
+
+
+def test_samples_of_clusters_are_those_of_the_round() -> None:
+    plan = made("network.trace_file=trace.csv", "network.recluster_every=40", "clustering.method=random").plan
+    for round_, phase in ((0, 0), (39, 1), (40, 2), (79, 3), (80, 4)):
+        labels = plan.phases[phase].clustering.labels
+        expected = [int(plan.clients.population.sizes[labels == j].sum()) for j in range(AGGREGATORS)]
+        assert plan.samples_of_clusters(round_).tolist() == expected
+
+
+def test_in_each_phase_the_slowest_aggregator_ends_its_work_with_the_event() -> None:
+    experiment = made("network.trace_file=trace.csv", "method.pattern=censyn", "clustering.method=random")
+    ends = work_ends(experiment)
+    assert ends is not None
+    for event in experiment.method.schedule.events:
+        own, ends = ends[: len(event.active)], ends[len(event.active) :]
+        assert own.max() == pytest.approx(event.seconds, rel=1e-9)
+        assert own.min() < event.seconds
+    assert not len(ends)
 
 
 def test_without_recluster_every_clients_move_but_keep_their_aggregators() -> None:

@@ -1,5 +1,7 @@
 """Runs that start from a model, and models that predict from inputs as they are stored."""
 
+import hashlib
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import atoll
@@ -54,6 +56,32 @@ def test_a_checkpoint_cut_short_by_a_kill_is_no_start(before: Path, tmp_path: Pa
     (killed / "checkpoint/event-00000099.safetensors").write_bytes(b"half")
     first = atoll.run(TINY, model={"start": str(killed)})
     assert first.history["train_loss"][0] == atoll.read_result(before / "run").history["train_loss"][-1]
+
+
+def test_of_several_checkpoints_the_latest_is_the_start(before: Path, tmp_path: Path) -> None:
+    atoll.run(TINY, tmp_path / "run")
+    shutil.copytree(before / "run/checkpoint", tmp_path / "run/checkpoint", dirs_exist_ok=True)
+    assert len([*(tmp_path / "run/checkpoint").glob("event-*.json")]) == 2
+    first = atoll.run(TINY, model={"start": str(tmp_path / "run")})
+    assert first.history["train_loss"][0] == atoll.read_result(before / "run").history["train_loss"][-1]
+
+
+def test_moments_in_a_checkpoint_are_no_part_of_its_model(before: Path, tmp_path: Path) -> None:
+    shutil.copytree(before / "run", tmp_path / "run")
+    file = max((tmp_path / "run/checkpoint").glob("*.safetensors"))
+    tensors = load_file(file)
+    save_file(tensors | {f"{key}@momentum_buffer": each + 1 for key, each in tensors.items()}, file)
+    note = json.loads(file.with_suffix(".json").read_text())
+    note["tensors"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    file.with_suffix(".json").write_text(json.dumps(note))
+    first = atoll.run(TINY, model={"start": str(tmp_path / "run")})
+    assert first.history["train_loss"][0] == atoll.read_result(before / "run").history["train_loss"][-1]
+
+
+def test_a_run_with_several_models_is_no_start(tmp_path: Path) -> None:
+    atoll.run(TINY, tmp_path / "run", rounds=1, method={"name": "ifca", "clusters": 2})
+    with pytest.raises(InputError, match=r"^model\.start = .*: the run has 2 models; choose one by `atoll export"):
+        atoll.run(TINY, model={"start": str(tmp_path / "run")})
 
 
 def test_a_checkpoint_whose_numbers_have_changed_is_no_start(before: Path, tmp_path: Path) -> None:
