@@ -96,6 +96,7 @@ ENTRIES = (
     Entry("torch.func", "run_torch_func.py"),
     Entry("Atoll, stacked", "run_atoll.py", ("stacked",)),
     Entry("Atoll, stacked, CUDA graphs", "run_atoll.py", ("stacked, CUDA graphs",), cards_only=True),
+    Entry("Atoll, stacked, CUDA graphs, four streams", "run_atoll.py", ("stacked, four streams",), cards_only=True),
     Entry("Atoll, serial", "run_atoll.py", ("serial",)),
     Entry("pfl, 1 process", "run_pfl.py", site="pfl"),
     *(Entry(f"pfl, {n} processes", "run_pfl.py", (), "pfl", (*TORCHRUN, str(n))) for n in (2, 3, 4, 5)),

@@ -2,11 +2,11 @@
 
 Run:  python benchmarks/gpu.py --out gpu.json [--minutes 8] [--device cuda] [--quick]
 
-Per case (models, 10, 100 and 1,000 clients of 20 steps, and a FedAvg round over 60,000 samples), precision and
-executor (stacked, also with CUDA graphs, and one by one): the seconds of a round, its operations a second, their share
-of what the GPU's own matrix product reaches in that precision, and the memory that it took. The file is written anew
-after every case; given again, the command goes on with what is not in it yet, on a GPU of the same name. Cases that
-do not fit into the minutes are told and left for then. `--device cpu` tries it out without a GPU.
+Per case (models, 10, 100 and 1,000 clients of 20 steps, and a FedAvg round over 60,000 samples), precision and executor
+(stacked, also with CUDA graphs and four streams, and one by one): the seconds of a round, its operations a second,
+their share of what the GPU's own matrix product reaches in that precision, and the memory that it took. The file is
+written anew after every case; given again, the command goes on with what is not in it yet, on a GPU of the same name.
+Cases that do not fit into the minutes are told and left for then. `--device cpu` tries it out without a GPU.
 """
 
 import argparse
@@ -34,6 +34,7 @@ from atoll.support.files import write_atomically
 EXECUTORS: dict[str, Callable[[Trainer], Executor]] = {
     "stacked": partial(Stacked, cuda_graphs=False),
     "stacked, graphs": partial(Stacked, cuda_graphs=True),
+    "stacked, graphs, four streams": partial(Stacked, cuda_graphs=True, others=3 * ["cuda"]),
     "serial": Serial,
 }
 PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "bfloat16")
@@ -90,6 +91,7 @@ def plan(cases: list[Case], precisions: list[Precision]) -> Iterator[tuple[str, 
                 precision == "float32" or case.clients == 100
             ):  # there are graphs on GPUs only
                 yield "stacked, graphs", case, precision
+                yield "stacked, graphs, four streams", case, precision
     yield from (("serial", case, "float32") for case in cases if case.clients <= 100)
 
 
@@ -111,7 +113,8 @@ def time_rounds(name: str, case: Case, precision: Precision, device: str, until:
     """Return the seconds of each timed round, after one that warms up."""
     module = make_module(case)
     model = read_model(module)
-    train = make_executor_round(case, EXECUTORS[name](make_trainer(case, module, device=device, precision=precision)))
+    executor = EXECUTORS[name](make_trainer(case, module, device=device, precision=precision))
+    train = make_executor_round(case, executor)
     if device == "cuda":
         gc.collect()  # the case before, with its graphs
         torch.cuda.empty_cache()
@@ -124,6 +127,7 @@ def time_rounds(name: str, case: Case, precision: Precision, device: str, until:
         model = train(model)
         wait_for(device)
         seconds.append(time.perf_counter() - began)
+    executor.close()
     return seconds
 
 

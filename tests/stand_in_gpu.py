@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -104,6 +104,26 @@ class Draws(torch.Generator):
         return made
 
 
+class Stream:
+    """Computes at once; `told` has what all streams but `COMMON` were told."""
+
+    told: ClassVar[list[tuple[str, int]]] = []
+
+    def __init__(self, device: Any) -> None:
+        self.device = torch.device(device)
+
+    def wait_stream(self, other: "Stream") -> None:
+        Stream.told.append(("begin after", id(self)) if other is COMMON else ("end before", id(other)))
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        Stream.told.append(("use", id(self)))
+        yield
+
+
+COMMON = Stream("cuda:0")
+
+
 class Moving(TorchFunctionMode):
     """Sends tensors to the stand-in and back, and makes those on it that are made on "cuda"."""
 
@@ -175,6 +195,9 @@ def stand_in_gpu() -> Iterator[None]:
         patched.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
         patched.setattr(torch.cuda, "current_device", lambda: 0)
         patched.setattr(torch.cuda, "make_graphed_callables", stand_in)
+        patched.setattr(torch.cuda, "Stream", Stream)
+        patched.setattr(torch.cuda, "stream", Stream.used)
+        patched.setattr(torch.cuda, "current_stream", lambda _: COMMON)
         patched.setattr(torch.__future__, "_overwrite_module_params_on_conversion", True)
         patched.setattr(threading.Thread, "run", run_with_it)
         yield

@@ -20,6 +20,7 @@ from atoll.support.process import keep_freed_memory
 EXECUTORS: dict[str, Callable[[Trainer], Executor]] = {
     "stacked": partial(Stacked, cuda_graphs=False),
     "stacked, CUDA graphs": partial(Stacked, cuda_graphs=True),
+    "stacked, four streams": partial(Stacked, cuda_graphs=True, others=3 * ["cuda"]),
     "serial": Serial,
 }
 

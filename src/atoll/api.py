@@ -62,7 +62,7 @@ def run(
         overwrite: replace the run in `out`.
         progress: whether to show a progress bar, in a terminal or a notebook; otherwise nothing is printed.
         on_row: called with each new row of metrics (a dict, as in ``metrics.jsonl``) once it is written; if it returns
-            something true, the run ends there, as finished (``result.summary["stopped"]``).
+            something true after training has begun, the run ends there, as finished (``result.summary["stopped"]``).
         settings: overrides, such as ``rounds=5`` or ``local={"lr": 0.1}``; your own functions and data sets can be
             passed directly, such as ``clustering=function``, ``model=function`` or ``data=dataset``.
 

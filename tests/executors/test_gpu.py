@@ -53,10 +53,21 @@ def test_a_stack_is_trained_as_clients_one_by_one_on_the_cpu(case: Case) -> None
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_two_threads_on_one_gpu_stand_in_for_two_gpus(case: Case) -> None:
-    one, again = (rounds(case, Stacked, "cuda", others=["cuda"]) for _ in range(2))
+def test_two_threads_on_a_gpu_and_the_processor_stand_in_for_two_gpus(case: Case) -> None:
+    one, again = (rounds(case, Stacked, "cuda", others=["cpu"]) for _ in range(2))
     assert all(torch.equal(one[name], again[name]) for name in one)
     assert difference(one, rounds(case, Serial, "cpu")) < 1e-4
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_streams_repeat_their_bits_with_and_without_graphs(case: Case, by_hand: bool) -> None:
+    plain, again, *graphs = (
+        rounds(case, Stacked, "cuda", by_hand=by_hand, others=["cuda"], cuda_graphs=cuda_graphs, events=4)
+        for cuda_graphs in (False, False, "auto", True)
+    )
+    assert all(torch.equal(plain[name], other[name]) for other in (again, *graphs) for name in plain)
+    assert difference(plain, rounds(case, Serial, "cpu", events=4)) < 1e-4
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -20,7 +20,8 @@ from atoll.data.dataset import Dataset, Standard
 from atoll.engine.cohorts import Cohort
 from atoll.executors.stacked import graphs, stacked_executor
 from atoll.executors.stacked.graphs import Graphs
-from atoll.executors.stacked.training import client_bytes, train_stack
+from atoll.executors.stacked.memory import client_bytes
+from atoll.executors.stacked.training import train_stack
 from atoll.experiment.experiment import Experiment
 from atoll.local.batches import preparation
 from atoll.local.models import Model
@@ -249,6 +250,8 @@ def test_gradients_that_differ_are_seen(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", wrong)
     with pytest.warns(RuntimeWarning, match="a graph of the model's steps gives other bits"):
         unasked(replace(SGD, lr_decay=0.9), [3])
+    with pytest.raises(RunError, match=r"run.cuda_graphs = true: .* \(a graph of the model's steps gives other bits\)"):
+        trained(replace(SGD, lr_decay=0.9), [3], Graphs())
 
 
 class Replayed(torch.autograd.Function):
@@ -348,7 +351,7 @@ def test_the_first_error_of_a_capture_is_told(asked: bool, monkeypatch: pytest.M
 @pytest.mark.parametrize("fails", [True, False])
 def test_the_stream_is_that_of_before_a_capture(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own context does not leave the capture's where the capture fails."""
-    streams = ["the run's"]
+    streams, cleared = ["the run's"], list[str]()
 
     def capture(call: Any, examples: Any) -> Any:
         streams.append("the capture's")
@@ -359,10 +362,13 @@ def test_the_stream_is_that_of_before_a_capture(fails: bool, monkeypatch: pytest
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: streams[-1])
     monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
+    own = "_cuda_clearCublasWorkspaces"  # so that no graph uses working memory that another asked for
+    monkeypatch.setattr(torch._C, own, lambda: cleared.append(streams[-1]), raising=False)
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", capture)
     with suppress(RuntimeError):
         graphs._capture(lambda model, batch: batch, {"w": torch.zeros(2)}, (torch.zeros(1),))
     assert streams == ["the run's", "the capture's", "the run's"]
+    assert cleared == ["the run's", "the run's"]
 
 
 def test_graphs_let_go_of_are_freed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,6 +439,19 @@ def test_a_model_with_buffers_that_may_be_replaced_is_not_captured() -> None:
 def test_a_gpu_is_needed() -> None:
     with pytest.raises(InputError, match=r"run.cuda_graphs = true: needs run.device = 'cuda', not 'cpu'"):
         Stacked(Trainer(network(), POPULATION, LocalRule(sgd, 0.1, 1, 4), seed=0), cuda_graphs=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"cuda_graphs": True}, "run.cuda_graphs = true: needs"),
+        ({"stack_bytes": 10}, "run.stack_bytes = 10: must be at"),
+    ],
+)
+def test_what_a_stack_refuses_is_told_before_anything_is_written(change: dict[str, Any], told: str) -> None:
+    settings = Settings.model_validate({"name": "x", "rounds": 1, "run": {"executor": "stacked", **change}})
+    with pytest.raises(InputError, match=told):
+        Experiment(settings).check()
 
 
 @pytest.mark.parametrize("executor", ["auto", "serial"])

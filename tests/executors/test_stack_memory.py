@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from atoll import LocalRule, Stacked, Trainer, read_model
 from atoll.aggregation.mean import average_models
 from atoll.engine.cohorts import Cohort
-from atoll.executors.stacked.training import client_bytes
+from atoll.executors.stacked.memory import client_bytes
 from atoll.local.models import MODELS
 from atoll.local.rule import adam, momentum, sgd
 from atoll.local.weights import count_bytes

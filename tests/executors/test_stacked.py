@@ -19,9 +19,10 @@ from atoll.engine.cohorts import ClusterUpdate, Cohort
 from atoll.engine.engine import init, train
 from atoll.executors.stacked import stacked_executor as stacked
 from atoll.executors.stacked.fit import Fit, try_stack
+from atoll.executors.stacked.memory import client_bytes
 from atoll.executors.stacked.stacked_executor import Stacked
 from atoll.executors.stacked.tensors import weigh
-from atoll.executors.stacked.training import TrainedStack, client_bytes, train_stack
+from atoll.executors.stacked.training import TrainedStack, train_stack
 from atoll.local.models import MODELS, Model
 from atoll.local.rule import MakeOptimizer, adam, momentum, sgd
 from atoll.local.task import ClientTask

@@ -19,7 +19,7 @@ from tests.killing import carry_to_end, count_steps, kill_at
 from tests.made_runs import timeless
 from tests.memory_fleet import MemoryFleet
 from tests.methods.test_every_method import CASES, experiment, refusal, rows
-from tests.stand_in_gpu import OnGpu, stand_in_gpu
+from tests.stand_in_gpu import OnGpu, Stream, stand_in_gpu
 from tests.stand_in_graphs import captured
 from tests.tiers import thinned
 
@@ -43,6 +43,7 @@ OPTIONS = {
     "weighted": ("fedcluster", "run.executor=weighted", "local.steps=1"),
     "debug": ("fedcluster", "run.debug=true", "rounds=2"),
     "two devices": ("fedcluster", *FEW),
+    "two streams": ("fedcluster", "local.optimizer=momentum", *FEW),
     "small stacks": ("fedavg", "run.stack_bytes=30000", *FEW),
     "momentum": ("fedcluster", "local.optimizer=momentum", *FEW),
     "adam": ("fedcluster", "local.optimizer=adam", *FEW),
@@ -60,7 +61,7 @@ OPTIONS = {
     "estimated": ("hierarchical", "clustering.mu=estimate", "clustering.smoothness=estimate", *FEDUC),
     "gradients": ("hierarchical", "clustering.xi=gradients", "clustering.warmup_rounds=1", *FEDUC),
 }
-ON_GPU = {"two devices": "run.device=cuda:0,cuda:0"}
+ON_GPU = {"two devices": "run.device=cuda:0,cpu", "two streams": "run.device=cuda:0,cuda:0"}
 
 GUARDED = {
     "plain": (),
@@ -174,9 +175,10 @@ def test_a_run_ends_as_on_the_cpu(tmp_path: Path, case: str) -> None:
     same_end(lambda *changes: experiment(case, executor, "rounds=4", *changes), tmp_path)
 
 
+@pytest.mark.parametrize("device", ["cuda", "cuda:0,cuda:0"])
 @pytest.mark.parametrize(("change", "graphs"), [("local.lr=0.1", [3]), ("local.optimizer=momentum", [4])])
 def test_a_stack_s_batches_are_drawn_there_and_its_steps_captured(
-    change: str, graphs: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: str, graphs: list[int], device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All steps, of a model in two tensors and what batches are drawn from; or one, of inputs and targets."""
     drawn, rows = [], draws.Draws.rows
@@ -187,7 +189,8 @@ def test_a_stack_s_batches_are_drawn_there_and_its_steps_captured(
 
     monkeypatch.setattr(draws.Draws, "rows", noted)
     captured.clear()
-    same_end(lambda *given: experiment("fedavg", change, "run.executor=stacked", "rounds=4", *given), tmp_path)
+    wanted = "fedavg", change, "run.executor=stacked", "rounds=4"
+    same_end(lambda *given: experiment(*wanted, *given), tmp_path, f"run.device={device}")
     assert captured == graphs
     assert drawn
     assert all(drawn)
@@ -197,6 +200,21 @@ def test_a_stack_s_batches_are_drawn_there_and_its_steps_captured(
 def test_a_run_with_an_option_ends_as_on_the_cpu(tmp_path: Path, option: str) -> None:
     case, *wanted = OPTIONS[option]
     same_end(lambda *changes: experiment(case, *wanted, *changes), tmp_path, ON_GPU.get(option, GPU))
+
+
+@pytest.mark.parametrize(("clients", "parts"), [(6, 3), (2, 2)])
+def test_parts_of_a_stack_are_computed_in_streams_of_their_own(clients: int, parts: int, tmp_path: Path) -> None:
+    """All begin after what the GPU was told before, and what it is told next waits for all."""
+    Stream.told.clear()
+    wanted = "fedavg", "method.fraction=1.0", f"data.clients={clients}", *FEW
+    same_end(lambda *given: experiment(*wanted, *given), tmp_path, "run.device=cuda:0,cuda,cuda:0")
+    told = [what for what, _ in Stream.told]
+    each = ["begin after"] * parts + ["use"] * parts + ["end before"] * parts
+    assert told == each * (len(told) // len(each))
+    assert len({stream for _, stream in Stream.told}) == parts
+    Stream.told.clear()
+    same_end(lambda *given: experiment(*wanted, *given), tmp_path / "alone", GPU)
+    assert not Stream.told
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork, and /proc to name a descriptor's file")

@@ -140,6 +140,11 @@ def test_on_row_sees_every_row_and_can_stop() -> None:
     assert result.summary["stopped"] == "in round 3, because on_row returned a true value"
 
 
+def test_before_training_on_row_does_not_end_the_run() -> None:
+    result = run(None, on_row=lambda row: row["round"] != 1)
+    assert result.history["round"].tolist() == [0, 1, 2]
+
+
 def test_one_event_is_told_as_one(tmp_path: Path) -> None:
     run(tmp_path / "a", rounds=1)
     assert verify_run(tmp_path / "a", tmp_path / "again").what.endswith("a: 1 event and 2 rows, run again")

@@ -81,6 +81,7 @@ def drifting_clients(settings: Settings) -> tuple[Population, Population]:
     concepts = _concepts(settings, data)
     known, places = np.unique(concepts, return_inverse=True)
     every = np.repeat(known[:, None], concepts.shape[1], axis=1)
+    training = _population(settings, data, _phases(settings, data, concepts, "drift"))
     as_dealt = settings.drift.kind == "partition"
     with nullcontext() if as_dealt else reading("test samples, of which drift gives clients as many as they train on"):
         dealt = _phases(settings, data if as_dealt else data.test, every, "drift" if as_dealt else "drift of tests")
@@ -88,7 +89,6 @@ def drifting_clients(settings: Settings) -> tuple[Population, Population]:
         pairs = zip(known.tolist(), dealt, strict=True)
         dealt = [_alike(data, parts, generator(settings.seed, "drift of tests", k)) for k, parts in pairs]
     tests = [[dealt[place][client] for client, place in enumerate(row)] for row in places.reshape(concepts.shape)]
-    training = _population(settings, data, _phases(settings, data, concepts, "drift"))
     return replace(training, attributes=attributes_of(settings)), _population(settings, data.test, tests)
 
 

@@ -145,7 +145,7 @@ def _warm_up(settings: Settings, rounds: int, population: Population, module: nn
 
 
 def _step_down(settings: Settings, population: Population, module: nn.Module, start: Model) -> Model:
-    """Return w0 after one step of SGD on all clients' data, or on a large batch of it."""
+    """Return w0 after a step of SGD on a batch drawn from all clients' data: as many as they have, if not too many."""
     pooled = population.pooled()
     rule = LocalRule(
         sgd, settings.local.lr * settings.local.lr_factor, steps=1, batch_size=min(LARGE_BATCH, int(pooled.sizes[0]))

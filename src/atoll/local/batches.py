@@ -1,7 +1,7 @@
 """Batches: samples gathered from the pool, their losses, and many models evaluated on them at once."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from atoll.support.arrays import Floats
 
 SHARED_BATCH = {"cpu": 500, "cuda": 8000}  # samples per forward pass when models are evaluated
 _FETCHED = 2000  # samples fetched from the pool at once, for several batches
+Samples = tuple[Tensor, Tensor]  # inputs [n, ...] and targets [n]
 
 
 class Batches:
@@ -44,26 +45,26 @@ class Batches:
     def __len__(self) -> int:
         return len(self.inputs) * len(self.turns)
 
-    def gather(self, rows: npt.NDArray[np.integer]) -> tuple[Tensor, Tensor]:
+    def gather(self, rows: npt.NDArray[np.integer]) -> Samples:
         """Return inputs [len(rows), ...] and targets of these samples."""
         return next(self.gather_each(rows[None]))
 
-    def gather_each(self, rows: npt.NDArray[np.integer] | Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def gather_each(self, rows: npt.NDArray[np.integer] | Tensor) -> Iterator[Samples]:
         """Yield inputs and targets of the samples in each row of `rows`, [batches, samples].
 
         Rows that are on a GPU are never waited for, so that a CUDA graph can read others there.
         """
         rows = (as_tensor(rows) if isinstance(rows, np.ndarray) else rows).to(self.inputs.device)
-        for these, (images, labels) in zip(rows, self.fetch_each(*self.places(rows)), strict=True):
-            turned = self._turn(images, these // len(self.inputs)) if any(self.turns) else images
-            yield self.prepare(turned), labels
+        fetched = self.fetch_each(*self.places(rows))
+        for inputs, targets in self._turn_each(fetched, rows // len(self.inputs)) if any(self.turns) else fetched:
+            yield self.prepare(inputs), targets
 
     def places(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return where these samples' inputs lie, and their targets: copies have targets of their own."""
         index = rows % len(self.inputs) if len(self) > len(self.inputs) else rows
         return index, rows % len(self.targets) if len(self.targets) > len(self.inputs) else index
 
-    def fetch_each(self, index: Tensor, own: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def fetch_each(self, index: Tensor, own: Tensor) -> Iterator[Samples]:
         """Yield stored inputs and targets of each row of `places`.
 
         The samples of several batches are fetched at once, so that a GPU waits once for all of them.
@@ -77,14 +78,17 @@ class Batches:
             )
             yield from zip(*fetched, strict=True)
 
-    def _turn(self, inputs: Tensor, copies: Tensor) -> Tensor:
-        """Rotate each image as its copy requires; most batches on the processor hold one copy only."""
-        if not inputs.is_cuda and (copies == copies[0]).all():
-            return torch.rot90(inputs, self.turns[int(copies[0])], dims=(-2, -1)).contiguous()
-        turned, turns = inputs, self._turns[copies].reshape(-1, *[1] * (inputs.ndim - 1))
-        for quarters in sorted({*self.turns} - {0}):
-            turned = torch.where(turns == quarters, torch.rot90(inputs, quarters, dims=(-2, -1)), turned)
-        return turned.contiguous()
+    def _turn_each(self, fetched: Iterable[Samples], copies: Tensor) -> Iterator[Samples]:
+        """Rotate each image of each batch as its copy requires; on the processor most batches hold one copy only."""
+        is_one = [False] * len(copies) if copies.is_cuda else (copies == copies[:, :1]).all(dim=1).tolist()
+        for (inputs, targets), own, alike in zip(fetched, copies, is_one, strict=True):
+            if alike:
+                turned = torch.rot90(inputs, self.turns[int(own[0])], dims=(-2, -1))
+            else:
+                turned, turns = inputs, self._turns[own].reshape(-1, *[1] * (inputs.ndim - 1))
+                for quarters in sorted({*self.turns} - {0}):
+                    turned = torch.where(turns == quarters, torch.rot90(inputs, quarters, dims=(-2, -1)), turned)
+            yield turned.contiguous(), targets
 
 
 class FromStored(nn.Module):
@@ -136,10 +140,7 @@ def preparation(data: Dataset, like: Tensor) -> Callable[[Tensor], Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredLosses:
-    """Each model's mean loss on each client's data, and its accuracy (0 for regression).
-
-    Both [clients, models].
-    """
+    """Each model's mean loss, and accuracy (0 for regression), on each client's data: both [clients, models]."""
 
     losses: Floats
     accuracies: Floats

@@ -80,7 +80,8 @@ def run_events(
         fleet: the clients' machines; closed at the end of the run.
         schedule: a run folder's ``happened.jsonl`` or ``schedule.npz``.
         tell: called with a sentence whenever something changes while waiting for nodes.
-        on_row: called with each new row of metrics; if it returns something true, the run ends there, as finished.
+        on_row: called with each new row of metrics; if it returns something true after training has begun, the run
+            ends there, as finished.
 
     Raises:
         InputError: bad settings, or an unusable folder; nothing has been trained then.

@@ -117,13 +117,13 @@ class Stopping:
             self._look(rows[:count])
 
     def take(self, rows: Sequence[Row]) -> None:
-        """Look at the last row, which is new; before training, rules do not apply."""
-        if len(rows) > 1:
+        """Look at the last row, which is new; before training, nothing ends a run."""
+        if is_trained := len(rows) > 1:
             self._look(rows)
         returned = self._on_row and self._on_row(dict(rows[-1]))
         told = f"on_row: must return something true or false, it returned '{type(returned).__name__}'"
         with refusing(told, ValueError, RuntimeError):  # NumPy's and PyTorch's, of several numbers
-            if returned:
+            if returned and is_trained:
                 self.why = self.why or f"in round {rows[-1]['round']}, because on_row returned a true value"
 
     def _look(self, rows: Sequence[Row]) -> None:

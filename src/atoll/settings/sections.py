@@ -116,7 +116,9 @@ class RunSettings(Section):
     debug: bool = Field(
         False, description="serial: stop at the first bad step and show the layer and the whole traceback"
     )
-    device: str = Field("cpu", description="cpu or cuda; stacked: or several, such as cuda:0,cuda:1")
+    device: str = Field(
+        "cpu", description="cpu or cuda; stacked: or several, such as cuda:0,cuda:1, or one several times"
+    )
     precision: Literal["float32", "tf32", "bfloat16"] = Field(
         "float32",
         description="of products in training: tf32 (cuda) and bfloat16 round the factors; models stay float32",

@@ -32,9 +32,9 @@ class _Held:
 class Graphs:
     """The graphs of the stacks that were trained last: of all their steps, or of one, forward and backward.
 
-    Those that nobody `asked` for are captured when a batch of a form comes for the third time, `MOST` in all, and are
-    used only if they give the bits of its steps; when one cannot be captured or does not, a warning says so, and from
-    then on there are none.
+    A graph is used only if it gives the bits of the steps that it was captured from. Those that nobody `asked` for are
+    captured when a batch of a form comes for the third time, `MOST` in all; when one cannot be captured or gives other
+    bits, a warning says so, and from then on there are none.
     """
 
     def __init__(self, asked: bool = True) -> None:
@@ -72,10 +72,10 @@ class Graphs:
             if len(graphs) >= MOST:
                 del graphs[next(iter(graphs))]
             try:
-                graphs[shapes] = _capture(compute, model, batch)
+                graphs[shapes] = _check(compute, model, batch)
             except torch.OutOfMemoryError:
                 raise
-            except RuntimeError as error:
+            except (RuntimeError, RunError) as error:
                 why = str(_first(error)).strip().partition("\n")[0]
                 told = f"run.cuda_graphs = true: the model's step cannot be captured ({why}); set it to false"
                 raise RunError(told) from error
@@ -91,19 +91,15 @@ class Graphs:
         return some
 
     def _try(self, compute: Callable[..., Out], model: Mapping[str, Tensor], batch: Batch, shapes: object) -> None:
-        """Capture this, and keep it if it gives the same bits."""
         self._left -= 1
         try:
-            graph = _capture(compute, model, batch)
-            pairs = zip(_bits(graph(*model.values(), *batch), model), _bits(compute(model, *batch), model), strict=True)
-            if all(torch.allclose(one, other, 0, 0, True) for one, other in pairs):
-                self._hold(model).graphs[shapes] = graph
-                return
-            why = "a graph of the model's steps gives other bits"
+            graph = _check(compute, model, batch)
+            self._hold(model).graphs[shapes] = graph
         except Exception as error:  # whatever CUDA refuses to capture: the steps themselves have been taken twice
-            why = line_of(_first(error))
-        warnings.warn(f"run.cuda_graphs = 'auto': {why}; going on without graphs", RuntimeWarning, stacklevel=2)
-        self.let_go()
+            why = str(error) if isinstance(error, RunError) else line_of(_first(error))
+            told = f"run.cuda_graphs = 'auto': {why}; going on without graphs"
+            warnings.warn(told, RuntimeWarning, stacklevel=2)
+            self.let_go()
 
     def _hold(self, fresh: Mapping[str, Tensor]) -> _Held:
         form = _form_of(fresh)
@@ -133,6 +129,15 @@ def rounded_size(clients: int, up: bool = True) -> int:
     return (clients + up * (step - 1)) // step * step
 
 
+def _check(compute: Callable[..., Out], model: Mapping[str, Tensor], batch: Batch) -> Callable[..., Out]:
+    """Capture this, and return the graph if it gives the same bits."""
+    graph = _capture(compute, model, batch)
+    pairs = zip(_bits(graph(*model.values(), *batch), model), _bits(compute(model, *batch), model), strict=True)
+    if not all(torch.allclose(one, other, 0, 0, True) for one, other in pairs):
+        raise RunError("a graph of the model's steps gives other bits")
+    return graph
+
+
 def _capture(compute: Callable[..., Out], model: Mapping[str, Tensor], batch: Batch) -> Callable[..., Out]:
     names = list(model)
 
@@ -143,12 +148,15 @@ def _capture(compute: Callable[..., Out], model: Mapping[str, Tensor], batch: Ba
     examples = (*leaves, *(torch.zeros_like(each) for each in batch))  # others than the first that it is replayed with
     stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     gc.collect()  # graphs let go of are in cycles, and one freed while another is captured would spoil that
+    if stream:  # else a graph would use what cuBLAS asked for in the capture before, in memory of that one's graph
+        torch._C._cuda_clearCublasWorkspaces()
     try:
         with warnings.catch_warnings(action="ignore"):  # of leaves first used on another stream, in PyTorch's warm-up
             captured: Any = torch.cuda.make_graphed_callables(call, examples)
     finally:
         if stream:  # which PyTorch, where it fails, leaves as it was in the capture
             torch.cuda.set_stream(stream)
+            torch._C._cuda_clearCublasWorkspaces()
     graph: Callable[..., Out] = captured
     return graph
 

@@ -18,8 +18,10 @@ from atoll.executors.serial import where
 from atoll.executors.stacked.draws import Draws
 from atoll.executors.stacked.fit import try_stack
 from atoll.executors.stacked.graphs import Graphs, rounded_size
+from atoll.executors.stacked.memory import client_bytes, count_samples, default_bytes, is_out_of_memory
+from atoll.executors.stacked.streams import make_streams
 from atoll.executors.stacked.tensors import add, pick, weigh
-from atoll.executors.stacked.training import TrainedStack, client_bytes, count_samples, join, kind_of, train_stack
+from atoll.executors.stacked.training import TrainedStack, join, kind_of, train_stack
 from atoll.local.models import Model
 from atoll.local.precision import products_in
 from atoll.local.task import ClientTask, ClientUpdate
@@ -31,7 +33,6 @@ from atoll.support.requiring import require_has
 from atoll.support.wording import show
 
 _FAILS_CLEANLY = torch.__version__ >= "2.13"  # before, a capture that failed left the allocator as if it went on
-STACK_BYTES = 64 << 20  # where the trainer is not on a GPU: larger stacks are no faster there, or slower
 
 
 class Stacked(Executor):
@@ -58,7 +59,7 @@ class Stacked(Executor):
         stack has one client at least. With `cuda_graphs` a GPU captures local steps once and replays them: faster where
         models are small, so ``"auto"`` does it with stacks of at most a sixteenth of these bytes that come often. With
         `others`, further devices, clients are cut into at least as many stacks as devices, which are trained at once,
-        each by a thread of its own.
+        each by a thread of its own. A GPU that is named again computes so many parts of a stack at once.
 
         Raises:
             InputError: `stack_bytes` is not positive or has no room for a client, or CUDA graphs without one GPU alone.
@@ -71,6 +72,9 @@ class Stacked(Executor):
         is_first = device.type == "cuda" and device.index == torch.cuda.current_device()
         if cuda_graphs is True and not is_first:
             raise InputError(f"run.cuda_graphs = true: needs run.device = 'cuda', not {str(device)!r}")
+        named = [device, *(torch.empty(0, device=each).device for each in others)]
+        again = [each for place, each in enumerate(named) if each.type == "cuda" and each in named[:place]]
+        others = [own for own, each in zip(others, named[1:], strict=True) if each not in again]
         if cuda_graphs is True and others:  # one's capture must not see the other's allocations
             raise InputError(f"run.cuda_graphs = true: needs a single GPU, but {len(others) + 1} devices are named")
         self.fit = try_stack(trainer)
@@ -83,7 +87,8 @@ class Stacked(Executor):
             raise InputError(f"run.stack_bytes = {stack_bytes}: must be at least {least}, about what one client takes")
         self.trainer, self.trainers = trainer, [trainer, *map(trainer.on, others)]
         self.threads = ThreadPoolExecutor(len(others) + 1, "stack", torch.set_num_threads, (1,)) if others else None
-        self.stack_bytes = stack_bytes or _default_bytes(device)
+        self.streams = {own: make_streams(own.batches.inputs.device, again) for own in self.trainers}
+        self.stack_bytes = stack_bytes or default_bytes(device)
         has_graphs = is_first and not others and (cuda_graphs is True or (cuda_graphs == "auto" and _FAILS_CLEANLY))
         self.graphs = Graphs(cuda_graphs is True) if has_graphs else None
         if device.type == "cuda":  # graphs fill stacks up
@@ -197,12 +202,13 @@ class Stacked(Executor):
         filling = [tasks[0]] * (graphs is not None and size - len(tasks))
         try:
             with products_in(trainer.precision):
-                trained = train_stack(trainer, self.fit, [*tasks, *filling], graphs, self.draws.get(trainer))
+                own = self.draws.get(trainer), self.streams[trainer]
+                trained = train_stack(trainer, self.fit, [*tasks, *filling], graphs, *own)
                 return trained.first(len(tasks), self.trainer.batches.inputs.device)
         except AtollError:
             raise
         except Exception as error:  # whatever a user's model, loss or optimiser may raise
-            if len(tasks) == 1 or not _is_out_of_memory(error):
+            if len(tasks) == 1 or not is_out_of_memory(error):
                 told = f"training failed ({type(error).__name__}: {error})"
                 raise RunError(f"{where(tasks[0], len(tasks) - 1)}: {told}") from error
         if self.graphs and self.graphs.let_go():
@@ -221,16 +227,3 @@ class Stacked(Executor):
         """Return whether so many clients like these take so little memory that graphs may keep it."""
         samples = max(count_samples(task, self.trainer) for task in tasks)
         return clients * client_bytes(self.trainer, self.fit, samples) <= self.stack_bytes // 16
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    messages = ("DefaultCPUAllocator", "ALLOC_FAILED")  # of the CPU; of CUDA's libraries
-    is_known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return is_known or any(message in str(error) for message in messages)
-
-
-def _default_bytes(device: torch.device) -> int:
-    """Return half of a GPU's memory, whatever is free now: how clients are stacked must not depend on the moment."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory) // 2
-    return STACK_BYTES

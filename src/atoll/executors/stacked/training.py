@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from atoll.executors.stacked.draws import Draws
 from atoll.executors.stacked.fit import Fit, slot_of
 from atoll.executors.stacked.graphs import Batch, Graphs, Parameters
-from atoll.executors.stacked.tensors import Stack, finite_clients, forward, pick, stack_tensors, stacked_names
+from atoll.executors.stacked.streams import Streams, forward_in
+from atoll.executors.stacked.tensors import Stack, finite_clients, pick, stack_tensors, stacked_names
 from atoll.local.batches import as_tensor
 from atoll.local.models import Model
 from atoll.local.task import ClientTask
@@ -59,23 +60,6 @@ def kind_of(task: ClientTask, trainer: Trainer, fit: Fit) -> object:
     return rule.lr_at(task.round), slots
 
 
-def count_samples(task: ClientTask, trainer: Trainer) -> int:
-    """Return the samples of each of the task's batches."""
-    size = trainer.rule.batch_size
-    return trainer.draw_rows(task).shape[1] if size == "full" else size
-
-
-def client_bytes(trainer: Trainer, fit: Fit, samples: int) -> int:
-    """Estimate what one client takes in a stack, with batches of so many samples.
-
-    ``parameters x (model + gradient + moments + 1) + samples x (input + 3 x what its forward pass keeps)``; the
-    proximal term needs the parameters once more, and moments that are carried are held twice.
-    """
-    rule = trainer.rule
-    copies = 3 + fit.moments * (2 if rule.carry_moments else 1) + (1 if rule.proximal else 0)
-    return copies * fit.model_bytes + samples * (fit.input_bytes + 3 * fit.saved_bytes)
-
-
 @dataclass(frozen=True, eq=False)
 class _Steps:
     """The local steps of clients in one stack; `model` has their start models, and buffers, which stay."""
@@ -85,10 +69,11 @@ class _Steps:
     tasks: Sequence[ClientTask]
     model: Stack
     draws: Draws | None
+    streams: Streams
 
     def measure(self, parameters: Model, inputs: Tensor, targets: Tensor, shares: Tensor | None = None) -> Tensor:
         """Return each client's loss on its batch."""
-        outputs = forward(self.trainer.module, self.model | parameters, inputs, self.fit.independent)
+        outputs = forward_in(self.streams, self.trainer.module, self.model | parameters, inputs, self.fit.independent)
         each = self.trainer.batches.losses(outputs.flatten(0, 1), targets).reshape(len(self.tasks), -1)
         return each.mean(dim=1) if shares is None else (each * shares).sum(dim=1)
 
@@ -124,11 +109,17 @@ class _Steps:
 
 @one_thread()
 def train_stack(
-    trainer: Trainer, fit: Fit, tasks: Sequence[ClientTask], graphs: Graphs | None = None, draws: Draws | None = None
+    trainer: Trainer,
+    fit: Fit,
+    tasks: Sequence[ClientTask],
+    graphs: Graphs | None = None,
+    draws: Draws | None = None,
+    streams: Streams = (),
 ) -> TrainedStack:
     """Train clients of one kind in one batch.
 
-    With `graphs`, a GPU captures all steps, or one, and replays them; with `draws`, batches are drawn by it.
+    With `graphs`, a GPU captures all steps, or one, and replays them; with `draws`, batches are drawn by it; with
+    `streams`, it computes as many parts of the stack at once.
     """
     rule, module = trainer.rule, trainer.module
     device = next(module.parameters()).device
@@ -149,7 +140,7 @@ def train_stack(
     module.train()
     rows, shares = (np.empty(0, np.int32), []) if draws else _draw_rows(trainer, tasks)
     given = draws.begin(tasks) if draws else as_tensor(rows).to(trainer.batches.inputs.device)
-    steps = _Steps(trainer, fit, tasks, model, draws)
+    steps = _Steps(trainer, fit, tasks, model, draws, streams)
     moments: Model = {}
     if graphs and trainer.by_hand and rule.is_constant and rule.batch_size != "full":
         total, trained = graphs.run(steps.take_all, model, (given,))
