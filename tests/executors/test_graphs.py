@@ -441,6 +441,19 @@ def test_a_gpu_is_needed() -> None:
         Stacked(Trainer(network(), POPULATION, LocalRule(sgd, 0.1, 1, 4), seed=0), cuda_graphs=True)
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"cuda_graphs": True}, "run.cuda_graphs = true: needs"),
+        ({"stack_bytes": 10}, "run.stack_bytes = 10: must be at"),
+    ],
+)
+def test_what_a_stack_refuses_is_told_before_anything_is_written(change: dict[str, Any], told: str) -> None:
+    settings = Settings.model_validate({"name": "x", "rounds": 1, "run": {"executor": "stacked", **change}})
+    with pytest.raises(InputError, match=told):
+        Experiment(settings).check()
+
+
 @pytest.mark.parametrize("executor", ["auto", "serial"])
 def test_graphs_are_refused_where_they_would_not_be_used(executor: str) -> None:
     settings = Settings.model_validate({"name": "x", "rounds": 1, "run": {"cuda_graphs": True, "executor": executor}})

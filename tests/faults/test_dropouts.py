@@ -110,6 +110,14 @@ def test_events_of_several_inner_rounds_save_every_upload_that_is_lost() -> None
     assert (after.models_down, after.models_up) == (16, 16 - 5 * after.dropped)
 
 
+def test_who_is_absent_saves_its_own_models_and_none_of_those_between_servers() -> None:
+    """Of 16 models 6 go to the three clients, in two inner rounds; the others are the aggregators'."""
+    event = replace(schedule_of("cycling").events[0], intra_rounds=2, models_down=16, models_up=16)
+    there = np.arange(CLIENTS)[:, None] != event.cohort[0]
+    (after,) = lose_clients(Schedule((event,), 2, 1), slots=there).events
+    assert (after.absent, after.models_down, after.models_up) == (1, 14, 14)
+
+
 def test_clusters_that_began_at_different_times_are_in_different_slots() -> None:
     event = Event(
         *(0, 0, 90_000.0, (0, 1), (1_000.0, 50_000.0)), np.arange(4), np.array([0, 1, 0, 1]), np.ones(4), models_down=4

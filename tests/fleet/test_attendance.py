@@ -130,6 +130,7 @@ def test_a_run_resumed_without_strikes_asks_everybody_at_once(tmp_path: Path) ->
 def test_where_nobody_answers_nobody_is_blamed() -> None:
     attendance = Attendance(1)
     attendance.take({0: "a", 1: "b", 2: "c"}, set(), set())
+    assert [attendance.of(client) for client in range(3)] == [Standing()] * 3
     assert attendance.take_turn(EVERYONE) == [set()]
     attendance.take({0: "a", 1: "b"}, {2}, {2})
     assert attendance.take_turn(EVERYONE) == [{0, 1}]
@@ -171,6 +172,18 @@ def test_an_answer_that_is_refused_shortens_no_later_pause() -> None:
         attendance.take({0: "a"}, {1}, {1})
         pauses.append(attendance.of(0).pause)
     assert pauses == [4, 8, 16, 8]
+
+
+def test_a_resumed_run_forgets_the_strikes_of_events_that_are_made_again(tmp_path: Path) -> None:
+    path, attendance = tmp_path / "strikes.jsonl", Attendance(9)
+    attendance.begin(path, 0)
+    for event in range(3):
+        attendance.take({1: "node-1"}, {0}, {0})
+        attendance.note(event)
+    again = Attendance(9)
+    again.begin(path, 2)
+    assert again.of(1) == Standing(strikes=2)
+    assert read_strikes(path) == {1: Standing(strikes=2)}
 
 
 def test_a_damaged_file_of_strikes_is_named(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def report(client: int, **told: Any) -> ClientReport:
 
 
 DESCRIPTIONS: dict[str, tuple[tuple[ClientReport, ...], str]] = {
-    "no such client": ((report(99),), "says that it is client 99, but data.clients = 4; they count from 0"),
+    "no such client": ((report(4),), "says that it is client 4, but data.clients = 4; they count from 0"),
     "another's": ((report(2),), "says that it is client 2, but its key is that of 1"),
     "itself and another": ((report(1), report(0)), "says that it is client 0, but its key is that of 1"),
     "twice": ((report(1), report(1)), "names client 1 twice"),
@@ -404,6 +404,13 @@ def test_all_that_is_corrected_of_a_client_is_told() -> None:
         1: "holds 1000000000000000 samples and counts for 80, since the most is fleet.samples_limit = 2 times the "
         "median, and can train in slot 7 of 2 and counts as always there"
     }
+
+
+def test_a_client_has_the_slots_before_the_last_number_and_one_beyond_them_frees_it() -> None:
+    reports = {k: ClientReport(client=k, samples=40, slots=(k,)) for k in range(3)}
+    believed, remarks = believe(reports, {}, "off", slots=2)
+    assert [each.slots for each in believed.values()] == [(0,), (1,), (0, 1)]
+    assert list(remarks) == [2]
 
 
 LIES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {

@@ -60,7 +60,7 @@ def write(folder: Path, name: str, array: Any) -> None:
 
 def wrong_labels(folder: Path) -> None:
     labels = np.load(folder / TARGETS)
-    labels[17] = 12
+    labels[17] = 10
     write(folder, TARGETS, labels)
 
 
@@ -68,7 +68,7 @@ DAMAGE = {
     "no folder": (lambda f: f.rename(f.with_name("away")), "there is no such folder; it must hold"),
     "no inputs": (lambda f: (f / INPUTS).unlink(), r"inputs.npy: cannot be read \(No such file or directory\)"),
     "no targets": (lambda f: (f / TARGETS).unlink(), r"targets.npy: cannot be read \(No such file or directory\)"),
-    "labels": (wrong_labels, r"targets.npy: labels must be from 0 to 9, sample 17 has 12 \(1 such samples\)"),
+    "labels": (wrong_labels, r"targets.npy: labels must be from 0 to 9, sample 17 has 10 \(1 such samples\)"),
     "negative": (lambda f: write(f, TARGETS, np.full(40, -1)), "labels must be from 0 to 9, sample 0 has -1"),
     "real labels": (lambda f: write(f, TARGETS, np.zeros(40)), "must hold one whole number a sample"),
     "one-hot": (lambda f: write(f, TARGETS, np.zeros((40, 10), int)), "must hold one whole number a sample"),

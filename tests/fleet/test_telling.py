@@ -173,6 +173,25 @@ def test_other_data_are_reported_and_charged_anew(folder: Path, hidden: Hidden |
     assert read_ledger(store, 1).pure == (0.0 if hidden else 0.5 * (40 + 20))
 
 
+def test_reports_that_the_owner_hides_in_another_way_are_drawn_and_charged_anew(folder: Path) -> None:
+    """Each was drawn for its own noise, bound and kind, and is charged once, however often it is asked."""
+    ways: list[dict[str, Any]] = [
+        {"hidden": HIDDEN},
+        {"hidden": replace(HIDDEN, noise=4.0)},
+        {"hidden": replace(HIDDEN, most_samples=20)},
+        {"hidden": HIDDEN, "class_counts": True},
+        {"hidden": None, "class_counts": True, "epsilon": 0.5},
+        {"hidden": None, "class_counts": True, "epsilon": 0.25},
+    ]
+    sites, store = [node(folder, **way) for way in ways], MemoryStore()
+    assert [charged_for(site, store) for site in sites * 2] == [1, 2, 3, 4, 5, 6] + [6] * 6
+
+
+def charged_for(site: Node, store: Store) -> int:
+    said_by(site, store)
+    return read_ledger(store, 1).charged
+
+
 def test_reports_and_updates_share_a_budget(folder: Path) -> None:
     hidden = Hidden(noise=2.0, most_samples=50)
     enough = epsilon_of(Cost((2.0,)), 2, 1e-5) + 1e-9

@@ -75,6 +75,7 @@ def test_thresholds_are_more_than_half() -> None:
     assert [threshold_of(2 / 3, n) for n in range(2, 10)] == [2, 2, 3, 4, 4, 5, 6, 6]
     assert [threshold_of(0.5, n) for n in range(2, 10)] == [2, 2, 3, 3, 4, 4, 5, 5]
     assert threshold_of(1.0, 7) == 7
+    assert threshold_of(0.56, 25) == 14, "the product is 14.000000000000002, rounded up 15"
 
 
 def looks_uniform(numbers: np.ndarray) -> bool:

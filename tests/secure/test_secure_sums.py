@@ -47,6 +47,15 @@ def test_what_the_range_does_not_hold_is_an_error(value: float) -> None:
     assert EIGHT.encode({"w": torch.tensor([8.0, -8.0])}, start)["w"].tolist() == [2**27, -(2**27)]
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_range_holds_its_bound_and_no_step_beyond_it(sign: int) -> None:
+    """Sums are known not to overflow since no number is larger than the range times 2 to the fraction bits."""
+    fixed, start = FixedPoint(8.0, 2, 2 / 3, 2, True), {"w": torch.zeros(1)}
+    assert fixed.encode({"w": torch.tensor([sign * 8.0])}, start)["w"].tolist() == [sign * 32]
+    with pytest.raises(OutOfRange):
+        fixed.encode({"w": torch.tensor([sign * 8.25])}, start)
+
+
 def test_numbers_are_put_in_a_row_and_back() -> None:
     total = {"b": torch.tensor([[1, -2], [3, 4]]), "a": torch.tensor([-(2**62)])}
     form = {name: (tensor.shape, torch.float32) for name, tensor in total.items()}

@@ -211,7 +211,9 @@ class Experiment:
     def check(self) -> None:
         """Make everything that can be made before training, so that bad input is found before anything is written."""
         self.check_parts()
-        require_made(self.method, self.training.rehearse(), self.execution.choice)
+        require_made(self.method, self.training.rehearse())
+        if self.execution.choice.name == "stacked":  # which refuses limits of memory, and graphs
+            self.execution.make_executor().close()
         require_made(self.planned.tests_by_client and self.clients.test)
 
     def check_parts(self) -> None:
