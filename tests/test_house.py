@@ -19,7 +19,7 @@ from tests.names_in_docs import named_in, pages, stands_for_something
 
 house = hook_of("house")
 
-SRC_LINES = 59_518
+SRC_LINES = 59_520
 LARGE_FILES = 13  # above 250 lines
 LONG_FUNCTION = 17  # lines without the docstring; nine of ten functions have no more
 COMPLEXITY = 15

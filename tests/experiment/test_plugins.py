@@ -74,7 +74,8 @@ def test_settings_are_checked_by_the_types_of_the_function_that_takes_them() -> 
             validate({"data": {"dataset": name, key: value}})
     with pytest.raises(InputError, match=r"data\.sise: unknown, did you mean 'size'\?"):
         validate({"data": {"dataset": name, "sise": 2}})
-    with pytest.raises(InputError, match=r"data\.size is not set, but data\.dataset = '.*needing' needs it"):
+    told = r"data\.size is not set, but data\.dataset = '.*needing' needs it; besides settings it may take clients, "
+    with pytest.raises(InputError, match=told):
         validate({"data": {"dataset": f"{__name__}:needing"}})
 
 

@@ -159,6 +159,8 @@ def _why(
     own = settings_of(functions[needing], needing.given) if needing.key == "combine" else ()
     is_rule = sum(each.default is REQUIRED for each in own) == 3  # models, start and cohort_weight, by whatever names
     hint = "; it must be a function that returns the combine rule, not the rule itself" if is_rule else ""
+    if not hint and ":" in str(table.get(section, {}).get(needing.key)) and needing.given:
+        hint = f"; besides settings it may take {', '.join(sorted(needing.given))}"
     return f" is not set, but {_named(table, (needing,))} needs it{hint}"
 
 
