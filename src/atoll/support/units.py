@@ -1,10 +1,9 @@
 """Units of times, bytes and counts."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class TimeUnit:
+class TimeUnit(NamedTuple):
     """A unit of time: its length in seconds, its name and its symbol."""
 
     seconds: float
@@ -12,15 +11,12 @@ class TimeUnit:
     symbol: str
 
 
-_SECONDS = TimeUnit(1.0, "seconds", "s")
-_MINUTES = TimeUnit(60.0, "minutes", "min")
-_HOURS = TimeUnit(3600.0, "hours", "h")
-_DAYS = TimeUnit(86400.0, "days", "d")
+_LONG = TimeUnit(86400.0, "days", "d"), TimeUnit(3600.0, "hours", "h"), TimeUnit(60.0, "minutes", "min")
 
 
 def time_unit(span_seconds: float) -> TimeUnit:
     """Return the largest unit that fits at least twice into the span."""
-    return next((unit for unit in (_DAYS, _HOURS, _MINUTES) if span_seconds >= 2 * unit.seconds), _SECONDS)
+    return next((unit for unit in _LONG if span_seconds >= 2 * unit.seconds), TimeUnit(1.0, "seconds", "s"))
 
 
 def format_seconds(seconds: float) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from atoll.report.tables.formats import DASH
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -14,6 +16,9 @@ class Cell:
     style: str = ""
     value: float | None = None
     clock: str = ""
+
+
+NOTHING = Cell(DASH)  # where there is no value: most cells of many runs with metrics of their own
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,8 @@ def _body(body: Body, columns: int) -> str:
 
 
 def _cell(cell: Cell, tag: str = "td") -> str:
+    if cell is NOTHING and tag == "td":
+        return f"<td>{DASH}</td>"
     style = f' class="{escape(cell.style)}"' if cell.style else ""
     note = f"<small>{escape(cell.note)}</small>" if cell.note else ""
     scope = ' scope="row"' if tag == "th" else ""

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite, nan
 
 import numpy as np
 
-from atoll.report.page.markup import Body, Cell, table
+from atoll.report.page.markup import NOTHING, Body, Cell, table
 from atoll.report.reading.groups import Group, Panel
 from atoll.report.reading.runs import Run
 from atoll.report.tables.formats import DASH, show_p
@@ -34,8 +35,8 @@ class Unit:
     symbol: str = ""
 
 
-UnitOf = Callable[[float], Unit]
-"""Chooses the unit for a value of this size."""
+UnitOf = Callable[[float], Unit]  # chooses the unit for a value of this size
+Column = tuple[str, Callable[[Run], float], UnitOf]  # its title, a run's value or NaN, and the unit
 
 
 def results_table(panels: Sequence[Panel], baseline: str = "") -> str:
@@ -44,7 +45,7 @@ def results_table(panels: Sequence[Panel], baseline: str = "") -> str:
     Over several seeds also the differences to the setting labelled `baseline`, or else to a panel's first.
     """
     groups = [group for panel in panels for group in panel.groups]
-    columns = [column for column in _columns(groups) if any(_values(group.runs, column[1]) for group in groups)]
+    columns = [own for own in _columns(groups) if any(isfinite(own[1](run)) for panel in panels for run in panel.runs)]
     seeds = any(len(group.runs) > 1 for group in groups)
     is_open = any(len(group.finished) < group.planned for group in groups)
     differences = [differences_to(panel, panel.baseline(baseline)) for panel in panels]
@@ -59,7 +60,7 @@ def results_table(panels: Sequence[Panel], baseline: str = "") -> str:
                     Cell(group.label),
                     *([Cell(_seeds(group))] if seeds else []),
                     *([_state(group)] if is_open else []),
-                    *(Cell(write_mean(_whole(group.counted, value), unit_of)) for _, value, unit_of in columns),
+                    *_means(group.counted, columns),
                     *([Cell(*difference, "difference")] if differ else []),
                 ]
                 for group, difference in zip(panel.groups, own, strict=True)
@@ -69,6 +70,12 @@ def results_table(panels: Sequence[Panel], baseline: str = "") -> str:
     ]
     note = " ".join(filter(None, (SEEDS_NOTE if seeds else "", DIFFERENCE_NOTE if differ else "")))
     return table("Final results", header, bodies, note, "results")
+
+
+def _means(runs: Sequence[Run], columns: Sequence[Column]) -> list[Cell]:
+    """Return the cells of a line; no mean where a run has no value, since that of the others is not of these seeds."""
+    found = [(_values(runs, value), unit_of) for _, value, unit_of in columns]
+    return [Cell(write_mean(own, unit_of)) if len(own) == len(runs) else NOTHING for own, unit_of in found]
 
 
 def differences_to(panel: Panel, baseline: Group) -> list[tuple[str, str]]:
@@ -117,11 +124,11 @@ def plain(mean: float) -> Unit:
     return Unit(1, ".4g" if abs(mean) < 9999.5 else ",.0f", ".2g")
 
 
-def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Run], float], UnitOf]]:
-    """Return the columns of results: title, a run's value, and its unit; metrics of clients as mean and worst."""
+def _columns(groups: Sequence[Group]) -> list[Column]:
+    """Return the columns of results; metrics of clients as mean and worst."""
 
     def last(name: str) -> Callable[[Run], float]:
-        return lambda run: float(run.rows[name][-1]) if name in run.rows else np.nan
+        return lambda run: float(run.rows[name][-1]) if name in run.rows else nan
 
     def best(run: Run) -> float:
         return float(np.fmax.reduce(run.rows["test_accuracy"]))
@@ -147,13 +154,7 @@ def _columns(groups: Sequence[Group]) -> list[tuple[str, Callable[[Run], float],
 
 
 def _values(runs: Sequence[Run], value: Callable[[Run], float]) -> list[float]:
-    return [number for number in map(value, runs) if np.isfinite(number)]
-
-
-def _whole(runs: Sequence[Run], value: Callable[[Run], float]) -> list[float]:
-    """Return the runs' values; none if a run has none, since a mean of the others is not that of these seeds."""
-    found = _values(runs, value)
-    return found if len(found) == len(runs) else []
+    return [number for number in map(value, runs) if isfinite(number)]
 
 
 def _seeds(group: Group) -> str:

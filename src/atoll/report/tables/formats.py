@@ -43,8 +43,7 @@ _LATEX = {
     **{letter: rf"$\{name}$" for letter, name in _GREEK.items()},
 }
 
-MOST_COLUMNS_SHOWN, MOST_CELLS_SHOWN = 60, 10_000
-"""On a terminal, where laying out more takes many seconds."""
+MOST_COLUMNS_SHOWN, MOST_CELLS_SHOWN = 60, 5_000  # on a terminal, where laying out more takes long
 
 
 @dataclass(frozen=True)

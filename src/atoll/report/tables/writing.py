@@ -144,8 +144,5 @@ def _write_costs(reached: Reached, costs: Sequence[str]) -> str:
 
 
 def _write_cost(cost: str, value: float | None) -> str:
-    if value is None:
-        return DASH
-    if cost == "virtual_time":
-        return format_seconds(value)
-    return format_bytes(value) if cost == "bytes_sent" else f"{value:,}"
+    written = {"virtual_time": format_seconds, "bytes_sent": format_bytes}.get(cost, "{:,}".format)
+    return DASH if value is None else written(value)
