@@ -254,7 +254,7 @@ def unpacked(content: bytes) -> tuple[bytes, ...]:
     return (plain.getvalue(),)
 
 
-@pytest.mark.parametrize("name", thinned(BOUNDARIES, 12))
+@pytest.mark.parametrize("name", thinned(BOUNDARIES, 6))
 def test_a_little_damage_is_in_a_file(name: str, whole: Path, place: Path) -> None:
     check(name, fewest, whole, place)
 

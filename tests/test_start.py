@@ -84,6 +84,7 @@ def test_no_help_page_loads_anything() -> None:
     assert loaded_by(f"from atoll.cli import main\n{code}", heavy=(*HEAVY, *CHECKING)) == []
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("words", "given"),
     [("atoll re", "recipes"), ("atoll run quick", "quickstart"), ("atoll run --set local.l", "local.lr=")],
@@ -107,6 +108,7 @@ def test_bad_input_is_told_without_loading_anything(tmp_path: Path) -> None:
     assert loaded_by_commands(*lines, folder=tmp_path, code=2) == {}
 
 
+@pytest.mark.more
 def test_what_settings_are_read_from_loads_nothing() -> None:
     """Each module alone, as if it were the first of the package to be imported, though all in one process."""
     code = f"""

@@ -30,6 +30,7 @@ def test_the_product_is_the_best_of_its_rank(out: int, into: int, rank: int, cli
     assert {name: tensor.shape for name, tensor in made.items()} == {name: t.shape for name, t in models[0].items()}
 
 
+@pytest.mark.more
 def test_factors_of_a_convolution_are_those_of_its_matrix() -> None:
     models = [draw(k, {A: (2, 3, 3, 3), B: (4, 2, 1, 1)}) for k in range(2)]
     made = ROBUST["lora-product"]()([(1.0, each) for each in models], {}, 2.0)
@@ -39,6 +40,7 @@ def test_factors_of_a_convolution_are_those_of_its_matrix() -> None:
     torch.testing.assert_close(made[B].flatten(1) @ made[A].flatten(1), best, rtol=0, atol=1e-5)
 
 
+@pytest.mark.more
 def test_adapters_of_an_embedding_are_averaged_as_products_too() -> None:
     a, b = "e.lora_embedding_A.default", "e.lora_embedding_B.default"
     models = [draw(k, {A: (2, 4), B: (3, 2)}) | draw(9 + k, {a: (1, 5), b: (6, 1)}) for k in range(2)]

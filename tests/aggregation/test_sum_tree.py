@@ -91,6 +91,7 @@ def test_a_cohort_of_one_leaf_is_summed_one_by_one_and_a_larger_one_is_not(count
     assert not torch.equal(summed(larger).model["w"], one_by_one(larger))
 
 
+@pytest.mark.more
 def test_sums_are_nearer_to_the_exact_ones_than_one_by_one() -> None:
     """A thousand models in single precision: errors against `math.fsum`, in units of the last place."""
     errors: dict[str, list[float]] = {"tree": [], "one by one": []}

@@ -82,6 +82,7 @@ def test_a_library_that_cannot_be_had_is_a_reason(agreement: ModuleType, tmp_pat
     assert "| fedavg | FedLab 1.3.0 | pip install x failed | 10 |  |" in agreement.as_markdown([found])
 
 
+@pytest.mark.more
 def test_cases_hold_what_atoll_did(agreement: ModuleType, tmp_path: Path) -> None:
     """The batches are those of Atoll's own steps: they make Atoll's models by hand."""
     plain = agreement.comparisons()[0]

@@ -75,6 +75,7 @@ def alive(pids: list[int]) -> list[int]:
     return [pid for pid, file in states.items() if file.is_file() and ") Z " not in file.read_text()]
 
 
+@pytest.mark.more
 def test_no_turn_begins_after_the_seconds_of_a_case(card: ModuleType) -> None:
     limits = card.Limits(rounds=50, start_seconds=8.0, case_seconds=0.0)
     (result,) = card.race_case(TINY, [paced(PLAIN)], limits)
@@ -132,6 +133,7 @@ def test_a_race_goes_on_where_it_stopped(card: ModuleType, tmp_path: Path, monke
     assert table[3].endswith("| over 0.5 s |")
 
 
+@pytest.mark.more
 def test_a_case_that_came_to_nothing_is_raced_again(
     card: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_case_that_came_to_nothing_is_raced_again(
         assert len(found["results"][0]["seconds"]) == rounds
 
 
+@pytest.mark.more
 def test_every_contender_and_model_of_a_case_is_there(card: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks/peers")
     models = importlib.import_module("torch_models").MODELS

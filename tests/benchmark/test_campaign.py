@@ -151,6 +151,7 @@ def test_what_was_made_with_other_settings_takes_the_place_of_nothing_in_other_f
     assert [found.trials, found.runs] == [held.trials, held.runs]
 
 
+@pytest.mark.more
 def test_without_fedavg_nothing_is_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--methods: there are no runs of fedavg, whose costs are the budgets; add it"):
         campaign(tmp_path / "new", ["local", "ifca"]).carry_out()
@@ -206,6 +207,7 @@ def test_a_method_that_is_left_out_is_not_run(tmp_path: Path) -> None:
     assert read_results([tmp_path], SMALL.key)["ifca"].why_missing == why
 
 
+@pytest.mark.more
 def test_a_later_trial_that_is_impossible_is_told_and_the_method_runs_with_the_others(tmp_path: Path) -> None:
     (ifca,) = find_contestants(["ifca"])
     ifca = replace(ifca, axes=(Axis("method.clusters", ("999", "2")),))

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from atoll.benchmark.benchmark_page import in_words, suite_table, winners
 from atoll.benchmark.carrying_out import Campaign
 from atoll.benchmark.result_files import read_results
@@ -12,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "evidence" / "benchmark"
 
 
+@pytest.mark.more
 def test_published_tables_are_of_the_result_files() -> None:
     page = (ROOT / "docs" / "benchmark.md").read_text(encoding="utf-8")
     names = sorted(folder.name for folder in PLACE.iterdir())
@@ -25,6 +28,7 @@ def test_published_tables_are_of_the_result_files() -> None:
         assert suite_table(found[name]).as_markdown() in page
 
 
+@pytest.mark.more
 def test_published_entries_are_of_the_settings_that_suites_have_now() -> None:
     """Of one suite: others take as long."""
     held = read_results([PLACE], "regression")

@@ -198,6 +198,7 @@ def test_usage(atoll: Command) -> None:
     assert told.endswith("for your own; a file of rows is data.root of 'table'")
 
 
+@pytest.mark.more
 def test_a_report_of_what_runs_do_not_have(atoll: Command, folder: Path) -> None:
     """A target of accuracies that no run has, and a file called ``-``, which elsewhere means standard output."""
     write_run(folder / "runs" / "numbers", make_rows(3, test_accuracy=None))

@@ -46,6 +46,7 @@ def test_results_elsewhere_count_as_done_and_tables_are_made_without_running(ato
     assert "fedavg" in again.succeeded().lower()
 
 
+@pytest.mark.more
 def test_a_run_that_fails_ends_the_command_with_an_error(atoll: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone it leaves nothing to show; beside finished runs the tables are made all the same."""
     words = ("benchmark", "regression", "--methods", "fedavg", "--scale", "tiny", "--trials", "1", "--quiet")

@@ -351,6 +351,7 @@ def documented(command: str) -> tuple[str, set[str]]:
     return form.split()[1], set(re.findall(r"`(\w+)`", keys.partition("(")[0] + keys.partition(")")[2]))
 
 
+@pytest.mark.more
 def test_what_json_prints_is_documented(atoll: Command) -> None:
     atoll("run", "tiny.toml", "--out", "a").succeeded()
     words = {
@@ -399,6 +400,7 @@ def test_brackets_in_a_label_are_text(atoll: Command) -> None:
     assert "A [/b] mu" in atoll("report", "runs", "--csv", "all.csv").succeeded()
 
 
+@pytest.mark.more
 def test_of_several_runs_a_warning_names_its_own(atoll: Command) -> None:
     Path("labels.toml").write_text(Path("tiny.toml").read_text() + LABELLED)
     done = atoll("run", "labels.toml", "--out", "runs", "--set", "run.executor=cores", "--set", "run.workers=99")

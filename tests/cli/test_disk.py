@@ -127,6 +127,7 @@ def test_file_size_limit(folder: Path) -> None:
     assert files(folder / "runs" / "tiny") == ["config.toml", "environment.json", "metrics.jsonl", "schedule.npz"]
 
 
+@pytest.mark.more
 def test_a_console_without_room_changes_no_exit_code(folder: Path) -> None:
     with open("/dev/full", "w") as full:
         words = [sys.executable, "-m", "atoll", "run", "absent.toml"]
@@ -150,6 +151,7 @@ def test_a_node_or_server_goes_on_though_its_log_has_no_room(monkeypatch: pytest
     assert log.getvalue() == "there is room again\n"  # and nothing has piled up
 
 
+@pytest.mark.more
 def test_output_that_cannot_be_written(folder: Path) -> None:
     command = f"{sys.executable} -m atoll recipes show quickstart"
     for target in ("> /dev/full", "| true"):

@@ -117,6 +117,7 @@ def test_every_command_has_a_section_and_a_table_of_its_options() -> None:
     assert marked == titled == set(root.commands)
 
 
+@pytest.mark.more
 def test_the_tables_of_options_have_every_option_and_what_its_help_says() -> None:
     hook, text = hook_of("command_options"), page("cli")
     for path, command in leaves(typer.main.get_command(app)):

@@ -31,6 +31,7 @@ def test_an_export_says_how_inputs_were_standardised(atoll: Command) -> None:
         assert file.metadata()["inputs"] == inputs
 
 
+@pytest.mark.more
 def test_an_exported_run_can_be_replaced(atoll: Command) -> None:
     atoll("run", "tiny.toml", "--out", "run").succeeded()
     for words in ((), ("--cluster", "1"), ("--format", "state-dict")):

@@ -39,6 +39,7 @@ def test_rows_count_what_was_lost_and_why(atoll: Command, folder: Path) -> None:
         assert all(before[name] <= after[name] for name in names)
 
 
+@pytest.mark.more
 def test_if_all_updates_are_too_long_the_run_ends_with_a_sentence(atoll: Command, folder: Path) -> None:
     words = changed("faults.max_update_norm=1e-6", "method.name=fedavg")
     done = atoll("run", "tiny.toml", "--out", "out", *SERIAL, *words)

@@ -33,6 +33,7 @@ def inches(svg: Path) -> float:
     return float(found[1]) / 72
 
 
+@pytest.mark.more
 def test_a_gantt_is_the_file_that_it_is_called(tmp_path: Path, atoll: Command) -> None:
     for name, written in (("gantt.pdf", ["gantt.pdf"]), ("two", ["two.png", "two.svg"]), ("a.svg", ["a.svg"])):
         done = atoll("schedule", "quickstart", "--only", "FedAvg", "--plot", name)
@@ -45,6 +46,7 @@ def test_a_gantt_is_the_file_that_it_is_called(tmp_path: Path, atoll: Command) -
     ]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("width", "wide"), thinned([("column", 3.5), ("text", 7.16), ("5.25", 5.25)], 1))
 def test_a_figure_is_as_wide_as_asked(tmp_path: Path, atoll: Command, width: str, wide: float) -> None:
     for words in (("schedule",), ("data", "inspect")):

@@ -557,6 +557,7 @@ def test_nodes_ask_more_rarely_after_a_while_and_never_all_at_once() -> None:
     assert len(set(quick)) == 50
 
 
+@pytest.mark.more
 def test_a_server_without_tls_is_refused(node: NodeConfiguration) -> None:
     import socket
     import threading

@@ -82,6 +82,7 @@ def flights(folder: Path, made: Path) -> Path:
     return folder / "flights"
 
 
+@pytest.mark.more
 def test_clients_airports_and_hours_are_those_of_the_flights(flights: Path) -> None:
     assert (flights / "clients.csv").read_text().splitlines() == [
         "client,utc_offset,slots", "0,-8,0 1", "1,-8,0 1", "2,-5,0 1 2 3 4", "3,-5,0 1 2 3 4",
@@ -92,6 +93,7 @@ def test_clients_airports_and_hours_are_those_of_the_flights(flights: Path) -> N
     np.testing.assert_allclose(at.mean(axis=0), 0, atol=1e-6)
 
 
+@pytest.mark.more
 def test_as_many_flights_are_late_as_are_not_and_no_day_is_in_both_halves(flights: Path) -> None:
     table = pq.read_table(flights / "flights.parquet").to_pylist()
     for month in (1, 2):
@@ -132,6 +134,7 @@ def test_the_groups_are_compared_with_shuffled_ones(
     assert all(re.search(r"groups: [\d.]+% of H_device, shuffled [\d.]+%, p = [01]\.\d{3}$", line) for line in lines)
 
 
+@pytest.mark.more
 def test_the_recipe_runs_on_them(flights: Path, atoll: Command) -> None:
     changes = ("data.clients=4", "clustering.clusters=2", "local.steps=2", "run.evaluate_every=1", "rounds=4")
     words = [word for change in changes for word in ("--set", change)]

@@ -261,6 +261,7 @@ def test_a_gantt_chart(atoll: Command, folder: Path) -> None:
     assert (folder / "gantt.png").is_file()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("pattern", thinned(PATTERNS, 1))
 def test_runs(atoll: Command, folder: Path, pattern: str) -> None:
     done = atoll("run", "small.toml", *sets(f"method.pattern={pattern}", "run.evaluate_every=5"))

@@ -367,6 +367,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path, atoll: C
     assert told == "--html file/page.html: its folder file cannot be made (File exists)"
 
 
+@pytest.mark.more
 def test_the_page_alone_leaves_no_folder_and_prints_the_table(tmp_path: Path, atoll: Command) -> None:
     write_run(tmp_path / "runs", make_rows(20))
     shown = atoll("report", "runs", "--html", "new/page.html", "--target", "0.5").succeeded()

@@ -76,6 +76,7 @@ def test_the_chosen_file_runs(site: Path, atoll: Command, folder: Path) -> None:
     assert shown[0]["bytes_up"] == sum(hop["up"] for hop in first["schedule"]["hops"])
 
 
+@pytest.mark.more
 def test_a_run_of_the_race_is_one_of_atoll_run(site: Path, atoll: Command, folder: Path) -> None:
     """To the bit: the plan's seconds to the target are those of its own file."""
     first = json.loads((site / "plan/plan.json").read_text())["plans"][0]
@@ -282,5 +283,6 @@ def test_a_fault_of_a_file_is_told_once(atoll: Command, folder: Path) -> None:
     assert refused.startswith(told)
 
 
+@pytest.mark.more
 def test_one_run_is_planned(atoll: Command) -> None:
     assert "atoll plan: the experiment has 12 runs (CenSyn, ComAw; " in atoll("plan", "feduc-digits").refused()

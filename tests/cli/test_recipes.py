@@ -34,7 +34,7 @@ def scales_of(table: dict[str, Any]) -> list[str]:
 
 CHEAP = {"initial_gap": 2.3, "xi": "shares", "refine": False}  # no schedule needs better
 CASES = [(name, scale) for name in recipe_names() for scale in scales_of(read_experiment(name))]
-FIRST = [case for case in CASES if case[1] == "tiny" and case[0] not in ("feduc-table-6", "baselines", "codecs")][::3]
+FIRST = [case for case in CASES if case[1] == "tiny" and case[0] not in ("feduc-table-6", "baselines", "codecs")][::5]
 
 
 @pytest.mark.parametrize(("name", "scale"), thinned(CASES, FIRST))

@@ -40,6 +40,7 @@ def models(run: Path) -> bytes:
     return last_checkpoint(run)[1]
 
 
+@pytest.mark.more
 def test_what_happened_is_run_again(atoll: Command, live: Path, folder: Path) -> None:
     happened = live / "happened.jsonl"
     assert any(json.loads(line).get("answered") for line in happened.read_text().splitlines())

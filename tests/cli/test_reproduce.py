@@ -111,6 +111,7 @@ def without_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("atoll.data.datasets.download", offline)
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("without_data")
 def test_without_any_data_it_ends_with_an_error(atoll: Command) -> None:
     done = atoll("reproduce", "cfl-mgd-table-2", "--jobs", "1", "--json")
@@ -118,6 +119,7 @@ def test_without_any_data_it_ends_with_an_error(atoll: Command) -> None:
     assert not Path("runs/reproduce-cfl-mgd-table-2-tiny/index.html").exists()
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("without_data")
 def test_without_data_what_is_finished_is_judged_and_the_rest_told(atoll: Command) -> None:
     kept = Path("kept/cfl-mgd-figure-4/tiny")

@@ -13,6 +13,7 @@ from atoll.clustering.feduc.refine import refine
 from atoll.network.completion import completion_of
 from atoll.support.arrays import Floats
 from tests.clustering.test_feasible import small_problem
+from tests.tiers import thinned
 
 patterns = pytest.mark.parametrize("pattern", PATTERNS)
 
@@ -51,7 +52,7 @@ def tell(pattern: Pattern, ratios: Floats) -> None:
         print(f"median {np.median(ratio):.3f}  worst {ratio.max():.3f}")
 
 
-@patterns
+@pytest.mark.parametrize("pattern", thinned(PATTERNS, 1))
 def test_refining_closes_a_part_of_the_greedy_gap(pattern: Pattern) -> None:
     ratios = gaps(pattern, instances=15, clients=5)
     tell(pattern, ratios)

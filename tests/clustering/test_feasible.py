@@ -83,6 +83,7 @@ def check_made_room(problem: Problem, before: Ids, client: int, after: Ids) -> N
     assert np.flatnonzero(after >= 0).tolist() == sorted([*np.flatnonzero(before >= 0).tolist(), client])
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("chains", [0, room.CHAINS], ids=["program", "chains first"])
 def test_room_is_made_exactly_where_there_is_an_assignment(chains: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "CHAINS", chains)

@@ -165,7 +165,7 @@ def grid_problem(pattern: Pattern, clients: int, side: int = 3) -> Problem:
 
 
 @pytest.mark.parametrize("limited", [False, True])
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", thinned(PATTERNS))
 def test_blocks_of_any_size_give_the_same_clustering(
     pattern: Pattern, limited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

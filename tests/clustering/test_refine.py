@@ -139,7 +139,7 @@ def test_the_search_for_a_time_is_never_worse_than_the_greedy_pass_and_the_neare
     assert gained
 
 
-@patterns
+@pytest.mark.parametrize("pattern", thinned(PATTERNS, 1))
 def test_the_search_for_a_time_gains_by_shorter_limits(pattern: Pattern, monkeypatch: pytest.MonkeyPatch) -> None:
     problems = [replace(small_problem(seed, pattern, clients=8, tightness=3.0), steps=20000) for seed in range(5)]
 

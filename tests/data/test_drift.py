@@ -208,6 +208,7 @@ METHODS = {
 }
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", thinned(METHODS, 1))
 def test_resumed_and_on_cores_it_has_the_same_rows_and_bits(tmp_path: Path, name: str) -> None:
     changes = [change for change in METHODS[name] if name != "fedcluster" or "clusters" not in change]

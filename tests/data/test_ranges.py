@@ -14,6 +14,7 @@ from atoll.data.dealing.partition import iid, major_class, one_label
 from atoll.data.dealing.ranges import DrawnIndices, Ranges
 from atoll.evaluation.scores import Evaluator
 from tests.problems import classification, network
+from tests.tiers import thinned
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(4), [50, 70, 30, 60]))
 CLASSES = 4
@@ -94,7 +95,8 @@ def test_scores_and_class_counts_are_those_of_the_same_indices_held() -> None:
         np.testing.assert_array_equal(one.weights, other.weights)
 
 
-@pytest.mark.parametrize("partition", ["iid", "major-class", "one-label"])
+@pytest.mark.more
+@pytest.mark.parametrize("partition", thinned(["one-label", "iid", "major-class"], 1))
 def test_a_run_is_the_same_on_other_executors(partition: str, tmp_path: Path) -> None:
     found = []
     for executor in ("serial", "cores"):

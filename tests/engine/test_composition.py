@@ -113,6 +113,7 @@ FEW = ("fedavg", "ifca", "scaffold")
 """Methods of different kinds: plain, with clusters that clients find, with a trainer and a state of its own."""
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("method", thinned(FEW, 1))
 def test_pairs_with_a_codec_run_or_are_refused_with_both_names(method: str) -> None:
     assert compare(method, FIRST) == []

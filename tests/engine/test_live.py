@@ -339,6 +339,7 @@ def test_a_run_on_nodes_is_stopped_and_goes_on(make: Make, tmp_path: Path, metho
         assert last_models(tmp_path / "live") == last_models(tmp_path / "simulated")
 
 
+@pytest.mark.more
 def test_a_run_goes_on_though_clusters_arrived_in_another_order_than_planned(make: Make, tmp_path: Path) -> None:
     """The plan has clusters take turns; here cluster 0 is so slow that it has not arrived when the run is stopped."""
     experiment, fleet = make("cenasy")

@@ -123,6 +123,7 @@ def test_gradients_shared_layers_and_resampling() -> None:
     compare(method, linear_module(), POPULATION, 2, *far_starts(2))
 
 
+@pytest.mark.more
 @WORKERS
 @pytest.mark.parametrize("pattern", thinned(["censyn", "cenasy", "decasy"], 1))
 def test_events_that_train_together(pattern: Any, workers: int) -> None:
@@ -432,6 +433,7 @@ class Echoing(Trainer):
         return np.zeros((len(rows), len(models)))
 
 
+@pytest.mark.more
 @pytest.mark.timeout(20)
 def test_layouts_that_exceed_a_pipe_s_buffer() -> None:
     """Both ends of a pipe would wait for each other if a worker had two requests at a time."""

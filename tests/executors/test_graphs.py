@@ -31,6 +31,7 @@ from atoll.support.errors import RunError
 from tests.executors.test_launches import Launches
 from tests.problems import classification, network
 from tests.stand_in_graphs import captured, stand_in
+from tests.tiers import thinned
 
 POPULATION = classification(clients=40, samples=12)
 SGD = LocalRule(sgd, lr=0.1, steps=3, batch_size=4)
@@ -58,13 +59,15 @@ def trained(rule: LocalRule, sizes: list[int], held: Graphs | None, module: nn.M
 
 @pytest.mark.parametrize(
     "rule",
-    [
-        SGD,
-        replace(SGD, batch_size="full"),
-        replace(SGD, proximal=0.1),
-        replace(SGD, lr_decay=0.9),
-        LocalRule(momentum, lr=0.1, steps=3, batch_size="full"),
-    ],
+    thinned(
+        [
+            SGD,
+            LocalRule(momentum, lr=0.1, steps=3, batch_size="full"),
+            replace(SGD, batch_size="full"),
+            replace(SGD, proximal=0.1),
+            replace(SGD, lr_decay=0.9),
+        ]
+    ),
 )
 def test_bits_are_those_of_steps_told_one_by_one(rule: LocalRule) -> None:
     sizes = [3, 5, 3, 3, 5]
@@ -95,6 +98,7 @@ def in_cycles(made: list[weakref.ref[Any]], call: Any, examples: Any) -> Any:
     return Graphed()
 
 
+@pytest.mark.more
 def test_graphs_let_go_of_are_freed_before_the_next_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Destroying a graph within a capture makes CUDA give that up."""
     made: list[weakref.ref[Any]] = []
@@ -214,7 +218,7 @@ def test_no_more_are_captured_than_are_held(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(captured) == 2
 
 
-@pytest.mark.parametrize("rule", [SGD, replace(SGD, lr_decay=0.9)])
+@pytest.mark.parametrize("rule", thinned([SGD, replace(SGD, lr_decay=0.9)], 1))
 @pytest.mark.parametrize(
     ("error", "told"),
     [
@@ -371,6 +375,7 @@ def test_the_stream_is_that_of_before_a_capture(fails: bool, monkeypatch: pytest
     assert cleared == ["the run's", "the run's"]
 
 
+@pytest.mark.more
 def test_graphs_let_go_of_are_freed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[weakref.ref[Any]] = []
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda *given: in_cycles(made, *given))

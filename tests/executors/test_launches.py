@@ -67,6 +67,7 @@ def launches(model: str, clients: int, rule: LocalRule, module: nn.Module | None
     return counted.told
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("model", thinned(STEP))
 def test_a_step_is_few_operations_however_many_clients_there_are(model: str) -> None:
     two, three, more = (

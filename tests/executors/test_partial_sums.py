@@ -93,6 +93,7 @@ def test_a_thousand_clients_are_few_units_of_which_none_holds_up_the_others(work
     assert max(busy) <= 1.1 * 1_000 / workers
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("workers", thinned([2, 1, 3, 8], 1))
 @pytest.mark.parametrize("combine", [average_models, average_gradients])
 def test_workers_sum_to_the_bits_of_serial_though_one_is_killed(workers: int, combine: Combine, tmp_path: Path) -> None:
@@ -193,6 +194,7 @@ def received(cores: Cores, combine: Combine, cohort: Cohort) -> int:
     return count
 
 
+@pytest.mark.more
 def test_workers_send_one_sum_for_many_clients() -> None:
     def own(models: Any, start: Model, cohort_weight: float) -> Model:
         return average_models(models, start, cohort_weight)

@@ -129,6 +129,7 @@ def test_a_rate_may_fall_evenly_to_0(tmp_path: Path) -> None:
     assert min(rates) == rates[-1] == 0.0
 
 
+@pytest.mark.more
 def test_krum_takes_events_that_every_client_is_late_for(tmp_path: Path) -> None:
     rows = ["from,to,up_seconds", *(f"{k},a{k % 2},{50.0 if k % 2 else 1.0}" for k in range(8))]
     (tmp_path / "links.csv").write_text("\n".join([*rows, "a0,server,1.0", "a1,server,1.0", ""]))

@@ -202,7 +202,7 @@ def test_on_a_fleet_it_ends_the_run_only_if_nobody_was_accepted(far: int, tmp_pa
 
 
 @pytest.mark.parametrize("times", [30.0, 9e11])
-@pytest.mark.parametrize("name", ["fedavg", "fedcluster", "censyn", "cenasy", "ifca"])
+@pytest.mark.parametrize("name", thinned(["fedavg", "fedcluster", "censyn", "cenasy", "ifca"]))
 def test_by_default_a_fleet_refuses_what_would_ruin_the_mean_and_replays_say_the_same(
     name: str, times: float, tmp_path: Path
 ) -> None:
@@ -224,6 +224,7 @@ def test_by_default_a_fleet_refuses_what_would_ruin_the_mean_and_replays_say_the
     assert again.settings.faults.usual_norms == "note", "a replay's schedule says whose results count, too"
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", thinned(["scaffold", "cfl-mgd"], 1))
 def test_what_travels_beside_the_model_is_refused_too(name: str, tmp_path: Path) -> None:
     """Moments and control variates far from the others' would ruin the next start, and all honest updates with it."""
@@ -240,7 +241,7 @@ def test_what_travels_beside_the_model_is_refused_too(name: str, tmp_path: Path)
         assert_replays(made, tmp_path)
 
 
-@pytest.mark.parametrize("importance", [5.0, 0.0, -1.6])
+@pytest.mark.parametrize("importance", thinned([5.0, 0.0, -1.6], 1))
 def test_an_importance_that_is_no_share_is_refused(importance: float, tmp_path: Path) -> None:
     made = hostile(method={"name": "fedsoft", "clusters": 2, "fraction": 1.0}, data={"clients": 6, "samples": 40})
     told = torch.full((2,), importance)

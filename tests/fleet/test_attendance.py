@@ -42,6 +42,7 @@ def averaging(**changes: Any) -> Experiment:
     return hostile(**{"rounds": 18, "method": {"name": "fedavg", "fraction": 1.0}, "local": {"steps": 2}} | changes)
 
 
+@pytest.mark.more
 def test_a_silent_node_is_asked_ever_less_often(tmp_path: Path) -> None:
     experiment, asked = averaging(), list[int]()
     fleet = MemoryFleet(open_sites(experiment, tmp_path / "data"), {"node-1": late_in(lambda _: True, asked)})
@@ -76,6 +77,7 @@ def test_losses_by_which_clusters_are_found_are_asked_of_those_who_answer(tmp_pa
     assert asked == [0, 1, 2, 7]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("stop", thinned([1, 3, 5, 7, 8], 1))
 def test_a_resumed_run_asks_whom_it_would_have_asked(stop: int, tmp_path: Path) -> None:
     """The node answers again from round 3 on, and is put aside by then."""

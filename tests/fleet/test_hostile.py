@@ -92,6 +92,7 @@ def filled(value: float, *names: str) -> Fault:
     return replying(change)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("rule", thinned(RULES.values(), 1), ids=RULES)
 def test_an_absurd_loss_is_refused_and_a_lying_one_moves_no_median(rule: dict[str, Any], tmp_path: Path) -> None:
     experiment = hostile(method={"name": "fedcluster", "fraction": 1.0, **rule})

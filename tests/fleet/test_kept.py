@@ -70,6 +70,7 @@ def carry_out(experiment: Experiment, run: Path, fleet: MemoryFleet, **options: 
         pass
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", thinned(METHODS, 2))
 def test_a_killed_server_and_restarted_nodes_give_the_same_bits(name: str, tmp_path: Path) -> None:
     """The nodes are ahead of the checkpoint that the server goes on from, and are started anew."""
@@ -93,6 +94,7 @@ def test_a_killed_server_and_restarted_nodes_give_the_same_bits(name: str, tmp_p
     assert not any(value for key, value in last.items() if key.startswith("refused_"))
 
 
+@pytest.mark.more
 def test_a_cluster_at_work_can_begin_again_from_a_checkpoint_that_was_written_meanwhile(tmp_path: Path) -> None:
     """The first checkpoint is written while cluster 0 is in its last intra-cluster round, four versions on."""
     pattern = {"name": "hierarchical", "pattern": "cenasy", "intra_rounds": 5}

@@ -107,6 +107,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
     os.environ.update(before)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("step", "when"), thinned([(WORK, ""), *itertools.product(STEPS, ("before", "after"))], 1))
 def test_its_answer_arrives_all_the_same(here: Here, step: str, when: str) -> None:
     payload, mortal = f"{step} {when}".encode(), here.mortals[-1]

@@ -89,6 +89,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
     os.environ.update(before)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("when", thinned(["after", "before"], 1))
 @pytest.mark.parametrize("step", thinned(STEPS, ("PullMessages",)))
 def test_every_answer_arrives_and_no_work_is_done_twice(here: Here, step: str, when: str) -> None:
@@ -105,6 +106,7 @@ def test_every_answer_arrives_and_no_work_is_done_twice(here: Here, step: str, w
     assert {name: count for name, count in here.work.items() if payload.decode() in name and count > 1} == {}
 
 
+@pytest.mark.more
 def test_an_answer_is_kept_for_a_question_that_comes_again_and_not_for_ever() -> None:
     asked: list[tuple[str, bytes]] = []
 

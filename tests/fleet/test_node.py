@@ -147,6 +147,7 @@ def halved(population: Any, clustering: Any, rule: LocalRule, rounds: int, by: f
     return fedcluster(population, clustering, replace(rule, lr=rule.lr / by), rounds)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("changes", thinned(METHODS.values(), 1), ids=METHODS)
 def test_a_node_comes_to_the_rule_of_the_server(changes: dict[str, Any], tmp_path: Path) -> None:
     experiment = small(**changes)

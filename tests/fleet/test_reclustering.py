@@ -88,6 +88,7 @@ def assert_followed(folder: Path, lines: Sequence[Mapping[str, Any]], samples: S
         assert event.weights.tolist() == [samples[client] for client in event.cohort]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("pattern", thinned(["censyn", "decsyn"], 1))
 def test_who_became_slow_is_clustered_by_what_was_measured(
     make: Make, seconds: dict[int, float], tmp_path: Path, pattern: str
@@ -136,6 +137,7 @@ def test_downloads_count_once_in_what_was_measured() -> None:
     assert work == pytest.approx(1 + 3 * 0.5 + planned.exchange_seconds[0, 1])
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("pattern", ["decsyn", "decasy"])
 def test_aggregators_weigh_what_the_clustering_in_force_gives_them(
     make: Make, seconds: dict[int, float], tmp_path: Path, pattern: str
@@ -222,6 +224,7 @@ def test_reported_samples_weigh(make: Make, tmp_path: Path) -> None:
     assert dict(event.server.published) == pytest.approx(dict(enumerate(beta)))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("stop", thinned([1, 2, 3, 4, 5], 1))
 def test_a_run_goes_on_with_the_clustering_in_force(
     make: Make, seconds: dict[int, float], tmp_path: Path, stop: int
@@ -264,6 +267,7 @@ def test_a_run_goes_on_as_reports_were_when_it_began(make: Make, tmp_path: Path)
         carry(experiment, tmp_path / "live", fleet=fleet, resume=True)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("pattern", thinned(["cenasy", "decasy"], 1))
 def test_clusters_that_work_at_their_own_pace_are_made_anew(
     make: Make, seconds: dict[int, float], tmp_path: Path, pattern: str

@@ -87,6 +87,7 @@ def code_of(reply: bytes) -> str:
     return decode(reply, Refusal)[0].code
 
 
+@pytest.mark.more
 def test_nodes_stay_for_a_run_with_other_settings_to_the_bits_of_simulation(data: Path, tmp_path: Path) -> None:
     fleet = fleet_of(data, ["local.lr"])
     for number, each in enumerate((OWN, OTHER, OWN)):

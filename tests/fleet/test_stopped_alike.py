@@ -50,6 +50,7 @@ def _first(changes: dict[str, Any]) -> list[int]:
     return [int(client) for client in schedule.events[0].cohort]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("case", thinned(CASES, 1))
 def test_a_run_stops_at_the_same_event_with_the_same_sentence(case: str, tmp_path: Path) -> None:
     changes, stage, least, told = CASES[case]
@@ -69,6 +70,7 @@ def test_a_run_stops_at_the_same_event_with_the_same_sentence(case: str, tmp_pat
     assert len(rows[0]) == len(rows[1]) > least
 
 
+@pytest.mark.more
 def test_what_is_refused_on_the_way_is_the_same(tmp_path: Path) -> None:
     experiment = made(FOUR, {"whose": [1], "times": 1e6})
     fleet = MemoryFleet(open_sites(experiment, tmp_path / "data"))

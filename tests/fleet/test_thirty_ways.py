@@ -149,6 +149,7 @@ def test_there_are_thirty_ways() -> None:
     assert len(WAYS) >= 30
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("way", thinned(WAYS, 1))
 @pytest.mark.parametrize("method", thinned(METHODS, 1))
 def test_three_of_ten_nodes_change_the_accuracy_by_two_points_at_most(
@@ -186,6 +187,7 @@ def test_nor_where_first_events_are_of_one_client_or_two(method: str, clusters: 
         assert rows[-1]["refused_unusual"]
 
 
+@pytest.mark.more
 def test_what_is_no_longer_than_usual_takes_a_robust_rule(
     honest: Callable[[str], tuple[Path, float]], tmp_path: Path
 ) -> None:

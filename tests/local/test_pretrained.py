@@ -139,6 +139,7 @@ def test_fedavg_of_adapters_is_a_loop_with_peft_by_hand() -> None:
     assert row["perplexity"] == pytest.approx(np.exp(np.mean(losses)), rel=1e-5)
 
 
+@pytest.mark.more
 def test_only_adapters_travel_and_their_bytes_are_known_before_training() -> None:
     mine = experiment()
     mine.check()
@@ -296,6 +297,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence(place: Path) -> None:
 CLASSES = {"task": None, "target": "short"}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("padding", thinned([5000, -1], 1))
 def test_a_padding_token_that_the_model_lacks_is_not_used(place: Path, padding: int) -> None:
     write_gpt2(place / "padded", pad_token_id=padding)

@@ -115,6 +115,7 @@ def test_the_mode_leaves_it_alone_and_processes_can_be_given_it() -> None:
     assert apart.dtype == torch.float32
 
 
+@pytest.mark.more
 def test_it_is_near_float32_after_many_steps() -> None:
     found = []
     for precision in ("float32", "bfloat16"):

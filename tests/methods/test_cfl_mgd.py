@@ -164,6 +164,7 @@ def test_a_client_is_sent_the_models_of_all_clusters_and_sends_one() -> None:
     assert (event.models_down, event.models_up) == (3 * len(event.cohort), len(event.cohort))
 
 
+@pytest.mark.more
 def test_of_several_starts_the_one_with_the_least_losses_after_some_rounds_is_taken() -> None:
     rule, rng = LocalRule(sgd, LR, STEPS, BATCH), np.random.default_rng(0)
     method = ifca(POPULATION, rule, 9, 2, fraction=1.0, seed=SEED, restarts=5, restart_rounds=2)

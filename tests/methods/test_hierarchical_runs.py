@@ -436,12 +436,14 @@ def test_rounds_of_fedcluster_are_no_local_steps_and_need_be_no_multiple() -> No
 @pytest.mark.parametrize("pattern", thinned(PATTERNS, 2))
 @pytest.mark.parametrize(
     ("changes", "plain"),
-    [
-        (("local.optimizer=momentum", "local.momentum=0.9", "local.steps=2"), ("local.steps=2",)),
-        (("local.proximal=1.0", "local.steps=2"), ("local.steps=2",)),
-        (("local.lr_decay=0.9",), ()),
-        (("data.partition=dirichlet", "data.alpha=1.0", "local.batch_size=full"), ()),
-    ],
+    thinned(
+        [
+            (("local.optimizer=momentum", "local.momentum=0.9", "local.steps=2"), ("local.steps=2",)),
+            (("local.proximal=1.0", "local.steps=2"), ("local.steps=2",)),
+            (("local.lr_decay=0.9",), ()),
+            (("data.partition=dirichlet", "data.alpha=1.0", "local.batch_size=full"), ()),
+        ]
+    ),
     ids=["momentum", "FedProx", "lr_decay", "another partition"],
 )
 def test_every_pattern_composes_with_every_local_rule(

@@ -77,6 +77,7 @@ def test_planted_groups_are_found(tmp_path: Path, name: str) -> None:
         assert rows[0]["ari"] == 0.0
 
 
+@pytest.mark.more
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
 @pytest.mark.parametrize("name", thinned(METHODS, 1))
 def test_stopped_after_each_event_and_on_cores_it_has_the_same_bits(tmp_path: Path, name: str) -> None:

@@ -288,6 +288,7 @@ def test_censyn_with_one_intra_round_is_fedavg_over_all_clients() -> None:
         np.testing.assert_allclose(server_of(one), server_of(other), rtol=0, atol=1e-12)
 
 
+@pytest.mark.more
 def test_with_one_aggregator_every_pattern_is_the_same_run_to_the_bit() -> None:
     network = random_network(((),), seed=2)
     runs = {pattern: train_to_end(make_method(pattern, [0] * 9, network, BATCHES)) for pattern in PATTERNS}
@@ -297,6 +298,7 @@ def test_with_one_aggregator_every_pattern_is_the_same_run_to_the_bit() -> None:
             assert as_vector(state.published[0]).tobytes() == server_of(reference).tobytes(), pattern
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("labels", thinned(LABELS.values(), 1), ids=LABELS)
 def test_decsyn_on_a_complete_graph_is_censyn(labels: list[int]) -> None:
     network = random_network(tuple(tuple(k for k in range(4) if k != j) for j in range(4)), seed=3)
@@ -333,6 +335,7 @@ def test_staleness_worked_by_hand(pattern: Pattern) -> None:
     ]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("pattern", thinned(PATTERNS, 1))
 def test_a_run_goes_on_from_any_state_to_the_same_bits(pattern: Pattern) -> None:
     method = make_method(pattern, LABELS["all in use"], random_network(RING, 5), BATCHES)

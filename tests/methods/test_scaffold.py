@@ -116,6 +116,7 @@ def test_other_rules_are_refused(rule: LocalRule, message: str) -> None:
         scaffold(POPULATION, rule, 2)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("method", "without"),
     thinned(

@@ -102,6 +102,7 @@ def raced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Field, PlanBu
     return out, field, budget, race_in(out, field, budget)
 
 
+@pytest.mark.more
 def test_finalists_that_miss_the_target_are_compared_by_all_their_seeds(tmp_path: Path) -> None:
     budget = PlanBudget(seconds=30.0, target=0.99)
     field = field_of(budget)
@@ -165,6 +166,7 @@ def test_stopping_rules_of_the_file_end_no_race(tmp_path: Path) -> None:
     assert _racing(plan, 0).run.stop_at is None
 
 
+@pytest.mark.more
 def test_a_race_ends_with_the_finalists_first(raced: tuple[Path, Field, PlanBudget, list[Entrant]]) -> None:
     _, field, budget, ranked = raced
     assert len(ranked) == len(field.plans) > FINALISTS
@@ -184,6 +186,7 @@ def test_a_race_ends_with_the_finalists_first(raced: tuple[Path, Field, PlanBudg
         assert first.sizes[seed] == run.rows["bytes_up"][met] + run.rows["bytes_down"][met]
 
 
+@pytest.mark.more
 def test_each_seed_of_a_finalist_is_another_run(raced: tuple[Path, Field, PlanBudget, list[Entrant]]) -> None:
     runs = [rows_of(raced[3][0], seed) for seed in range(2)]
     one, other = (run.rows["train_loss"].tolist() for run in runs if run is not None)

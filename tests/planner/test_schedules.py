@@ -76,6 +76,7 @@ def test_a_synchronous_plan_against_its_closed_form(tmp_path: Path) -> None:
     assert found.hops == (Hop("client to aggregator", up, up), Hop("aggregator to server", transfers, transfers))
 
 
+@pytest.mark.more
 def test_waiting_of_more_events_than_are_held_as_rows() -> None:
     """Two of four clients a round: the slower keeps the other waiting."""
     table: dict[str, Any] = {

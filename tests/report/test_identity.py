@@ -24,6 +24,7 @@ from atoll.report.tables.writing import as_dicts, table_of
 from atoll.support.errors import InputError
 from atoll.support.estimates import Estimate
 from tests.report.test_report import make_row, make_rows, render, write_pair, write_run
+from tests.tiers import thinned
 
 MIXED, FOUND = [[6, 2, 2], [5, 0, 5]], [[0, 10, 0], [10, 0, 0]]
 TITLES = ["Test accuracy (%)", "Adjusted Rand index", "Clients by the model they take", "Clients at round 1"]
@@ -110,7 +111,9 @@ class TestIdentity:
 
     @pytest.mark.parametrize(
         ("told", "shown"),
-        [(["north", "s" * 30], ["north", "s" * 20]), (["north"], ["0", "1"]), (7, ["0", "1"]), (None, ["0", "1"])],
+        thinned(
+            [(["north", "s" * 30], ["north", "s" * 20]), (["north"], ["0", "1"]), (7, ["0", "1"]), (None, ["0", "1"])]
+        ),
     )
     def test_groups_have_their_names(self, tmp_path: Path, told: Any, shown: list[str]) -> None:
         folder = write_run(tmp_path / "r", found_rows())
@@ -158,6 +161,7 @@ class TestIdentity:
         assert figure.axes[3].get_title(loc="left") == "Clients at round 2"
         assert render(figure)
 
+    @pytest.mark.more
     def test_many_models_and_groups(self, tmp_path: Path) -> None:
         figure = plot_identity(read(tmp_path, [identity_row(0, np.eye(25, 30, dtype=int).tolist(), 1.0, None)]))
         assert not figure.axes[3].texts

@@ -109,6 +109,7 @@ class TestMap:
     def test_nobody_belongs_to_a_cluster(self) -> None:
         assert legend_texts(plot_map([[3, 3]], [[4, 4]], [-1])) == ["Client left out", "Empty aggregator"]
 
+    @pytest.mark.more
     def test_many_are_drawn_fast_and_without_numbers(self) -> None:
         rng = np.random.default_rng(0)
         xy, near = grid_of(10)
@@ -338,6 +339,7 @@ class TestSizeAgainst:
         assert [axes.get_ylabel() for axes in figure.axes] == ["Clients", ""]
         assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
 
+    @pytest.mark.more
     def test_five_panels_make_two_rows(self) -> None:
         names = ["CenSyn", "CenAsy", "DecSyn", "DecAsy", "more"]
         figure = plot_size_against({n: [1.0, 2.0] for n in names}, {n: [1, 2] for n in names}, "x")

@@ -691,6 +691,7 @@ class TestPictures:
         assert first == second != third  # rounds 0 and 2 differ, though both are even
         assert render(figure)
 
+    @pytest.mark.more
     def test_gantt_of_many_bars_is_fast_and_small(self, tmp_path: Path) -> None:
         events = [(c, 10.0 * i, 10.0 * i + 9, i) for c in range(100) for i in range(100)]
         assert len(events) > MANY_BARS
@@ -745,6 +746,7 @@ class TestPictures:
 
 
 class TestWidth:
+    @pytest.mark.more
     @pytest.mark.parametrize("inches", thinned([3.5, 7.16], 1))
     def test_figures_are_as_wide_as_asked(self, tmp_path: Path, inches: float) -> None:
         runs = [*write_pair(tmp_path, "left"), *write_pair(tmp_path, "right")]
@@ -764,6 +766,7 @@ class TestWidth:
 class TestPlot:
     """`atoll.plot`: into axes that the user gives, whose figure keeps its size."""
 
+    @pytest.mark.more
     def test_everything_into_one_figure(self, tmp_path: Path) -> None:
         runs = [replace(run, clients={"gap": np.array([1.0, 2.0])}) for run in write_pair(tmp_path)]
         xy = [[0.0, 0.0], [1.0, 1.0]]
@@ -815,6 +818,7 @@ class TestFiles:
             save_figure(figure, tmp_path / name)
             assert (tmp_path / name).read_bytes() == before
 
+    @pytest.mark.more
     def test_report(self, tmp_path: Path) -> None:
         files = write_report(write_pair(tmp_path / "runs"), tmp_path / "deep" / "out")
         assert [file.name for file in files] == [
@@ -869,6 +873,7 @@ class TestFiles:
             write_report([], tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
+    @pytest.mark.more
     def test_figures_are_whole_and_equal_to_the_byte(self, tmp_path: Path) -> None:
         runs = write_pair(tmp_path / "runs")
         first = save_figure(plot_curves(runs), tmp_path / "run.v1")

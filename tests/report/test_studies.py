@@ -25,6 +25,7 @@ from atoll.runs.result import Result
 from atoll.support.errors import InputError
 from atoll.support.estimates import Estimate
 from tests.made_runs import make_rows, write_run
+from tests.tiers import thinned
 
 SEEDS = (0, 1, 2, 3, 4)
 NAMES = [
@@ -58,7 +59,7 @@ def last(runs: Sequence[Run], column: str = "test_accuracy") -> list[float]:
 
 
 class TestFigures:
-    @pytest.mark.parametrize("methods", [2, 6, 12])
+    @pytest.mark.parametrize("methods", thinned([12, 2, 6], 1))
     @pytest.mark.parametrize("width", ["column", "text"])
     def test_one_line_band_and_legend_entry_a_setting_and_nothing_clipped(
         self, tmp_path: Path, methods: int, width: str
@@ -339,6 +340,7 @@ class TestTables:
             write_report(runs, tmp_path / "out", baseline=baseline)
         assert not (tmp_path / "out").exists()
 
+    @pytest.mark.more
     def test_files(self, tmp_path: Path) -> None:
         runs = find_runs([write_study(tmp_path / "study", ["a", "b"], rows=6)])
         files = {file.name for file in write_report(runs, tmp_path / "out", [0.5], baseline="a")}

@@ -170,6 +170,7 @@ def test_a_checkpoint_of_other_clusters_is_refused(tmp_path: Path) -> None:
         load_checkpoint(tmp_path, two, ORIGIN)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("suffix", thinned(["json", "safetensors"], 1))
 def test_a_checkpoint_cut_at_any_byte_is_passed_over(tmp_path: Path, suffix: str) -> None:
     for event in (1, 2):
@@ -190,6 +191,7 @@ def test_a_checkpoint_cut_at_any_byte_is_passed_over(tmp_path: Path, suffix: str
             assert warnings[0].endswith("); an earlier one is used")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("suffix", thinned(["json", "safetensors"], 1))
 def test_a_checkpoint_with_any_byte_changed_is_passed_over(tmp_path: Path, suffix: str) -> None:
     for event in (1, 2):

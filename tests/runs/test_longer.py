@@ -13,6 +13,7 @@ from atoll.cli import main
 from atoll.runs.run_folder import Row, RunFolder
 from atoll.runs.verify import verify_run
 from atoll.support.errors import InputError
+from tests.tiers import thinned
 
 TINY: dict[str, Any] = {
     "data": {"clients": 8, "samples": 30},
@@ -226,15 +227,18 @@ def test_a_private_run_has_no_local_loss_to_stop_at() -> None:
 
 @pytest.mark.parametrize(
     ("method", "local"),
-    [
-        ({"name": "fedavg", "fraction": 0.5}, {}),
-        ({"name": "fedcluster", "fraction": 0.5}, {"schedule": "step", "step_size": 2}),
-        ({"name": "scaffold", "fraction": 0.5}, {"schedule": "cosine", "T_max": 9}),
-        ({"name": "ifca", "clusters": 2}, {}),
-        ({"name": "hierarchical", "pattern": "decsyn", "intra_rounds": 1}, {"steps": 1}),
-        ({"name": "fednova", "fraction": 0.5}, {"epochs": 0.5, "schedule": "step", "step_size": 2}),
-        ({"name": "fedavg", "fraction": 0.25, "select": "power-of-choice", "candidates": 4}, {}),
-    ],
+    thinned(
+        [
+            ({"name": "fedavg", "fraction": 0.5}, {}),
+            ({"name": "fedcluster", "fraction": 0.5}, {"schedule": "step", "step_size": 2}),
+            ({"name": "scaffold", "fraction": 0.5}, {"schedule": "cosine", "T_max": 9}),
+            ({"name": "ifca", "clusters": 2}, {}),
+            ({"name": "hierarchical", "pattern": "decsyn", "intra_rounds": 1}, {"steps": 1}),
+            ({"name": "fednova", "fraction": 0.5}, {"epochs": 0.5, "schedule": "step", "step_size": 2}),
+            ({"name": "fedavg", "fraction": 0.25, "select": "power-of-choice", "candidates": 4}, {}),
+        ],
+        3,
+    ),
 )
 def test_4_and_5_rounds_are_9_to_the_bit(method: dict[str, Any], local: dict[str, Any], tmp_path: Path) -> None:
     own: dict[str, Any] = {"method": method, "local": {**TINY["local"], **local}, "run": {"evaluate_every": 3}}
@@ -328,6 +332,7 @@ def test_a_private_run_whose_budget_is_spent_says_that_it_was_planned(tmp_path: 
         run(tmp_path / "a", 16, privacy=privacy, resume=True)
 
 
+@pytest.mark.more
 def test_a_start_chosen_after_fewer_trial_rounds_is_no_longer_runs(tmp_path: Path) -> None:
     method = {"name": "ifca", "clusters": 2, "restarts": 2, "restart_rounds": 4, "fraction": 1.0}
     run(tmp_path / "a", 2, method=method)

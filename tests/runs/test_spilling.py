@@ -54,6 +54,7 @@ def assert_equal(found: Mapping[int, Model], wanted: Mapping[int, Model]) -> Non
             assert torch.equal(found[client][name], tensor)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("most_bytes", thinned([1, 5 * BYTES, 1000 * BYTES], 1))
 def test_states_in_files_are_those_of_a_dict(tmp_path: Path, most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also all older versions, as long as no checkpoint has let their files go."""

@@ -115,6 +115,7 @@ def test_a_node_answers_whatever_it_is_sent(task: str, often: Any, tmp_path: Pat
     carry_out(often, (request,), read)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("often", OFTEN, ids=["a little", "some", "much"])
 @pytest.mark.parametrize("task", thinned(TASKS))
 def test_a_server_takes_a_reply_or_leaves_it(task: str, often: Any, tmp_path: Path) -> None:

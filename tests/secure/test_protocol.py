@@ -43,6 +43,7 @@ def test_a_false_share_gives_another_secret_or_none() -> None:
         split(b"short", 1, 1)
 
 
+@pytest.mark.more
 @settings(max_examples=part_of(40))
 @given(data=st.data(), count=st.integers(2, 7), size=st.integers(1, 40), share=st.floats(0.5, 1.0))
 def test_the_sum_is_that_of_the_numbers_that_came(data: st.DataObject, count: int, size: int, share: float) -> None:
@@ -418,6 +419,7 @@ def test_who_deals_false_shares_is_found() -> None:
     assert meeting.collector.false == {"node-2": "dealt false shares of its mask"}
 
 
+@pytest.mark.more
 def test_false_shares_of_many_nodes_are_found_by_trying() -> None:
     """Too many sets of shares to try them all."""
     secret = b"s" * 32
@@ -428,6 +430,7 @@ def test_false_shares_of_many_nodes_are_found_by_trying() -> None:
     assert recover(few | dict.fromkeys(range(1, 13), 5), 20, secret.__eq__) is None
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("liars", thinned([4, 9], 1))
 def test_nobody_else_is_blamed_where_most_sets_of_shares_are_not_tried(liars: int) -> None:
     """Of 24 nodes, with 16 true shares needed: four liars are found, nine can spoil the sum."""

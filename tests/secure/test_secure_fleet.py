@@ -485,6 +485,7 @@ def test_a_node_sends_no_model_by_itself(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.more
 def test_an_owners_limit_of_trainings_holds_in_sums_too(tmp_path: Path) -> None:
     made = summed(**ONE_CLUSTER, rounds=3)
     fleet = fleet_of(made, tmp_path / "data")
@@ -581,6 +582,7 @@ def test_a_fleet_without_keys_has_no_secure_sums(tmp_path: Path) -> None:
         carry_out(made, tmp_path / "fleet", fleet)
 
 
+@pytest.mark.more
 def test_who_would_count_for_less_than_it_says_is_told_before_training(tmp_path: Path) -> None:
     """Its node weighs it, and the server must not."""
     made = summed(fleet={"samples_limit": 1.0, "wait_seconds": 20.0})

@@ -60,6 +60,7 @@ def search_to(of: Search, trials: int) -> None:
         run_events(of, job)
 
 
+@pytest.mark.more
 def test_the_best_is_found_and_laggards_are_pruned(tmp_path: Path) -> None:
     of = search(tmp_path)
     search_to(of, 40)

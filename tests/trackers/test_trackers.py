@@ -209,6 +209,7 @@ def test_tensorboard_has_settings_and_summary(tmp_path: Path) -> None:
     assert (best.step, best.value) == (4, pytest.approx(summary["best_test_accuracy"]))
 
 
+@pytest.mark.more
 def test_mlflow_has_settings_and_summary(tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
@@ -368,6 +369,7 @@ class Failing:
         raise OSError("no space left")
 
 
+@pytest.mark.more
 def test_a_tracker_that_fails_does_not_stop_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setitem(TRACKERS, "wandb", (require_wandb, lambda run: Failing(2)))
@@ -380,6 +382,7 @@ def test_a_tracker_that_fails_does_not_stop_the_run(tmp_path: Path, monkeypatch:
     assert logged("wandb", tmp_path) == approximately(rows_of(tmp_path))
 
 
+@pytest.mark.more
 def test_a_tracker_that_cannot_be_closed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TRACKERS, "wandb", (require_wandb, lambda run: Failing(99)))
     with pytest.raises(RunError, match=r"could not be closed: wandb \(no space left\)"):
