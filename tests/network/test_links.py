@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from atoll import InputError
-from atoll.network.links import LinksFile, read_links
+from atoll.network.links import LinksFile, Way, read_links
 from atoll.network.network import Network
 from atoll.network.network_records import read_records
 from atoll.network.routes import linked_network
@@ -121,6 +121,14 @@ def test_the_latency_of_a_pipe_is_of_all_that_send_through_it() -> None:
     assert network.return_seconds.tolist() == pytest.approx([7 + 1.1 + 0.21] * 2)
 
 
+def test_an_aggregators_model_passes_its_pipe_whatever_the_way_on() -> None:
+    """Carl has north's model over the region and south in 0.92 s, if it were not for north's pipe of 2 Mbit/s."""
+    Path("links.csv").write_text(LINKS.replace("*,north,6,,40,", "*,north,6,,2,"))
+    found = network_of().download_seconds
+    assert found is not None
+    assert found[2] == pytest.approx([8 / 2, 0.5])
+
+
 def test_what_is_shared() -> None:
     sharing = network_of().sharing
     assert sharing is not None
@@ -173,6 +181,29 @@ def test_measured_seconds_stand_for_rates() -> None:
     network = linked_network("links.csv", file.links(MB), ["0", "1"], file.server, np.ones(2))
     assert network.upload_seconds.tolist() == [[1.5, 3.5], [0.5, 0.25]]
     assert network.transfer_seconds.tolist() == [2.0, 0.0]
+
+
+def test_a_links_own_seconds_stand_for_its_devices_rate() -> None:
+    device = '[devices.sensor]\nup_mbps = 8\nup_ms = 100\ndown_mbps = 16\n'
+    links = 'links = [{from = "anna", to = "north", up_seconds = 2}]\n'
+    Path("site.toml").write_text(f'{links}{device}[[clients]]\nclient = "anna"\ndevice = "sensor"\n')
+    (link,) = read_links("site.toml").links(MB)
+    assert (link.up, link.down) == (Way(0.0, 2.0), Way(0.0, 0.5))
+
+
+def test_of_equally_quick_routes_the_first_ones_price_counts() -> None:
+    Path("links.csv").write_text("from,to,up_seconds,up_price\n0,a,1,1000\n0,b,1,5000\na,b,0,\n")
+    file = read_links("links.csv")
+    prices = linked_network("links.csv", file.links(MB), ["0"], file.server, np.ones(1), has_prices=True).prices
+    assert prices is not None
+    assert prices.upload.tolist() == [[1.0, 1.0]]
+
+
+def test_a_client_may_draw_no_power() -> None:
+    Path("clients.csv").write_text(CLIENTS.replace("ben,0.02,50,2,1,0.5", "ben,0.02,50,0,0,0"))
+    power = network_of().power
+    assert power is not None
+    assert (power.computing.tolist(), power.sending.tolist()) == ([3, 0, 4], [1, 0, 2])
 
 
 def test_clients_of_numbers_may_stand_in_any_order() -> None:

@@ -379,7 +379,10 @@ def test_a_trace_needs_first_positions_and_has_no_negative_rounds() -> None:
     nothing = np.empty(0, np.int64)
     with pytest.raises(InputError, match="the trace has no position of client 0 at round 0"):
         Trace(1, nothing, nothing, np.empty((0, 2)))
-    one = Trace(1, np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros((1, 2)))
+    zero = np.zeros(1, np.int64)
+    with pytest.raises(InputError, match="the trace has no position of client 1 at round 0"):
+        Trace(2, zero, zero, np.zeros((1, 2)))
+    one = Trace(1, zero, zero, np.zeros((1, 2)))
     with pytest.raises(InputError, match="the trace has no round -1"):
         one.positions(-1)
 

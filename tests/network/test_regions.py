@@ -70,6 +70,13 @@ def test_regions_share_the_pipe_to_the_server() -> None:
     assert network.regions.returned() == pytest.approx(4.0 + 1.0)
 
 
+def test_the_latency_of_the_servers_pipe_counts_in_both_directions() -> None:
+    regions = network_of(link("a", "server", 1.0, 1.0), link("*", "server", 3.0, 2.0, latency=10.0)).regions
+    assert regions is not None
+    assert regions.received(np.zeros(1), np.ones(1, bool)).tolist() == [13.0]
+    assert regions.returned() == 12.0
+
+
 def test_an_aggregator_on_the_way_averages_too() -> None:
     network = network_of(link("a", "b", 2.0, 1.0), link("b", "server", 3.0, 1.0))
     assert network.regions is not None
