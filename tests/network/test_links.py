@@ -184,7 +184,7 @@ def test_measured_seconds_stand_for_rates() -> None:
 
 
 def test_a_links_own_seconds_stand_for_its_devices_rate() -> None:
-    device = '[devices.sensor]\nup_mbps = 8\nup_ms = 100\ndown_mbps = 16\n'
+    device = "[devices.sensor]\nup_mbps = 8\nup_ms = 100\ndown_mbps = 16\n"
     links = 'links = [{from = "anna", to = "north", up_seconds = 2}]\n'
     Path("site.toml").write_text(f'{links}{device}[[clients]]\nclient = "anna"\ndevice = "sensor"\n')
     (link,) = read_links("site.toml").links(MB)
