@@ -66,6 +66,7 @@ def test_each_rung_has_a_third_of_the_plans_for_three_times_as_long(tmp_path: Pa
     assert [plans for _, plans in race.rungs] == [18, 6, 2]
     assert [until for until, _ in race.rungs] == pytest.approx([20.0, 60.0, 900.0])
     assert race.updates == pytest.approx(2.0 * (18 * 20 + 6 * 40 + 2 * 840 + FINALISTS * 900))
+    assert [plans for _, plans in lay_out(plans[:10], seeds=1).rungs] == [10, 4, 2]  # a third, rounded up
 
 
 def test_a_plan_that_hardly_merges_holds_nobody_up(tmp_path: Path) -> None:
@@ -141,6 +142,31 @@ def test_a_finalist_goes_on_where_the_other_is_late_with_another_seed(
         ("1", [120.0, 120.0], False),
         ("0", [100.0, math.inf], False),
     ]
+
+
+def test_who_is_out_later_is_ahead_of_who_is_out_earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten plans, whose first two are best at first, but out at the second rung."""
+    trained = dict.fromkeys(map(str, range(10)), 0.0)
+
+    def stub(entrant: Entrant, seed: int = 0) -> Run:
+        name = entrant.folder.name
+        seconds = np.arange(0.0, trained[name] + 1, 10.0)
+        values = np.where(seconds > 30.0, 0.0, 0.9) if name in "01" else np.full(len(seconds), 0.1 + int(name) / 20)
+        return cast(
+            "Run", SimpleNamespace(folder=entrant.folder, rows={"virtual_time": seconds, "test_accuracy": values})
+        )
+
+    def train(_: object, entrant: Entrant, seed: int, until: float) -> None:
+        trained[entrant.folder.name] = until
+
+    for module in (entrants_module, race_module):
+        monkeypatch.setattr(module, "rows_of", stub)
+    monkeypatch.setattr(race_module._Track, "train", train)
+    plans = [scored(f"censyn,{n}", settings_of(tmp_path), merges=90, seconds=900.0) for n in range(10)]
+    entrants = [Entrant(plan, tmp_path / str(n)) for n, plan in enumerate(plans)]
+    order = carry_out(lay_out(plans, 1), entrants, PlanBudget(), ProcessPool(), lambda _: None, lambda: False)
+    assert [each.folder.name for each in order] == ["9", "8", "0", "1", "7", "6", "5", "4", "3", "2"]
+    assert [each.left_at for each in order] == [None] * 2 + [60.0] * 2 + [20.0] * 6
 
 
 @pytest.mark.parametrize("budget", [PlanBudget(), PlanBudget(is_regression=True), PlanBudget(target=0.9)])
